@@ -1,0 +1,48 @@
+# Two commands are enough: `make demo` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test test-oldest lint format bench clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY)  ## a virtual environment in .venv with everything installed
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)  ## the whole job on the embedded small world
+	$(BIN)/ggss demo -o demo-out
+
+test: $(READY)  ## the tests
+	$(BIN)/python -m pytest -n 2
+
+test-oldest: .venv-oldest/.ready  ## the same tests on the oldest supported transformers
+	.venv-oldest/bin/python -m pytest -n 2
+
+.venv-oldest/.ready: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install -q -c constraints-oldest.txt torch==2.13.0
+	.venv-oldest/bin/python -m pip install -q -c constraints-oldest.txt -e '.[dev]'
+	touch $@
+
+lint: $(READY)  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY)  ## let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
+	$(BIN)/python -m bench
+
+clean:  ## remove what make made
+	rm -rf .venv .venv-oldest demo-out .pytest_cache .ruff_cache

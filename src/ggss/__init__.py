@@ -1,0 +1,55 @@
+"""Geodesic-Gated Spherical Steering: measure and reduce a vision-language model's demographic bias.
+
+The names below are imported when they are first used, so that `ggss --help` does not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ggss.errors import InputError
+from ggss.version import __version__
+
+if TYPE_CHECKING:
+    from ggss import methods, models, probes, smallworld, sphere
+    from ggss.activations import Activations
+    from ggss.collection import collect
+    from ggss.counterfactuals import Counterfactuals
+    from ggss.methods import fit
+    from ggss.models import Vlm, load_vlm
+    from ggss.steerer import Steerer
+
+_HOME = {
+    "Activations": "activations",
+    "collect": "collection",
+    "Counterfactuals": "counterfactuals",
+    "fit": "methods",
+    "Vlm": "models",
+    "load_vlm": "models",
+    "Steerer": "steerer",
+}
+_ROOMS = ("methods", "models", "probes", "smallworld", "sphere")
+
+__all__ = [
+    "Activations",
+    "Counterfactuals",
+    "InputError",
+    "Steerer",
+    "Vlm",
+    "__version__",
+    "collect",
+    "fit",
+    "load_vlm",
+    "methods",
+    "models",
+    "probes",
+    "smallworld",
+    "sphere",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"ggss.{name}")
+    if name in _HOME:
+        return getattr(import_module(f"ggss.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'ggss' has no attribute {name!r}")

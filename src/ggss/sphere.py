@@ -1,0 +1,96 @@
+"""The unit sphere: normalize, distance, log, exp, slerp and the Fréchet mean (section 3, appendix A.1).
+
+Points are the last axis of a float32 or float64 tensor and should be of unit length; leading axes broadcast.
+The paper's conventions are kept where they decide a result: a vector is divided by its norm + 1e-10, and a
+geodesic distance or a tangent vector shorter than 1e-8 counts as zero. Its clamp of the cosine to
+[-1 + 1e-7, 1 - 1e-7] is not: it exists to keep arccos finite, and costs every angle below 4.5e-4. Angles here
+come from atan2 of half-chords, which is accurate from 0 to pi. Nothing returns NaN for finite input.
+"""
+
+import torch
+from torch import Tensor
+
+EPS = 1e-10
+EPS_GEO = 1e-8
+
+
+def norm(x: Tensor) -> Tensor:
+    """Euclidean length over the last axis, kept as an axis; neither overflows nor underflows."""
+    scale = x.abs().amax(-1, keepdim=True)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return torch.linalg.vector_norm(x / scale, dim=-1, keepdim=True) * scale
+
+
+def normalize(x: Tensor) -> Tensor:
+    """x / (|x| + 1e-10), the paper's Normalize. The zero vector stays zero."""
+    peak = x.abs().amax(-1, keepdim=True)
+    # Only a vector whose square would overflow is scaled first: Normalize is not scale-free below 1e-10.
+    scale = torch.where(peak > 1, peak, torch.ones_like(peak))
+    x = x / scale
+    return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + EPS / scale)
+
+
+def _angle(p: Tensor, q: Tensor) -> Tensor:
+    """The angle between unit vectors, kept as an axis: 2 atan2(|p - q|, |p + q|)."""
+    difference = torch.linalg.vector_norm(p - q, dim=-1, keepdim=True)
+    total = torch.linalg.vector_norm(p + q, dim=-1, keepdim=True)
+    return 2 * torch.atan2(difference, total)
+
+
+def distance(p: Tensor, q: Tensor) -> Tensor:
+    """The geodesic distance d(p, q) in [0, pi], without the last axis."""
+    return _angle(p, q).squeeze(-1)
+
+
+def log(p: Tensor, q: Tensor) -> Tensor:
+    """log_p(q): the tangent vector at p that points to q and has their distance as its length.
+
+    Zero when the distance is below 1e-8. At the antipode every direction is as good; zero is returned,
+    as when the paper's formula divides a vanishing component by its norm + epsilon.
+    """
+    # The component of q across p, from the chord: q - <p,q> p loses all digits when q is close to p.
+    chord = q - p
+    across = chord - (p * chord).sum(-1, keepdim=True) * p
+    length = torch.linalg.vector_norm(across, dim=-1, keepdim=True)
+    angle = _angle(p, q)
+    defined = (angle >= EPS_GEO) & (length >= EPS_GEO)
+    return torch.where(defined, across * (angle / torch.where(defined, length, 1)), 0)
+
+
+def exp(p: Tensor, t: Tensor) -> Tensor:
+    """exp_p(t): the point reached from p along t. p itself when |t| is below 1e-8.
+
+    The result has unit length only if t is tangent at p; callers whose t is not must normalize it.
+    """
+    length = norm(t)
+    moved = length >= EPS_GEO
+    safe = torch.where(moved, length, 1)
+    return torch.where(moved, torch.cos(length) * p + torch.sin(length) * (t / safe), p)
+
+
+def slerp(p: Tensor, q: Tensor, beta: float | Tensor) -> Tensor:
+    """The point a share beta of the way from p to q; beta > 1 goes on past q, beta < 0 away from it.
+
+    beta is a number or a tensor that broadcasts against p without its last axis. Equal points give p,
+    and so do antipodal ones, between which no arc is the shortest.
+    """
+    beta = torch.as_tensor(beta, dtype=p.dtype, device=p.device)
+    return exp(p, log(p, q) * beta.unsqueeze(-1))
+
+
+def frechet_mean(points: Tensor, tolerance: float = 1e-7, iterations: int = 100) -> Tensor:
+    """The Karcher mean over the last axis but one: [..., n, D] -> [..., D], for many groups at once.
+
+    Starts from the normalized Euclidean mean and repeats eta <- Normalize(exp_eta(mean of log_eta(points)))
+    until the mean tangent is shorter than the tolerance, group by group, or for `iterations` rounds.
+    """
+    eta = normalize(points.mean(-2))
+    # Points that cancel out have no Euclidean mean to start from: start from one of them.
+    eta = torch.where(norm(eta) < 0.5, points[..., 0, :], eta)
+    for _ in range(iterations):
+        tangent = log(eta.unsqueeze(-2), points).mean(-2)
+        moving = norm(tangent) >= tolerance
+        if not moving.any():
+            break
+        eta = torch.where(moving, normalize(exp(eta, tangent)), eta)
+    return eta
