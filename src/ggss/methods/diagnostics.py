@@ -1,0 +1,103 @@
+"""Three questions to ask of a subspace before it is removed from a model.
+
+- **Effective rank** of the representatives: (sum of eigenvalues)^2 / sum of squares of the covariance of the
+  contexts' centres. A model that keeps its tokens in few dimensions has no room to give any away.
+- **Variance share**: the part of that covariance, which holds no shifts, inside the subspace. What is not the
+  attribute and lies there is removed with it.
+- **Split-half stability**: the cosines of the principal angles between the subspaces of two halves of the
+  contexts, averaged over random halvings. A direction that half the data does not confirm is not the attribute's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ggss import sphere
+from ggss.activations import Groups
+
+SHARE_LIMIT = 0.20
+STABILITY_LIMIT = 0.70
+HALVINGS = 5
+SEED = 42
+
+
+def effective_rank(deviations: Tensor) -> float:
+    """The participation ratio of the covariance of rows [N, D] of deviations from their mean."""
+    energy = torch.linalg.svdvals(deviations) ** 2
+    total = energy.sum()
+    return float(total**2 / (energy**2).sum()) if total > 0 else 0.0
+
+
+def variance_share(deviations: Tensor, basis: Tensor) -> float:
+    """The part of the variance of rows [N, D] inside an orthonormal basis [D, k]."""
+    total = (deviations**2).sum()
+    return float(((deviations @ basis) ** 2).sum() / total) if total > 0 else 0.0
+
+
+def principal_cosines(a: Tensor, b: Tensor) -> Tensor:
+    """The cosines of the principal angles between two orthonormal bases [D, k], largest first."""
+    return torch.linalg.svdvals(a.T @ b).clamp(max=1)
+
+
+def split_half(table: Tensor, identity: Tensor, find: Callable[[Tensor], Tensor]) -> list[float]:
+    """Mean principal cosines between bases found on two halves of a table [U, A, D] of shifts.
+
+    identity [U] numbers the source of each context: its contexts stay in one half. Empty with fewer than four.
+    """
+    sources = identity.unique()
+    if len(sources) < 4:
+        return []
+    generator = torch.Generator().manual_seed(SEED)
+    cosines = []
+    for _ in range(HALVINGS):
+        drawn = sources[torch.randperm(len(sources), generator=generator)]
+        first = torch.isin(identity, drawn[: len(sources) // 2])
+        cosines.append(principal_cosines(find(table[first]), find(table[~first])))
+    return torch.stack(cosines).mean(0).tolist()
+
+
+def diagnose(
+    points: Tensor, mu: Tensor, groups: Groups, table: Tensor, basis: Tensor, find: Callable[[Tensor], Tensor]
+) -> dict[str, Any]:
+    """All three for representatives [N, D] with their shifts [U, A, D], and a sentence for each that warns."""
+    centres = sphere.log(mu, sphere.frechet_mean(groups.of(points)))
+    deviations = centres - centres.mean(0)
+    k = basis.shape[1]
+    sources: dict[object, int] = {}
+    identity = torch.tensor([sources.setdefault(source_of(u), len(sources)) for u in groups.contexts])
+    found: dict[str, Any] = {
+        "effective_rank": effective_rank(deviations),
+        "variance_share": variance_share(deviations, basis),
+        "chance_share": k / points.shape[1],
+        "split_half_cosines": split_half(table, identity, find),
+    }
+    found["warnings"] = warnings(found, k)
+    return found
+
+
+def source_of(context: object) -> object:
+    """The identity behind a context u = (context, other attributes): its variants share everything else."""
+    if isinstance(context, tuple) and len(context) == 2 and isinstance(context[1], tuple):
+        return context[0]
+    return context
+
+
+def warnings(found: dict[str, Any], k: int) -> list[str]:
+    said = []
+    if found["variance_share"] > SHARE_LIMIT:
+        said.append(
+            f"Removal is likely to cost capability: {found['variance_share']:.0%} of the variance that is not the "
+            f"attribute's lies inside the {k}-dimensional subspace (chance: {found['chance_share']:.1%}; effective "
+            f"rank of the representatives: {found['effective_rank']:.1f})."
+        )
+    cosines = found["split_half_cosines"]
+    if not cosines:
+        said.append("Stability is unknown: fewer than four identities cannot be split into halves.")
+    elif min(cosines) < STABILITY_LIMIT:
+        said.append(
+            f"The subspace is not stable: two halves of the contexts agree on it with a smallest principal cosine "
+            f"of {min(cosines):.2f} (1 is equal); use more contexts, a smaller k, or a label-aware method."
+        )
+    return said

@@ -1,0 +1,164 @@
+"""The token update: equal to the printed equations on easy and hard tokens, and safe on any."""
+
+import numpy as np
+import pytest
+import torch
+
+import transcription
+from ggss import InputError, operator
+from ggss.methods.geodesic import Geodesic
+
+
+def make(width: int, k: int, seed: int = 0, tangent: float = 1.0, **gate: float) -> Geodesic:
+    """A random frame; `tangent` 0 puts mu deep inside the span of V."""
+    generator = torch.Generator().manual_seed(seed)
+    mu = torch.nn.functional.normalize(torch.randn(width, generator=generator), dim=0)
+    seeds = torch.randn(width, k, generator=generator)
+    seeds = seeds + (1 - tangent) * 10 * mu[:, None] * torch.randn(k, generator=generator)
+    basis = torch.linalg.qr(seeds.double())[0].float()
+    return Geodesic(mu, basis, **({"gate_median": 0.2, "gate_std": 0.1} | gate))
+
+
+def tokens(frame: Geodesic, count: int = 64, seed: int = 1, spread: float = 0.5) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    width = frame.width
+    noise = torch.randn(count, width, generator=generator) / width**0.5
+    scale = 10 ** (torch.rand(count, 1, generator=generator) * 4 - 2)
+    return scale * (
+        frame.mu + spread * noise + spread * torch.randn(count, 1, generator=generator) * frame.basis[:, 0]
+    )
+
+
+def steer(frame: Geodesic, rows: torch.Tensor, alpha: float = 1.0) -> operator.Steered:
+    return operator.apply(frame, rows, torch.full((len(rows), 1), alpha))
+
+
+def expected(frame: Geodesic, rows: torch.Tensor, alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    # The artefact's float32 numbers, made exactly unit and orthonormal as the equations assume them to be.
+    mu = frame.mu.double().numpy()
+    mu = mu / np.linalg.norm(mu)
+    left, _, right = np.linalg.svd(frame.basis.double().numpy(), full_matrices=False)
+    each = [
+        transcription.steer(
+            h, mu, left @ right, frame.gate_median, frame.gate_std, alpha, kappa=frame.kappa, floor=frame.floor
+        )
+        for h in rows.double().numpy()
+    ]
+    return np.array([h for h, _ in each]), np.array([g for _, g in each])
+
+
+def assert_equal_to_the_paper(frame: Geodesic, rows: torch.Tensor, alpha: float, tolerance: float = 2e-6) -> None:
+    steered = steer(frame, rows, alpha)
+    reference, gate = expected(frame, rows, alpha)
+    norms = rows.double().norm(dim=1, keepdim=True)
+    assert ((steered.rows - torch.from_numpy(reference)).double() / norms).norm(dim=1).max() < tolerance
+    assert ((steered.rows.double().norm(dim=1, keepdim=True) - norms) / norms).abs().max() < 1e-6
+    if len(gate):
+        assert np.abs(steered.gate.numpy() - gate).max() < 1e-4
+
+
+@pytest.mark.parametrize("alpha", [0.25, 1.0, 1.5])
+@pytest.mark.parametrize(("width", "k"), [(64, 4), (64, 1), (8, 7), (512, 4)])
+@pytest.mark.parametrize("tangent", [1.0, 0.5, 0.0])
+def test_equals_the_papers_equations(alpha, width, k, tangent):
+    frame = make(width, k, tangent=tangent)
+    assert_equal_to_the_paper(frame, tokens(frame), alpha)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.5])
+def test_hard_tokens(alpha):
+    frame = make(48, 3, tangent=0.7)
+    mu, basis = frame.mu, frame.basis
+    side = torch.nn.functional.normalize(torch.randn(48, generator=torch.Generator().manual_seed(3)), dim=0)
+    rows = {
+        "at mu": mu,
+        "very close to mu": mu + 1e-5 * side,
+        "close to mu": mu + 1e-3 * side,
+        "inside the subspace": basis[:, 0],
+        "against the subspace": -basis.sum(1),
+        "mostly inside": basis[:, 1] + 1e-3 * mu,
+        "a right angle": side - (side @ mu) * mu,
+        "far from mu": -mu + 0.3 * side,
+        "near the antipode": -mu + 0.05 * side,
+        "very near the antipode": -mu + 1e-3 * side,
+    }
+    for name, row in rows.items():
+        tolerance = 2e-4 if name == "very near the antipode" else 3e-6  # its direction has three digits in float32
+        try:
+            assert_equal_to_the_paper(frame, row[None], alpha, tolerance)
+        except AssertionError as error:
+            raise AssertionError(name) from error
+
+
+def test_a_token_opposite_mu_and_a_zero_token_pass_unchanged():
+    frame = make(16, 2)
+    rows = torch.stack([-frame.mu, torch.zeros(16), -3 * frame.mu])
+    assert torch.equal(steer(frame, rows).rows, rows)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-18, 1e-6, 1e6, 1e18, 1e30])
+def test_the_update_does_not_depend_on_a_tokens_size(size):
+    frame = make(32, 3)
+    rows = tokens(frame)
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(steer(frame, rows * size).rows / size, steer(frame, rows).rows, rtol=1e-4, atol=1e-6)
+
+
+def test_gate_floor_and_ceiling():
+    frame = make(32, 2, gate_median=0.5, gate_std=0.01)
+    quiet = frame.mu - frame.basis @ (frame.basis.T @ frame.mu)
+    rows = torch.stack([quiet, quiet + 5 * frame.basis[:, 0]])
+    gate = steer(frame, rows).gate
+    assert gate[0] == pytest.approx(0.3, abs=1e-3)
+    assert gate[1] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_zero_std_gate_is_a_step_and_not_nan():
+    frame = make(32, 2, gate_std=0.0)
+    assert torch.isfinite(steer(frame, tokens(frame)).rows).all()
+
+
+def test_full_strength_without_gate_removes_the_subspace_of_a_tangent_frame():
+    frame = make(64, 4, floor=1.0)
+    mu = frame.mu - frame.basis @ (frame.basis.T @ frame.mu)
+    frame = Geodesic(mu / mu.norm(), frame.basis, 0.2, 0.1, floor=1.0)
+    rows = tokens(frame)
+    before = (rows @ frame.basis).norm(dim=1) / rows.norm(dim=1)
+    after = (steer(frame, rows).rows @ frame.basis).norm(dim=1) / rows.norm(dim=1)
+    assert before.mean() > 0.2
+    assert after.max() < 1e-6
+
+
+def test_blocks_and_half_precision(monkeypatch):
+    frame = make(64, 4)
+    rows = tokens(frame, 300)
+    whole = steer(frame, rows)
+    monkeypatch.setattr(operator, "BLOCK_ROWS", 37)
+    pieces = steer(frame, rows)
+    torch.testing.assert_close(pieces.rows, whole.rows, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(pieces.gate, whole.gate, rtol=1e-5, atol=1e-5)
+    for dtype in (torch.bfloat16, torch.float16):
+        low = rows.to(dtype)
+        kept = low.clone()
+        steered = steer(frame, low).rows
+        assert steered.dtype == dtype
+        assert torch.equal(low, kept), "the input was written to"
+        torch.testing.assert_close(steered, steer(frame, low.float()).rows.to(dtype))
+
+
+def test_in_place_equals_out_of_place():
+    frame = make(64, 4)
+    rows = torch.cat([tokens(frame, 40), -frame.mu[None], torch.zeros(1, 64)])
+    apart = steer(frame, rows).rows
+    operator.apply(frame, rows, torch.ones(len(rows), 1), out=rows)
+    assert torch.equal(rows, apart)
+
+
+def test_rows_that_are_not_finite_or_of_another_width_are_refused():
+    frame = make(16, 2)
+    rows = tokens(frame, 5)
+    rows[3, 2] = float("nan")
+    with pytest.raises(InputError, match="1 of 5 tokens are not finite"):
+        steer(frame, rows)
+    with pytest.raises(InputError, match="width 16, these have 12"):
+        steer(frame, torch.ones(2, 12))
