@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ggss.card import card
 from ggss.errors import InputError
+from ggss.files import write_whole
 from ggss.operator import Operator, kind_named
 
 if TYPE_CHECKING:
@@ -33,12 +34,11 @@ def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write a steerer to {str(folder)!r}: it is a file; give a folder")
-    folder.mkdir(parents=True, exist_ok=True)
     data = save_tensors(_tensors(steerer))
     config = _config(steerer) | {"sha256": hashlib.sha256(data).hexdigest()}
-    _write(folder / TENSORS, data)
-    _write(folder / CARD, card(steerer).encode())
-    _write(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    write_whole(folder / TENSORS, data)
+    write_whole(folder / CARD, card(steerer).encode())
+    write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
     return folder
 
 
@@ -154,17 +154,6 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise InputError(f"{str(path.parent)!r} has no readable {path.name}: {error.strerror}") from error
-
-
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        partial.write_bytes(data)
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _download(name: str, revision: str | None) -> Path:

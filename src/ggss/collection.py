@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ggss.activations import SITE, Activations, Rows, pool
 from ggss.errors import InputError
+from ggss.files import write_whole
 from ggss.progress import track
 
 if TYPE_CHECKING:
@@ -75,21 +76,20 @@ def collect(
     progress = track(counterfactuals.variants, f"{vlm.name}: activations", len(counterfactuals.variants), show)
     for batch in _batches(progress, batch_size):
         entries = [{site: _entry(folder, common, site, variant) for site in names} for variant in batch]
-        missing = [i for i, entry in enumerate(entries) if not all(_load(entry[s], keep_tokens) for s in names)]
+        missing = [i for i, own in enumerate(entries) if any(_load(own[s], keep_tokens) is None for s in names)]
         encoded = vlm.encode([batch[i].image() for i in missing], sites=names) if missing else []
         for i, features in zip(missing, encoded, strict=True):
             for site in names:
                 rows = features.rows[site]
                 kept = kept_tokens(rows.shape[0], max_tokens, seed)
-                rows = rows if kept is None else rows[kept.to(rows.device)]
-                _save(entries[i][site], rows.cpu(), keep_tokens)
-        for entry in entries:
-            for site in names:
-                loaded = _load(entry[site], keep_tokens)
+                _save(entries[i][site], rows.cpu() if kept is None else rows.cpu()[kept], keep_tokens)
+        for own in entries:
+            for site, entry in own.items():
+                loaded = _load(entry, keep_tokens)
                 if loaded is None:
-                    raise InputError(f"the cache entry {entry[site]} vanished while it was in use; run again")
+                    raise InputError(f"the cache entry {entry} vanished while it was in use; run again")
                 pooled[site].append(loaded)
-                files[site].append(entry[site])
+                files[site].append(entry)
     rows = {site: Rows(torch.stack(pooled[site]), TokenFiles(files[site]) if keep_tokens else None) for site in names}
     attributes = [variant.attributes for variant in counterfactuals.variants]
     contexts = [variant.context for variant in counterfactuals.variants]
@@ -163,14 +163,4 @@ def _save(entry: Path, rows: Tensor, with_tokens: bool) -> None:
     tensors = {"pooled": pool(rows)}
     if with_tokens:
         tensors["tokens"] = rows.contiguous()
-    partial = entry.with_suffix(f".{os.getpid()}.partial")
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, partial)
-        os.replace(partial, entry)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to the activation cache: {error}; set GGSS_CACHE to another folder"
-        ) from error
-    finally:
-        partial.unlink(missing_ok=True)
+    write_whole(entry, save(tensors), "set GGSS_CACHE to another folder")

@@ -21,6 +21,7 @@ from io import StringIO
 from pathlib import Path
 
 from ggss.errors import InputError, problems
+from ggss.files import write_whole
 
 Row = dict[str, str]
 
@@ -42,15 +43,11 @@ def write_manifest(rows: Iterable[Mapping[str, object]], path: str | Path) -> No
     rows, path = list(rows), Path(path)
     if not rows or any(row.keys() != rows[0].keys() or "path" not in row for row in rows):
         raise InputError(f"manifest {str(path)!r} needs rows with the same columns, 'path' among them")
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(path, text.getvalue().encode())
 
 
 def _manifest_rows(path: Path) -> list[Row]:

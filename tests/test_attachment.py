@@ -1,0 +1,215 @@
+"""Steering live models of all four classes: fires once, at the right rows, and leaves nothing behind."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+import ggss
+from ggss import InputError
+from ggss.attachment import NeverFired
+from ggss.methods.geodesic import Geodesic
+from ggss.operator import Operator
+from ggss.steerer import Steerer
+
+QUESTION = "what colour is the hat ?"
+SITE = "projection-mlp2"
+
+
+def steerer_for(vlm, sites=SITE, seed=0, **gate):
+    """A steerer in random directions, at the sites and widths of the model, that knows the model it is for."""
+    generator = torch.Generator().manual_seed(seed)
+    operators = {}
+    for site, path in vlm.sites(sites).items():
+        width = vlm.model.get_submodule(path).out_features
+        frame = torch.linalg.qr(torch.randn(width, 4, generator=generator))[0]
+        operators[site] = Geodesic(frame[:, 0].contiguous(), frame[:, 1:].contiguous(), 0.1, 0.1, **gate)
+    return Steerer("ggss", "race", ("a", "b"), operators, source=vlm.describe())
+
+
+def hooks_of(model):
+    return [
+        (name, len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_hooks_always_called))
+        for name, m in model.named_modules()
+    ]
+
+
+def state_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_call_per_generate_and_every_token_counted(vlm, pictures, count):
+    steerer = steerer_for(vlm)
+    rows = sum(features.rows[SITE].shape[0] for features in vlm.encode(pictures[:count]))
+    with steerer.attach(vlm.model) as run:
+        vlm.answer([QUESTION], [pictures[:count]], max_new_tokens=4)
+    assert (run.calls, run.tokens) == (1, rows)
+    assert run.gate.shape == (rows,)
+    assert ((run.gate >= 0.3) & (run.gate <= 1)).all()
+
+
+def test_alpha_zero_is_bit_identical_and_alpha_one_is_not(vlm, pictures):
+    before = vlm.logits([QUESTION], [pictures[:1]])
+    with steerer_for(vlm).attach(vlm.model, alpha=0.0) as run:
+        assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+    assert run.calls == 1
+    with steerer_for(vlm).attach(vlm, alpha=1.0):
+        assert not torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+    assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+
+
+@pytest.mark.parametrize("sites", [SITE, "projection-mlp1", "all"])
+def test_steered_features_equal_the_live_hook_bit_for_bit(vlm, pictures, sites):
+    steerer = steerer_for(vlm, sites)
+    asked = [[pictures[0], pictures[2]], [pictures[1]]]
+    with steerer.attach(vlm.model, alpha=0.8):
+        live = vlm.logits([QUESTION, QUESTION], asked)
+    encoded = iter(vlm.encode([pictures[0], pictures[2], pictures[1]], sites=list(steerer.operators)))
+    kept = [[next(encoded).steered(steerer, 0.8) for _ in own] for own in asked]
+    torch.testing.assert_close(vlm.logits([QUESTION, QUESTION], kept), live, rtol=0, atol=2e-6)
+
+
+def test_one_alpha_per_image_reaches_the_right_image(vlm, pictures):
+    steerer = steerer_for(vlm)
+    asked = [[pictures[0], pictures[2]], [pictures[1]]]
+    with steerer.attach(vlm.model, alpha=torch.tensor([0.0, 1.0, 0.0])):
+        live = vlm.logits([QUESTION, QUESTION], asked)
+    encoded = vlm.encode([pictures[0], pictures[2], pictures[1]])
+    expected = vlm.logits([QUESTION, QUESTION], [[encoded[0], encoded[1].steered(steerer, 1.0)], [encoded[2]]])
+    torch.testing.assert_close(live, expected, rtol=0, atol=2e-6)
+    with (
+        pytest.raises(InputError, match="2 alphas were given for 3 images"),
+        steerer.attach(vlm.model, alpha=torch.tensor([1.0, 1.0])),
+    ):
+        vlm.logits([QUESTION, QUESTION], asked)
+
+
+def test_the_model_is_untouched_after_an_exception(vlm, pictures):
+    hooks, state = hooks_of(vlm.model), state_of(vlm.model)
+    before = vlm.logits([QUESTION], [pictures[:1]])
+    with pytest.raises(ZeroDivisionError), steerer_for(vlm).attach(vlm.model, alpha=torch.tensor([1.0])):
+        vlm.logits([QUESTION], [pictures[:1]])
+        raise ZeroDivisionError
+    assert hooks_of(vlm.model) == hooks
+    assert all(torch.equal(tensor, state[name]) for name, tensor in vlm.model.state_dict().items())
+    assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+
+
+def test_a_failing_operator_leaves_no_hook(vlm, pictures):
+    class Broken(Geodesic):
+        kind = "broken"
+
+        def __call__(self, *arguments):
+            raise RuntimeError("broken")
+
+    hooks = hooks_of(vlm.model)
+    steerer = steerer_for(vlm)
+    whole = steerer.operators[SITE]
+    broken = replace(steerer, operators={SITE: Broken(**whole.tensors(), **whole.scalars())})
+    with pytest.raises(RuntimeError, match="broken"), broken.attach(vlm.model):
+        vlm.logits([QUESTION], [pictures[:1]])
+    assert hooks_of(vlm.model) == hooks
+
+
+def test_never_fired_is_an_error(vlm, pictures):
+    with pytest.raises(NeverFired, match="never called it"), steerer_for(vlm).attach(vlm.model):
+        pass
+    features = vlm.encode(pictures[:1])
+    with pytest.raises(NeverFired), steerer_for(vlm).attach(vlm.model):
+        vlm.answer([QUESTION], [features], max_new_tokens=2)
+
+
+def test_two_steerers_act_in_the_order_of_attaching(vlm, pictures):
+    first, second = steerer_for(vlm, seed=1), steerer_for(vlm, seed=2)
+    with first.attach(vlm.model), second.attach(vlm.model):
+        live = vlm.logits([QUESTION], [pictures[:1]])
+    features = vlm.encode(pictures[:1])[0]
+    in_order = vlm.logits([QUESTION], [[features.steered(first, 1.0).steered(second, 1.0)]])
+    reverse = vlm.logits([QUESTION], [[features.steered(second, 1.0).steered(first, 1.0)]])
+    torch.testing.assert_close(live, in_order, rtol=0, atol=2e-6)
+    assert (live - reverse).abs().max() > 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models(tiny, pictures, dtype):
+    vlm = tiny("pixtral")
+    vlm.model.to(dtype).float()  # weights as a checkpoint in that dtype would have them
+    steerer = steerer_for(vlm)
+    vlm.model.to(dtype)
+    with steerer.attach(vlm.model) as run:
+        logits = vlm.logits([QUESTION], [pictures[:1]])
+    assert run.calls == 1
+    assert torch.isfinite(logits).all()
+
+
+def test_threads_share_one_attached_model(vlm, pictures):
+    steerer = steerer_for(vlm)
+    alphas = torch.tensor([0.5])
+    with steerer.attach(vlm.model, alpha=alphas):
+        alone = [vlm.logits([QUESTION], [[picture]]) for picture in pictures[:2]]
+        results = {}
+
+        def work(i):
+            results[i] = [vlm.logits([QUESTION], [[pictures[i]]]) for _ in range(5)]
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for i in range(2):
+        assert all(torch.equal(result, alone[i]) for result in results[i])
+
+
+def test_a_model_put_in_place_by_device_map(tiny, pictures, tmp_path):
+    vlm = tiny("llava-mistral")
+    vlm.model.save_pretrained(tmp_path)
+    vlm.processor.save_pretrained(tmp_path)
+    mapped = ggss.load_vlm(tmp_path, device_map="cpu")
+    steerer = steerer_for(vlm)
+    with steerer.attach(vlm.model):
+        expected = vlm.logits([QUESTION], [pictures[:1]])
+    with steerer.attach(mapped.model):
+        assert torch.equal(mapped.logits([QUESTION], [pictures[:1]]), expected)
+
+
+def test_another_model_width_or_site_is_refused(tiny, pictures):
+    vlm, other, wide = tiny("llava-vicuna"), tiny("llava-vicuna", seed=1), tiny("llava-vicuna", width=128)
+    steerer = steerer_for(vlm)
+    with pytest.raises(InputError, match="projector weights: the steerer knows"), steerer.attach(other.model):
+        pass
+    with (
+        pytest.raises(InputError, match="the steerer has 64, the model 128"),
+        steerer.attach(wide.model),
+    ):
+        pass
+    with (
+        pytest.raises(InputError, match="LLaVA-NeXT, the model is Pixtral"),
+        steerer.attach(tiny("pixtral").model),
+    ):
+        pass
+    deep = steerer_for(tiny("qwen3-vl"), "all")
+    with pytest.raises(InputError, match="site 'deepstack-0': the model has projection-mlp"), deep.attach(vlm.model):
+        pass
+    with steerer.attach(other.model, force=True) as run:
+        other.answer([QUESTION], [pictures[:1]], max_new_tokens=2)
+    assert run.calls == 1
+    with pytest.raises(InputError, match="width"), steerer.attach(wide.model, force=True):
+        pass
+
+
+def test_bad_alpha_is_refused_before_anything_is_attached(vlm):
+    hooks = hooks_of(vlm.model)
+    for alpha in (float("nan"), -1.0, torch.tensor([1.0, float("inf")])):
+        with pytest.raises(InputError), steerer_for(vlm).attach(vlm.model, alpha=alpha):
+            pass
+    assert hooks_of(vlm.model) == hooks
+
+
+def test_an_operator_needs_a_kind_of_its_own():
+    from ggss.operator import register
+
+    with pytest.raises(ValueError, match="needs a kind of its own"):
+        register(type("Copy", (Operator,), {"kind": "geodesic"}))
