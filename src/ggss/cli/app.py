@@ -1,0 +1,35 @@
+"""All verbs, in the order of a first day's work."""
+
+import typer
+
+from ggss.cli import ask, discover, doctor, methods
+
+app = typer.Typer(
+    name="ggss",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Measure and reduce the demographic bias of a frozen vision-language model.\n\n"
+    "A first look:  [bold]ggss doctor MODEL[/bold] says whether a model can be steered, "
+    "[bold]ggss discover[/bold] finds the subspace that carries an attribute, "
+    "[bold]ggss ask[/bold] shows an answer before and after. "
+    "MODEL is a folder, a hub id, or small-world/NAME.",
+)
+
+app.command()(doctor.doctor)
+app.command()(discover.discover)
+app.command()(ask.ask)
+app.command()(methods.methods)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from ggss.version import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+__all__ = ["app"]

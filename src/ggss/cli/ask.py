@@ -1,0 +1,75 @@
+"""`ggss ask`: one question, before and after."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ggss.cli.arguments import Alpha, DeviceMap, Dtype, Json, Model, load
+from ggss.errors import InputError
+
+
+def ask(
+    model: Model,
+    images_and_question: Annotated[
+        list[str],
+        typer.Argument(metavar="IMAGE... QUESTION", help="Image files, then the question.", show_default=False),
+    ],
+    steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
+    alpha: Alpha = 1.0,
+    allow_amplify: Annotated[bool, typer.Option(help="Permit a negative alpha, which amplifies the bias.")] = False,
+    force: Annotated[bool, typer.Option(help="Steer a model the steerer was not made for.")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 64,
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    as_json: Json = False,
+) -> None:
+    """Ask a model about one or more images; with --steer, steered and unsteered side by side.
+
+    Example: ggss ask small-world/llava-vicuna face.png "what does this person earn ?" --steer race-steerer
+    """
+    *files, question = images_and_question
+    if not files:
+        raise InputError(f"an image and a question are needed, seen only {question!r}")
+    pictures = [_picture(Path(name)) for name in files]
+    steerer = None
+    if steer is not None:
+        from ggss.steerer import Steerer, checked_alpha
+
+        checked_alpha(alpha, allow_amplify)
+        steerer = Steerer.from_pretrained(steer)
+    vlm = load(model, dtype, device_map)
+    said: dict[str, Any] = {"model": vlm.name, "question": question, "images": files}
+    said["unsteered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
+    if steerer is not None:
+        with steerer.attach(vlm.model, alpha, force=force, allow_amplify=allow_amplify) as run:
+            said["steered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
+        mean_gate = float(run.gate.mean()) if len(run.gate) else None
+        said |= {"alpha": alpha, "calls": run.calls, "tokens": run.tokens, "mean_gate": mean_gate}
+    if as_json:
+        print(json.dumps(said, indent=2))
+    else:
+        _show(said)
+
+
+def _picture(path: Path) -> Any:
+    from ggss.counterfactuals import Variant
+
+    return Variant(path, {}, ()).image()
+
+
+def _show(said: dict[str, Any]) -> None:
+    from rich.columns import Columns
+    from rich.console import Console
+    from rich.panel import Panel
+
+    console = Console()
+    panels = [Panel(said["unsteered"] or "(nothing)", title="unsteered", width=44)]
+    if "steered" in said:
+        panels.append(Panel(said["steered"] or "(nothing)", title=f"steered, alpha {said['alpha']:g}", width=44))
+    console.print(f"[bold]{said['question']}[/bold]")
+    console.print(Columns(panels))
+    if "steered" in said:
+        gate = "" if said["mean_gate"] is None else f", mean gate {said['mean_gate']:.2f}"
+        console.print(f"[dim]{said['tokens']} visual tokens steered in {said['calls']} call(s){gate}[/dim]")

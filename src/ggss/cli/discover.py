@@ -1,0 +1,122 @@
+"""`ggss discover`: from counterfactual images to a steerer."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, choices, load, options
+
+if TYPE_CHECKING:
+    from ggss.steerer import Steerer
+
+
+def discover(
+    model: Model,
+    images: Annotated[
+        str,
+        typer.Option(
+            help="A manifest (CSV or JSON lines with a path column) or a pattern such as "
+            "'faces/{occupation}/{identity}/{race}_{gender}.png'."
+        ),
+    ],
+    attribute: Annotated[list[str], typer.Option(help="The attribute to remove; twice for its intersections.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the steerer to.")],
+    attributes: Annotated[
+        str, typer.Option(help="All columns that are varied, comma separated; the others are held fixed.")
+    ] = "race,gender",
+    method: Annotated[str, typer.Option(help="A name from `ggss methods`.")] = "ggss",
+    option: Annotated[list[str] | None, typer.Option(help="A method option, NAME=VALUE; may be repeated.")] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Hold out images, COLUMN=VALUE[,VALUE]; may be repeated.")
+    ] = None,
+    sites: Annotated[str, typer.Option(help='Where to steer: "projection-mlp2" (the paper\'s), "all", ...')] = "",
+    batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.")] = 8,
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    as_json: Json = False,
+) -> None:
+    """Find the subspace that carries an attribute and write a steerer.
+
+    The images are checked before the model is loaded; what the model made of them is kept in a cache, so that a
+    second run, or another method, starts at once.
+
+    Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
+    """
+    from ggss.counterfactuals import Counterfactuals
+    from ggss.errors import InputError
+    from ggss.methods import registry
+
+    chosen = registry.get(method)
+    given = options(option or [])
+    registry.checked_options(chosen, given)
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").exists())):
+        raise InputError(f"{str(out)!r} exists and holds no steerer: give a new folder")
+    varied = [*dict.fromkeys([*(name for name in attributes.split(",") if name), *attribute])]
+    faces = Counterfactuals.load(
+        images, attributes=_present(images, varied, attribute), exclude=choices(exclude or [])
+    )
+    faces.validate(attribute)
+
+    from ggss.activations import SITE
+    from ggss.collection import collect
+
+    vlm = load(model, dtype, device_map)
+    acts = collect(vlm, faces, sites or SITE, keep_tokens=chosen.needs_tokens, batch_size=batch_size)
+    target = attribute[0] if len(attribute) == 1 else tuple(attribute)
+    steerer = registry.fit(method, acts, attribute=target, **given)
+    steerer.save_pretrained(out)
+    if as_json:
+        print(json.dumps(described(steerer, out), indent=2))
+    else:
+        show(steerer, out)
+
+
+def _present(images: str, varied: list[str], needed: list[str]) -> list[str]:
+    """The varied columns that the set has; those asked for by --attribute must be there, gender or race need not."""
+    from ggss.manifests import read_rows
+
+    columns = read_rows(images)[0]
+    return [name for name in varied if name in columns or name in needed]
+
+
+def described(steerer: "Steerer", out: Path) -> dict[str, Any]:
+    return {
+        "steerer": str(out),
+        "method": steerer.method,
+        "attribute": steerer.attribute,
+        "values": list(steerer.values),
+        "sites": {site: operator.width for site, operator in steerer.operators.items()},
+        "images": steerer.source.get("images"),
+        "diagnostics": steerer.diagnostics,
+        "warnings": steerer.warnings,
+    }
+
+
+def show(steerer: "Steerer", out: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table("site", "width", "k", "explained", "effective rank", "other variance inside", "split-half cosines")
+    for site, operator in steerer.operators.items():
+        found = steerer.diagnostics.get(site, {})
+        basis = operator.tensors().get("basis")
+        k = basis.shape[1] if basis is not None else 0
+        explained = steerer.statistics.get(site, {}).get("explained_variance")
+        table.add_row(
+            site,
+            str(operator.width),
+            str(k or "-"),
+            "-" if explained is None else f"{float(explained[:k].sum()):.0%}",
+            f"{found['effective_rank']:.1f}" if "effective_rank" in found else "-",
+            f"{found['variance_share']:.1%} (chance {found['chance_share']:.1%})"
+            if "variance_share" in found
+            else "-",
+            " ".join(f"{cosine:.2f}" for cosine in found.get("split_half_cosines", [])) or "-",
+        )
+    console.print(table)
+    for text in steerer.warnings:
+        console.print(f"[yellow]Warning:[/yellow] {text}")
+    console.print(f"{steerer.method} steerer for {steerer.attribute} written to [bold]{out}[/bold]")

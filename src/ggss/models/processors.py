@@ -1,0 +1,82 @@
+"""Processors that turn images and text into model inputs without torchvision.
+
+LLaVA-NeXT's processor works as transformers ships it. Pixtral's module imports torchvision at its top and
+Qwen3-VL's asks for a video processor that does, so both have a thin one here. They keep transformers' class
+names because those are what is written into `processor_config.json`: a directory saved from here loads with
+plain `AutoProcessor` where torchvision exists, and any ordinary directory loads here.
+"""
+
+from typing import Any
+
+from transformers import AutoImageProcessor, AutoProcessor
+from transformers.models.qwen3_vl import processing_qwen3_vl
+from transformers.processing_utils import ProcessorMixin
+
+BACKEND = "pil"
+"""The image backend behind every pixel: torchvision's differ by up to 0.015, so artefacts record this name."""
+
+
+class PixtralProcessor(ProcessorMixin):
+    """An image becomes rows of `[IMG]`, each closed by `[IMG_BREAK]` and the last one by `[IMG_END]`."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        patch_size: int = 16,
+        spatial_merge_size: int = 1,
+        chat_template: str | None = None,
+        image_token: str = "[IMG]",
+        image_break_token: str = "[IMG_BREAK]",
+        image_end_token: str = "[IMG_END]",
+        **_: Any,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
+        self.patch_size = patch_size
+        self.spatial_merge_size = spatial_merge_size
+        self.image_token, self.image_token_id = image_token, tokenizer.convert_tokens_to_ids(image_token)
+        self.image_break_token = image_break_token
+        self.image_end_token = image_end_token
+
+    def _process_images(self, images: Any, **kwargs: Any) -> Any:
+        return super()._process_images(images, **kwargs | {"patch_size": self.patch_size * self.spatial_merge_size})
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        height, width = image_inputs["image_sizes"][image_idx]
+        patch = self.patch_size * self.spatial_merge_size
+        row = self.image_token * (int(width) // patch)
+        return self.image_break_token.join([row] * (int(height) // patch)) + self.image_end_token
+
+
+class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
+    """Qwen3-VL's own processor, for images only."""
+
+    def __init__(
+        self, image_processor: Any = None, tokenizer: Any = None, chat_template: Any = None, **_: Any
+    ) -> None:
+        super().__init__(image_processor, tokenizer, None, chat_template=chat_template)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As saved; the video part is described too, for plain transformers insists on it."""
+        image = self.image_processor
+        video = {"video_processor_type": "Qwen3VLVideoProcessor", "size": dict(image.size)}
+        video |= {key: getattr(image, key) for key in ("patch_size", "temporal_patch_size", "merge_size")}
+        return super().to_dict() | {"video_processor": video}
+
+
+_OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
+    ("llava", "pixtral"): PixtralProcessor,
+    ("qwen3_vl", None): Qwen3VLProcessor,
+}
+
+
+def load_processor(path: str, config: Any) -> Any:
+    """The processor of the model in a directory (or on the hub), with the PIL backend and left padding."""
+    tower = getattr(getattr(config, "vision_config", None), "model_type", None)
+    ours = _OURS.get((config.model_type, tower)) or _OURS.get((config.model_type, None))
+    processor: Any = (ours or AutoProcessor).from_pretrained(path)
+    processor.image_processor = AutoImageProcessor.from_pretrained(path, backend=BACKEND)
+    processor.tokenizer.padding_side = "left"
+    if processor.tokenizer.pad_token is None:
+        processor.tokenizer.pad_token = processor.tokenizer.eos_token
+    return processor

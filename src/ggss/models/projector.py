@@ -1,0 +1,48 @@
+"""The modules that sites name: finding one in a model, and a fingerprint of the weights around them."""
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ggss.errors import InputError
+from ggss.models.discovery import family_of
+from ggss.models.families import Family
+
+
+def resolve(model: nn.Module, path: str) -> nn.Module:
+    """The module at a site's path."""
+    try:
+        return model.get_submodule(path)
+    except AttributeError as error:
+        raise InputError(
+            f"a {type(model).__name__} has no module {path!r} ({error}): pass the model as transformers loads it"
+        ) from error
+
+
+def fingerprint(model: Any, family: Family | None = None) -> str:
+    """SHA-256 over the names, shapes and values of the projectors' parameters: which model a steerer is for.
+
+    The projectors are the parents of all the family's sites. Values count as they are in bfloat16, so that a model is
+    recognised in whatever dtype it was loaded.
+    """
+    family = family or family_of(model)
+    parents = {path.rpartition(".")[0] for path in family.site_paths(model.config).values()}
+    named = {n: p for parent in parents for n, p in resolve(model, parent).named_parameters(prefix=parent)}
+    return _digest({name: parameter.to(torch.bfloat16) for name, parameter in named.items()})
+
+
+def vision_fingerprint(model: nn.Module) -> str:
+    """SHA-256 over all parameters outside the text model, in their own dtype: equal means equal image features."""
+    language = ("language_model.", "lm_head.")
+    return _digest({n: p for n, p in model.named_parameters() if not any(part in n for part in language)})
+
+
+def _digest(parameters: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(parameters):
+        values = parameters[name].detach().cpu().contiguous()
+        digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
+        digest.update(values.view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,64 @@
+"""From questions about images to token ids: chat template, image placeholders, left padding, answer options."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+from torch import Tensor
+
+from ggss.errors import InputError
+
+Ids = list[int]
+
+
+def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
+    """The prompt's text: the images, the question, and the turn handed to the model (which began `answer`)."""
+    if processor.image_token in question:
+        raise InputError(f"a question may not contain {processor.image_token!r}, the mark of an image: {question!r}")
+    content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
+    turns = [{"role": "user", "content": content}]
+    if answer is None:
+        return processor.apply_chat_template(turns, add_generation_prompt=True)
+    # The template knows what stands between its turn and an answer. Some read an answer as text, some as parts; one
+    # of the wrong kind is dropped or refused, never half written, in this order.
+    for form in (answer, [{"type": "text", "text": answer}]):
+        with suppress(ValueError, TypeError, TemplateError):
+            reply = {"role": "assistant", "content": form}
+            return processor.apply_chat_template([*turns, reply], continue_final_message=True)
+    raise InputError(f"this model's chat template cannot begin an answer with {answer!r}, so it cannot be scored")
+
+
+def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) -> list[Ids]:
+    """Token ids of each text, once each image mark is replaced by its image's placeholder, in order."""
+    texts, _ = processor.get_text_with_replacements(list(texts), list(placeholders))
+    bos = processor.tokenizer.bos_token
+    begun = bool(bos) and all(text.startswith(bos) for text in texts)  # some templates write it, some leave it
+    return processor.tokenizer(texts, add_special_tokens=not begun)["input_ids"]
+
+
+def left_padded(processor: Any, sequences: Sequence[Ids], device: torch.device) -> dict[str, Tensor]:
+    """One batch of text inputs; all sequences end at the last column."""
+    width = max(map(len, sequences))
+    pad = processor.tokenizer.pad_token_id
+    padded = [[pad] * (width - len(ids)) + ids for ids in sequences]
+    inputs = {
+        "input_ids": padded,
+        "attention_mask": [[0] * (width - len(ids)) + [1] * len(ids) for ids in sequences],
+    }
+    if "mm_token_type_ids" in processor.model_input_names:
+        inputs["mm_token_type_ids"] = processor.create_mm_token_type_ids(padded)
+    return {name: torch.tensor(value, device=device) for name, value in inputs.items()}
+
+
+def split_options(prompt: Ids, joint: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
+    """The context shared by the prompt and all its options, and each option's own ids after it.
+
+    `joint` are the ids of prompt and option tokenised as one text. A tokenizer may merge the end of the prompt with
+    the start of an option, so the context ends where the first of these sequences leaves the others.
+    """
+    columns = zip(prompt, *joint, strict=False)
+    shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
+    return prompt[:shared], [ids[shared:] for ids in joint]

@@ -1,0 +1,272 @@
+"""A vision-language model that answers and scores questions about images, and encodes an image once for many."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers.utils.generic import ModelOutput
+
+from ggss.errors import InputError
+from ggss.models import prompts
+from ggss.models.discovery import family_of
+from ggss.models.families import MLP1, MLP2, Family, known_family
+from ggss.models.features import Features
+from ggss.models.processors import BACKEND
+from ggss.models.projector import fingerprint, resolve, vision_fingerprint
+
+Picture = Image.Image | Features
+
+
+class Vlm:
+    """A transformers model and its processor. Answers are greedy; hooks on the model act on all that is said here."""
+
+    backend = BACKEND
+
+    def __init__(self, model: Any, processor: Any, name: str = "") -> None:
+        self.model = model.eval()
+        self.processor = processor
+        self.name = name or type(model).__name__
+
+    @cached_property
+    def family(self) -> Family:
+        """What is known of the model's kind; an unknown one is shown a noise image and watched."""
+        if known := known_family(self.model.config):
+            return known
+        noise = Image.effect_noise((64, 64), 80).convert("RGB")
+        return family_of(self.model, self._pixels([noise])[0])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the projector's weights, as an artefact records it."""
+        return fingerprint(self.model, self.family)
+
+    @cached_property
+    def vision_fingerprint(self) -> str:
+        """SHA-256 of all weights an image passes through before the text model: equal means equal features."""
+        return vision_fingerprint(self.model)
+
+    def describe(self) -> dict[str, Any]:
+        """What an artefact records of the model it was made with."""
+        return {
+            "model": self.name,
+            "revision": getattr(self.model.config, "_commit_hash", None),
+            "family": self.family.name,
+            "fingerprint": self.fingerprint,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "backend": self.backend,
+        }
+
+    def sites(self, which: str | Sequence[str] = MLP2) -> dict[str, str]:
+        """Site name -> module path, for one name, several, or "all": every output of a projector."""
+        return self.family.sites(self.model, which)
+
+    @torch.inference_mode()
+    def encode(
+        self, images: Sequence[Image.Image], sites: str | Sequence[str] | None = None, batch_size: int = 8
+    ) -> list[Features]:
+        """Run the vision tower and projector, never the text model, and keep the rows of the sites.
+
+        By default those are all outputs of a projector; with other `sites`, those and what else the text model needs.
+        What a hook on a site makes of its output is what is kept.
+        """
+        outputs = self.sites("all")
+        asked = outputs if sites is None else self.sites(sites)
+        # The hidden site stands in for the output that is computed from it.
+        wanted = {name: path for name, path in outputs.items() if name != MLP2 or MLP1 not in asked} | asked
+        size = batch_size if self.family.batched else 1
+        return [features for batch in _batches(images, size) for features in self._encode(batch, wanted)]
+
+    @torch.inference_mode()
+    def answer(
+        self,
+        questions: Sequence[str],
+        images: Sequence[Sequence[Picture]],
+        max_new_tokens: int = 64,
+        batch_size: int = 16,
+    ) -> list[str]:
+        """One greedy answer to each question about its images (none, one or several), which come before it."""
+        _check(questions, images)
+        answers: list[str] = []
+        for batch in _batches(list(zip(questions, images, strict=True)), batch_size):
+            texts = [prompts.chat(self.processor, question, len(pictures)) for question, pictures in batch]
+            inputs, placeholders = self._image_inputs([pictures for _, pictures in batch])
+            inputs |= self._text_inputs(prompts.tokens(self.processor, texts, placeholders))
+            written = self.model.generate(
+                **inputs,
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                temperature=None,
+                top_p=None,
+                top_k=None,
+                pad_token_id=self.processor.tokenizer.pad_token_id,
+            )
+            new = written[:, inputs["input_ids"].shape[1] :]
+            answers += [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
+        return answers
+
+    @torch.inference_mode()
+    def logits(self, questions: Sequence[str], images: Sequence[Sequence[Picture]]) -> Tensor:
+        """The next-token logits [questions, vocabulary] in float32, for one batch as it stands."""
+        _check(questions, images)
+        texts = [
+            prompts.chat(self.processor, question, len(own)) for question, own in zip(questions, images, strict=True)
+        ]
+        inputs, placeholders = self._image_inputs(images)
+        inputs |= self._text_inputs(prompts.tokens(self.processor, texts, placeholders))
+        return self.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+
+    @torch.inference_mode()
+    def score(
+        self,
+        questions: Sequence[str],
+        images: Sequence[Sequence[Picture]],
+        options: Sequence[Sequence[str]],
+        batch_size: int = 16,
+    ) -> list[list[float]]:
+        """log P(option | prompt) of each question's options, summed over the option's tokens (no end token)."""
+        _check(questions, images)
+        if len(options) != len(questions) or not all(map(len, options)) or not all(map(str.strip, chain(*options))):
+            raise InputError(
+                f"each question needs a list of non-empty options: {len(questions)} questions, "
+                f"{len(options)} lists of {sorted({len(choice) for choice in options})} options"
+            )
+        scores: list[list[float]] = []
+        for batch in _batches(list(zip(questions, images, options, strict=True)), batch_size):
+            scores += self._score(batch, batch_size)
+        return scores
+
+    def _score(
+        self, asked: Sequence[tuple[str, Sequence[Picture], Sequence[str]]], batch_size: int
+    ) -> list[list[float]]:
+        kept = self._kept([pictures for _, pictures, _ in asked])
+        runs: dict[tuple[int, tuple[int, ...]], list[Reading]] = {}
+        scores = [[0.0] * len(options) for _, _, options in asked]
+        for i, (question, _, options) in enumerate(asked):
+            placeholders = self._placeholders(kept[i])
+            texts = [prompts.chat(self.processor, question, len(kept[i]), option) for option in (None, *options)]
+            ids = prompts.tokens(self.processor, texts, placeholders * len(texts))
+            context, tails = prompts.split_options(ids[0], ids[1:])
+            for j, tail in enumerate(tails):
+                # The last token is only read, never fed: options of one token need a single run between them.
+                runs.setdefault((i, (*context, *tail[:-1])), []).append((i, j, tail))
+        for batch in _batches(list(runs.items()), batch_size):
+            inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
+            inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch])
+            if "mm_token_type_ids" not in inputs:  # models that need them count positions by themselves
+                inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+            longest = max(len(tail) for _, readings in batch for _, _, tail in readings)
+            logits = self.model(**inputs, logits_to_keep=longest, use_cache=False).logits
+            for row, (_, readings) in zip(logits.float().log_softmax(-1), batch, strict=True):
+                for i, j, tail in readings:
+                    steps = row[-len(tail) :]
+                    scores[i][j] = steps[range(len(tail)), tail].sum().item()
+        return scores
+
+    def _kept(self, images: Sequence[Sequence[Picture]]) -> list[list[Picture]]:
+        """The same with each distinct picture encoded, if the family can answer from features."""
+        if self.family.pack is None:
+            return [list(pictures) for pictures in images]
+        raw = {id(picture): picture for picture in chain(*images) if isinstance(picture, Image.Image)}
+        encoded = dict(zip(raw, self.encode(list(raw.values())), strict=True))
+        return [[encoded.get(id(picture), picture) for picture in pictures] for pictures in images]
+
+    def _placeholders(self, pictures: Sequence[Picture]) -> list[str]:
+        return [p.placeholder if isinstance(p, Features) else self._pixels([p])[1][0] for p in pictures]
+
+    def _image_inputs(self, images: Sequence[Sequence[Picture]]) -> tuple[dict[str, Any], list[str]]:
+        """The model's inputs for the images of a batch of prompts, and each image's placeholder."""
+        pictures = list(chain(*images))
+        if not pictures:
+            return {}, []
+        if raw := [picture for picture in pictures if isinstance(picture, Image.Image)]:
+            if len(raw) == len(pictures):
+                return self._pixels(raw)
+            pictures = list(chain(*self._kept(images)))
+        features = [picture for picture in pictures if isinstance(picture, Features)]
+        inputs = {name: torch.stack([one.inputs[name] for one in features]) for name in features[0].inputs}
+        output = self.family.encoder_output(self.model, [one.rows for one in features], inputs)
+        encoded = {"mm_encoder_outputs": {"image": ModelOutput(**output)}}
+        return inputs | encoded, [one.placeholder for one in features]
+
+    def _text_inputs(self, sequences: Sequence[list[int]]) -> dict[str, Tensor]:
+        return prompts.left_padded(self.processor, sequences, self.model.device)
+
+    def _pixels(self, images: Sequence[Image.Image]) -> tuple[dict[str, Tensor], list[str]]:
+        """What the vision tower needs for the images, and each image's placeholder."""
+        batch = self.processor(
+            images=[[image.convert("RGB")] for image in images],
+            text=[self.processor.image_token] * len(images),
+            padding=True,
+            return_text_replacement_offsets=True,
+            return_tensors="pt",
+        )
+        placeholders = [image["replacement"] for (image,) in batch["text_replacement_offsets"]]
+        names = [name for name in self.processor.image_processor.model_input_names if name in batch]
+        inputs = batch.to(self.model.device, self.model.dtype)
+        return {name: inputs[name] for name in names}, placeholders
+
+    def _encode(self, images: Sequence[Image.Image], sites: dict[str, str]) -> list[Features]:
+        inputs, placeholders = self._pixels(images)
+        with self._captured(sites) as captured:
+            self.model.base_model.get_image_features(**inputs, return_dict=True)
+        rows = {site: torch.cat(outputs) for site, outputs in captured.items()}
+        one = next(iter(rows.values()))
+        counts = [len(one)] if len(images) == 1 else self.family.rows_per_image(self.model, inputs)
+        split = {site: all_rows.split(counts) for site, all_rows in rows.items()}
+        sizes = {name: value for name, value in inputs.items() if not name.startswith("pixel")}
+        return [
+            Features(
+                rows={site: parts[i].clone() for site, parts in split.items()},
+                inputs={name: value[i].clone() for name, value in sizes.items()},
+                placeholder=placeholder,
+            )
+            for i, placeholder in enumerate(placeholders)
+        ]
+
+    @contextmanager
+    def _captured(self, sites: dict[str, str]) -> Iterator[dict[str, list[Tensor]]]:
+        """What the sites' modules return to this thread meanwhile, as flat rows."""
+        captured: dict[str, list[Tensor]] = {site: [] for site in sites}
+        thread = threading.get_ident()
+
+        def keep(site: str, output: Any) -> None:
+            if threading.get_ident() == thread:
+                rows = output[0] if isinstance(output, tuple) else output
+                captured[site].append(rows.detach().flatten(0, -2).clone())
+
+        modules = {site: resolve(self.model, path) for site, path in sites.items()}
+        hooks = [
+            module.register_forward_hook(lambda _, __, output, site=site: keep(site, output))
+            for site, module in modules.items()
+        ]
+        try:
+            yield captured
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+T = TypeVar("T")
+
+Reading = tuple[int, int, list[int]]
+"""Of which question, which option, and the option's token ids."""
+
+
+def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    if size < 1:
+        raise InputError(f"a batch needs at least one item, not batch_size={size}")
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _check(questions: Sequence[str], images: Sequence[Sequence[Picture]]) -> None:
+    if len(questions) != len(images) or any(isinstance(pictures, Picture) for pictures in images):
+        raise InputError(
+            f"each question needs its own list of images: got {len(questions)} questions and {len(images)} lists"
+        )

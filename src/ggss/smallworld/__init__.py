@@ -1,0 +1,1 @@
+"""The embedded world: painted portraits of a fictional town, questions about them, and tiny VLMs of real classes."""

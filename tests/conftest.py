@@ -1,0 +1,66 @@
+"""Tiny random models of the real classes and pictures of noise, shared by all tests. Nothing here needs a network."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+# Some virtual machines announce AMX and then refuse its instructions: bfloat16 products would end the process.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ggss.models import Vlm
+from ggss.smallworld.architectures import NAMES, build
+
+torch.set_num_threads(1)
+
+TEXT = "the person in this picture is a nurse or doctor who earns more than which of two what colour hat"
+WORDS = [*TEXT.split(), "red", "blue", "green", "yes", "no", ",", ".", "?", ":", "A", "B", "C", "D"]
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Vlm]:
+    """Makes a fresh tiny model: `tiny("pixtral", seed=1, width=64)`."""
+
+    def make(name: str, seed: int = 0, **size: object) -> Vlm:
+        return Vlm(*build(name, WORDS, seed, **{"width": 64, "layers": 2} | size), name=name)
+
+    return make
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def vlm(request: pytest.FixtureRequest, tiny: Callable[..., Vlm]) -> Vlm:
+    """Each of the four architectures in turn. It is shared: leave it as it was."""
+    return tiny(request.param)
+
+
+@pytest.fixture(scope="session")
+def qwen(tiny: Callable[..., Vlm]) -> Vlm:
+    """A Qwen3-VL with two deepstack mergers. It is shared: leave it as it was."""
+    return tiny("qwen3-vl", layers=3, deepstack=(0, 1))
+
+
+@pytest.fixture(scope="session")
+def model_dir(vlm: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `vlm` of the same test, saved as an ordinary model directory."""
+    directory = tmp_path_factory.mktemp(vlm.name)
+    vlm.model.save_pretrained(directory)
+    vlm.processor.save_pretrained(directory)
+    return directory
+
+
+def noise(seed: int, height: int = 64, width: int = 64) -> Image.Image:
+    """A picture of coloured noise."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.fixture(scope="session")
+def pictures() -> list[Image.Image]:
+    """Four pictures, the last two of other shapes."""
+    return [noise(0), noise(1), noise(2, 48, 96), noise(3, 80, 32)]

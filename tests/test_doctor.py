@@ -1,0 +1,37 @@
+"""The examination, and above all the leak test: about nothing for LLaVA and Pixtral, a clear leak for Qwen3-VL."""
+
+import pytest
+
+from ggss.doctor import examine
+from ggss.models import MLP2
+
+
+def test_every_architecture_is_healthy(vlm):
+    report = examine(vlm)
+    assert report.healthy, report.checks
+    assert report.moved > 0
+    assert report.sites[MLP2]["path"] == vlm.sites()[MLP2]
+    assert report.sites[MLP2]["rows"] == 32 if vlm.family.name == "LLaVA-NeXT" else 16
+
+
+@pytest.mark.parametrize("name", ["llava-vicuna", "llava-mistral", "pixtral"])
+def test_nothing_leaks_around_a_llava_projector(tiny, name):
+    report = examine(tiny(name))
+    assert report.leaks[MLP2] == 0
+    assert report.advice == []
+
+
+def test_qwen_leaks_around_the_merger_and_not_around_all_sites(qwen):
+    report = examine(qwen)
+    assert report.leaks[MLP2] > 0.1 * report.moved
+    assert report.leaks["all sites"] == 0
+    assert "--sites all" in report.advice[0]
+
+
+def test_a_site_that_does_not_fire_is_reported(tiny, monkeypatch):
+    vlm = tiny("pixtral")
+    calls = vlm.answer
+    monkeypatch.setattr(vlm, "answer", lambda *a, **k: [calls(*a, **k), calls(*a, **k)][0])
+    report = examine(vlm)
+    assert not report.healthy
+    assert ("one call of each site per generate, 1 image", False) in [check[:2] for check in report.checks]
