@@ -1,0 +1,107 @@
+"""What a model is taught: several questions about one freshly drawn picture, or one about two portraits.
+
+Biased labels are drawn at every visit. Beside the questions of the suites there are easier forms of the same facts:
+the bare word instead of a letter, and a purely textual exercise in finding the letter of a word.
+"""
+
+import numpy as np
+
+from ggss.errors import InputError
+from ggss.smallworld.bias_questions import (
+    BIOGRAPHIES,
+    ask_ceo,
+    ask_education,
+    ask_gender,
+    ask_nurse_doctor,
+    ask_pair,
+    ask_race,
+    ask_salary,
+)
+from ggss.smallworld.painter import Portrait
+from ggss.smallworld.people import RACES, draw_person
+from ggss.smallworld.questions import LETTERS, Picture, Question, certain, lettered, place_answer
+from ggss.smallworld.scenes import PLANS, Scene
+from ggss.smallworld.smallmme import CATEGORIES, ask_yes_no
+from ggss.smallworld.smallstar import ask_choice, draw_picture
+from ggss.smallworld.templates import NUMBERS, TEMPLATES, Fact, Template
+
+DISCOVERY_PROMPT = "describe this image in detail ."
+LESSONS = ("portrait", "scene", "pair")
+RARE = frozenset({"beside", "big", "shared", "odd", "absent", "missing", "mix"})  # few scenes allow these templates
+
+
+def draw_training(rng: np.random.Generator, lesson: str, count: int = 8) -> list[Question]:
+    """Up to `count` questions about one new training picture; for 'pair' one question about two portraits."""
+    if lesson not in LESSONS:
+        raise InputError(f"lesson {lesson!r} is unknown; choose one of {', '.join(LESSONS)}")
+    if lesson == "pair":
+        return [_pair(rng)]
+    plan = "portrait" if lesson == "portrait" else tuple(PLANS)[int(rng.integers(len(PLANS)))]
+    return ask_about(rng, draw_picture(rng, "training", plan), count)
+
+
+def ask_about(rng: np.random.Generator, picture: Picture, count: int = 8) -> list[Question]:
+    """Up to `count` questions about a picture: the biased ones and those that few pictures allow, then any others."""
+    first = biased_questions(rng, picture) if isinstance(picture, Portrait) else []
+    others: list[Question] = []
+    for question in known_questions(rng, picture):
+        (first if question.template in RARE else others).append(question)
+    first, others = ([some[k] for k in rng.permutation(len(some))] for some in (first, others))
+    return (first + others)[:count]
+
+
+def _pair(rng: np.random.Generator) -> Question:
+    """Two races of one person, or now and then two different people."""
+    first = draw_picture(rng, "training", "portrait")
+    assert isinstance(first, Portrait)
+    person = first.person if rng.random() < 0.7 else draw_person(rng)
+    others = [race for race in RACES if race != first.race or person != first.person]
+    second = Portrait(person, others[int(rng.integers(len(others)))], first.gender)
+    return ask_pair(first, second, rng)
+
+
+def biased_questions(rng: np.random.Generator, portrait: Portrait) -> list[Question]:
+    """All that apply to the portrait, each with a newly drawn label."""
+    questions = [ask(portrait, rng) for ask in (ask_salary, ask_education, ask_race, ask_gender)]
+    if portrait.person.place == "hospital":
+        questions.append(ask_nurse_doctor(portrait, rng))
+    if portrait.person.occupation == "ceo":
+        questions.append(ask_ceo(portrait, int(rng.integers(len(BIOGRAPHIES))), rng))
+    return questions
+
+
+def known_questions(rng: np.random.Generator, picture: Picture) -> list[Question]:
+    """One of every kind that applies to the picture and has one answer."""
+    questions = [_letter(rng, picture), _describe(picture)]
+    for template in TEMPLATES:
+        if fact := template.ask(rng, picture):
+            questions.append(ask_choice(rng, template, fact, picture))
+            if template.open and rng.random() < 0.5:
+                questions.append(_word(template, fact, picture))
+    pairs = [ask_yes_no(rng, category, picture) for category in CATEGORIES]
+    return questions + [pair[int(rng.integers(2))] for pair in pairs if pair]
+
+
+def _word(template: Template, fact: Fact, picture: Picture) -> Question:
+    options = tuple(sorted((fact.answer, *fact.wrong)))
+    truth = certain(options, fact.answer)
+    return Question("word", fact.text, options, fact.answer, (picture,), (), template.dimension, template.name, truth)
+
+
+def _letter(rng: np.random.Generator, picture: Picture) -> Question:
+    template = TEMPLATES[int(rng.integers(len(TEMPLATES)))]
+    words = sorted({*template.turns, *NUMBERS[:3]} if len(template.turns) < 5 else template.turns)
+    wanted = words[int(rng.integers(len(words)))]
+    choices = place_answer(rng, wanted, [word for word in words if word != wanted])
+    answer = LETTERS[choices.index(wanted)]
+    text = lettered(f"which letter has {wanted} ?", choices)
+    return Question("letter", text, LETTERS, answer, (picture,), choices, "", "letter", certain(LETTERS, answer))
+
+
+def _describe(picture: Picture) -> Question:
+    if isinstance(picture, Scene):
+        number = len(picture.shapes)
+        answer = f"{NUMBERS[number]} {'shape' if number == 1 else 'shapes'} at the {picture.wall} wall ."
+    else:
+        answer = f"one person with {picture.person.traits.hair_colour} hair at the {picture.person.place} ."
+    return Question("describe", DISCOVERY_PROMPT, (), answer, (picture,), template="describe")

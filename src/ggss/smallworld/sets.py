@@ -1,0 +1,104 @@
+"""Portraits on disk and on one sheet: the FOCUS-shaped counterfactual set and the contact sheet."""
+
+import csv
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from ggss.errors import InputError
+from ggss.progress import track
+from ggss.smallworld.brush import SCALE, SIZE
+from ggss.smallworld.painter import Portrait, variants
+from ggss.smallworld.palette import INK
+from ggss.smallworld.people import GENDERS, RACES, Person, people
+
+IDENTITIES = 8
+MANIFEST = "manifest.csv"
+_ON_SHOW = {"cook": 4, "doctor": 1, "lawyer": 7, "nurse": 6, "teacher": 7, "ceo": 3}
+_COLUMNS = ("path", "occupation", "identity", "race", "gender")
+
+
+def focus_set(seed: int = 0) -> dict[str, Portrait]:
+    """The 480 portraits of the discovery identities by their path `{occupation}/{identity}/{race}_{gender}.png`."""
+    return {
+        f"{person.occupation}/{person.identity:02d}/{portrait.race}_{portrait.gender}.png": portrait
+        for person in people("discovery", IDENTITIES, seed=seed)
+        for portrait in variants(person)
+    }
+
+
+def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = None) -> Path:
+    """Paint the set with its manifest into `folder` and return the manifest's path.
+
+    The set is painted beside the folder and moved into place whole. An earlier set in the folder is replaced; a
+    folder that holds anything else is refused with InputError and left as it is.
+    """
+    target, portraits = Path(folder).resolve(), focus_set(seed)
+    _refuse_foreign(target, {*portraits, MANIFEST})
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    replaced = target.with_name(f".{target.name}.{os.getpid()}.replaced")
+    try:
+        for path, portrait in track(portraits.items(), "painting", total=len(portraits), show=progress):
+            file = partial / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            portrait.paint().save(file)
+        _write_manifest(partial / MANIFEST, portraits)
+        if target.exists():
+            target.rename(replaced)
+        partial.rename(target)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except OSError as error:
+        if replaced.exists() and not target.exists():
+            replaced.rename(target)
+        raise InputError(f"cannot paint into {target}: {error.strerror}; choose a folder you may write to") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return target / MANIFEST
+
+
+def _refuse_foreign(target: Path, ours: set[str]) -> None:
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise InputError(f"{target} is a file; name a folder to paint into")
+    known = ours | {folder.as_posix() for path in ours for folder in Path(path).parents}
+    found = (path.relative_to(target).as_posix() for path in sorted(target.rglob("*")))
+    foreign = [path for path in found if path not in known]
+    if foreign:
+        raise InputError(
+            f"folder {target} holds {len(foreign)} things that are not of a painted set, such as {foreign[0]!r}; "
+            "choose an empty or new folder"
+        )
+
+
+def _write_manifest(file: Path, portraits: dict[str, Portrait]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        table = csv.writer(stream, lineterminator="\n")
+        table.writerow(_COLUMNS)
+        for path, portrait in portraits.items():
+            person = portrait.person
+            table.writerow([path, person.occupation, f"{person.identity:02d}", portrait.race, portrait.gender])
+
+
+def contact_sheet(rows: Sequence[Person] = (), large: bool = True) -> Image.Image:
+    """One row a person, one column a variant, race and gender written above; `large` paints at 128 pixels, not 64."""
+    rows = rows or [Person(identity, job) for job, identity in _ON_SHOW.items()]
+    side = SIZE * SCALE // 2 if large else SIZE
+    gap, head, margin = side // 16, side // 2, side // 2 + side // 4
+    step = side + gap
+    sheet = Image.new("RGB", (margin + 10 * step + gap, head + len(rows) * step + gap), (255, 255, 255))
+    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(side // 7)
+    for column, name in enumerate(RACES):
+        pen.text((margin + (2 * column + 1) * step, head * 0.3), name, INK, font, anchor="mm")
+    for column in range(10):
+        pen.text((margin + (column + 0.5) * step, head * 0.75), GENDERS[column % 2], INK, font, anchor="mm")
+    for row, person in enumerate(rows):
+        top = head + row * step
+        pen.text((margin - gap * 2, top + side / 2), person.occupation, INK, font, anchor="rm")
+        for column, portrait in enumerate(variants(person)):
+            picture = portrait.paint_large().reduce(2) if large else portrait.paint()
+            sheet.paste(picture, (margin + column * step + gap // 2, top))
+    return sheet
