@@ -71,7 +71,7 @@ def collect(
         "max_tokens": max_tokens,
         "seed": seed,
     }
-    pooled: dict[str, list[Tensor]] = {site: [] for site in names}
+    pooled: dict[str, Tensor] = {}
     files: dict[str, list[Path]] = {site: [] for site in names}
     progress = track(counterfactuals.variants, f"{vlm.name}: activations", len(counterfactuals.variants), show)
     for batch in _batches(progress, batch_size):
@@ -88,9 +88,12 @@ def collect(
                 loaded = _load(entry, keep_tokens)
                 if loaded is None:
                     raise InputError(f"the cache entry {entry} vanished while it was in use; run again")
-                pooled[site].append(loaded)
+                # Into one tensor: small rows kept between large temporaries would keep the heap from shrinking.
+                if site not in pooled:
+                    pooled[site] = torch.empty(len(counterfactuals), len(loaded))
+                pooled[site][len(files[site])] = loaded
                 files[site].append(entry)
-    rows = {site: Rows(torch.stack(pooled[site]), TokenFiles(files[site]) if keep_tokens else None) for site in names}
+    rows = {site: Rows(pooled[site], TokenFiles(files[site]) if keep_tokens else None) for site in names}
     attributes = [variant.attributes for variant in counterfactuals.variants]
     contexts = [variant.context for variant in counterfactuals.variants]
     source = {

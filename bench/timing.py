@@ -1,0 +1,34 @@
+"""How this package measures: medians of alternating runs on one thread, so that both sides see the same machine."""
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def row(name: str, value: str, peer: str, ratio: float, goal: str, met: bool | None = None) -> dict[str, Any]:
+    """One line of the table; `met` None where the line has no goal."""
+    return {"name": name, "value": value, "peer": peer, "ratio": ratio, "goal": goal, "met": met}
+
+
+def alternate(*runs: Callable[[], Any], rounds: int = 9) -> list[float]:
+    """The median seconds of each of several functions, called in turn after one warm-up each."""
+    for run in runs:
+        run()
+    seconds: list[list[float]] = [[] for _ in runs]
+    for _ in range(rounds):
+        for run, times in zip(runs, seconds, strict=True):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times) for times in seconds]
+
+
+def peak_memory() -> int:
+    """The highest resident size of this process so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
