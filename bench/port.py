@@ -1,4 +1,4 @@
-"""The peer: a straight eager port of the paper's equations to torch, a line per equation, as anyone would write it."""
+"""The peer: a straight eager port of the paper's equations to torch, a line per equation."""
 
 import torch
 from torch import Tensor

@@ -19,7 +19,7 @@ def tokens(count: int, width: int, dtype: torch.dtype) -> tuple[Steerer, torch.T
     generator = torch.Generator().manual_seed(0)
     frame = torch.linalg.qr(torch.randn(width, 5, generator=generator))[0]
     operator = Geodesic(frame[:, 0].contiguous(), frame[:, 1:].contiguous(), gate_median=0.1, gate_std=0.05)
-    rows = (torch.randn(count, width, generator=generator) + 50 * frame[:, 0]).to(dtype)
+    rows = torch.randn(count, width, generator=generator).add_(50 * frame[:, 0]).to(dtype)
     return Steerer("ggss", "race", (), {"projection-mlp2": operator}), rows
 
 

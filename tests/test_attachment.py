@@ -93,6 +93,7 @@ def test_the_model_is_untouched_after_an_exception(vlm, pictures):
         vlm.logits([QUESTION], [pictures[:1]])
         raise ZeroDivisionError
     assert hooks_of(vlm.model) == hooks
+    assert "get_image_features" not in vars(vlm.model.base_model)
     assert all(torch.equal(tensor, state[name]) for name, tensor in vlm.model.state_dict().items())
     assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
 

@@ -1,5 +1,7 @@
 """Hooks on a live model: installed, counted and removed. Knows of modules and rows, not of methods."""
 
+import functools
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +56,7 @@ class Run:
 def attached(model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, by_image: bool) -> Iterator[Run]:
     """Replace each module's output by `steer(site, rows, images)` inside the block.
 
-    by_image: tell `steer` which image each row is of, read from the inputs of the model's forward.
+    by_image: tell `steer` which image each row is of.
     """
     run = Run()
     rows_of_images = _RowsOfImages(model) if by_image else None
@@ -74,7 +76,7 @@ def attached(model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, b
 
     with ExitStack() as hooks:
         if rows_of_images:
-            hooks.callback(rows_of_images.install().remove)
+            hooks.callback(rows_of_images.install())
         for site, module in modules.items():
             hooks.callback(module.register_forward_hook(hook_for(site)).remove)
         yield run
@@ -86,7 +88,7 @@ def attached(model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, b
 
 
 class _RowsOfImages:
-    """Remembers, per thread, how many rows each image of the current forward has."""
+    """Knows, per thread, how many rows each image has whose features are being computed."""
 
     def __init__(self, model: nn.Module) -> None:
         from ggss.models import family_of
@@ -95,39 +97,60 @@ class _RowsOfImages:
         self.family = family_of(model)
         self.local = threading.local()
 
-    def install(self) -> "_Handles":
-        def before(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-            if kwargs.get("pixel_values") is not None:
-                self.local.counts = self.family.rows_per_image(self.model, kwargs)
+    def install(self) -> Callable[[], None]:
+        """Watch the model compute image features; returns what ends it."""
+        base: Any = getattr(self.model, "base_model", self.model)
+        with _WATCHING:
+            watchers: list[_RowsOfImages] | None = getattr(base.get_image_features, "watchers", None)
+            if watchers is None:
+                watchers = []
+                base.get_image_features = _watched(base.get_image_features, watchers)
+            watchers.append(self)
 
-        def after(module: nn.Module, args: Any, output: Any) -> None:
-            self.local.counts = None
+        def end() -> None:
+            with _WATCHING:
+                watchers.remove(self)
+                if not watchers:
+                    del base.get_image_features  # the class's own method is seen again
 
-        base = getattr(self.model, "base_model", self.model)
-        return _Handles(
-            base.register_forward_pre_hook(before, with_kwargs=True),
-            base.register_forward_hook(after, always_call=True),
-        )
+        return end
 
     def current(self, rows: Tensor) -> Tensor:
+        """Which image each row is of, [N]."""
         counts = getattr(self.local, "counts", None)
         if counts is None:
             raise InputError(
-                "this steering works image by image and needs the model's forward or generate to be called with "
-                "keyword inputs (pixel_values, image sizes), as the processor returns them"
+                "this steering works image by image and must see the model compute its image features: "
+                "call forward, generate or get_image_features with what the processor returns"
             )
         if sum(counts) != rows.shape[0]:
             raise InputError(
-                f"the images of this batch should have {sum(counts)} rows, the site gave {rows.shape[0]}"
+                f"this batch should have {sum(counts)} rows, the site gave {rows.shape[0]}"
             )
         repeats = torch.tensor(counts, device=rows.device)
         return torch.repeat_interleave(torch.arange(len(counts), device=rows.device), repeats)
 
 
-class _Handles:
-    def __init__(self, *handles: Any) -> None:
-        self.handles = handles
+_WATCHING = threading.Lock()
 
-    def remove(self) -> None:
-        for handle in self.handles:
-            handle.remove()
+
+def _watched(compute: Callable[..., Any], watchers: list[_RowsOfImages]) -> Callable[..., Any]:
+    """`get_image_features` with watchers. Neither its inputs nor its output reach the hook on the projector, and
+    generate calls it before any forward: there is no module whose hook would see the images' sizes in time."""
+    signature = inspect.signature(compute)
+
+    @functools.wraps(compute)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind_partial(*args, **kwargs).arguments
+        inputs = {**given.pop("kwargs", {}), **given}
+        present = list(watchers)
+        for watcher in present:
+            watcher.local.counts = watcher.family.rows_per_image(watcher.model, inputs)
+        try:
+            return compute(*args, **kwargs)
+        finally:
+            for watcher in present:
+                watcher.local.counts = None
+
+    watched.watchers = watchers  # type: ignore[attr-defined]
+    return watched
