@@ -39,7 +39,7 @@ def _discover(model: Any, inputs: Inputs) -> Family:
     def rows_per_image(_: Any, inputs: Inputs) -> list[int]:
         if not alike:
             raise InputError(
-                f"it is not known which rows of {path!r} belong to which image of a {kind} model: "
+                f"it is not known which rows of {path!r} belong to which image of this {kind} model: "
                 "use one image at a time, or register a ggss.models.Family with rows_per_image"
             )
         return [len(rows)] * len(inputs["pixel_values"])
@@ -57,7 +57,7 @@ def _noise(model: Any) -> dict[str, Tensor]:
     side = getattr(getattr(model.config, "vision_config", None), "image_size", None)
     if not isinstance(side, int):
         raise InputError(
-            f"the site of a {model.config.model_type} model is not known and its image size neither: "
+            f"the site of this {model.config.model_type} model is not known, and its image size neither: "
             "load it with load_vlm, or register a ggss.models.Family for it"
         )
     noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
@@ -69,7 +69,9 @@ def _watch(model: Any, inputs: Inputs) -> tuple[str, Tensor, list[Tensor]]:
     """The site's path and rows, and the image tokens."""
     encode = getattr(model.base_model, "get_image_features", None)
     if encode is None:
-        raise InputError(f"a {model.config.model_type} model has no get_image_features: it is no VLM ggss can steer")
+        raise InputError(
+            f"this {model.config.model_type} model has no get_image_features: it is no VLM ggss can steer"
+        )
     called: deque[tuple[str, Tensor]] = deque(maxlen=32)  # the projector comes last; a large tower need not be kept
 
     def note(name: str, output: Any) -> None:
@@ -84,7 +86,7 @@ def _watch(model: Any, inputs: Inputs) -> tuple[str, Tensor, list[Tensor]]:
         pooled = encode(**inputs, return_dict=True).pooler_output
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
-            f"a {model.config.model_type} model could not encode the image it was shown ({error})"
+            f"this {model.config.model_type} model could not encode the image it was shown ({error})"
         ) from error
     finally:
         for hook in hooks:

@@ -33,13 +33,15 @@ def load_vlm(name_or_dir: str | Path, dtype: torch.dtype | str | None = None, de
             config = AutoConfig.from_pretrained(path)
             processor = load_processor(path, config)
             load: Any = AutoModelForImageTextToText.from_pretrained
-            model, report = load(path, config=config, dtype=dtype, device_map=device_map, output_loading_info=True)
+            options = {"config": config, "dtype": dtype, "device_map": device_map}
+            # Weights of a wrong shape are let through here and reported below, in words of our own.
+            model, report = load(path, **options, ignore_mismatched_sizes=True, output_loading_info=True)
     except Exception as error:  # whatever is wrong with a model's files, transformers and its parts raise all sorts
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise InputError(
             f"cannot load a model from {name!r} ({reason}): give a directory or hub id of a VLM"
         ) from error
-    if lost := sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]])):
+    if lost := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
         raise InputError(
             f"the weights in {name!r} are incomplete ({len(lost)} missing or of the wrong shape, such as {lost[0]}): "
             "get the model again"
