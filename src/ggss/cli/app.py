@@ -2,7 +2,8 @@
 
 import typer
 
-from ggss.cli import ask, discover, doctor, methods
+from ggss.cli import ask, demo, discover, doctor, methods
+from ggss.cli.world import world
 
 app = typer.Typer(
     name="ggss",
@@ -11,16 +12,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="Measure and reduce the demographic bias of a frozen vision-language model.\n\n"
-    "A first look:  [bold]ggss doctor MODEL[/bold] says whether a model can be steered, "
+    "A first look: [bold]ggss demo[/bold]. Then, on your own model, "
+    "[bold]ggss doctor MODEL[/bold] says whether it can be steered, "
     "[bold]ggss discover[/bold] finds the subspace that carries an attribute, "
     "[bold]ggss ask[/bold] shows an answer before and after. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
+app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
 app.command()(methods.methods)
+app.add_typer(world, name="world")
 
 
 @app.callback(invoke_without_command=True)

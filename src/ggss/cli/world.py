@@ -1,0 +1,80 @@
+"""`ggss world`: paint the small world, train its models, and check them."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ggss.cli.arguments import Json
+
+if TYPE_CHECKING:
+    from ggss.smallworld.check import Line
+
+world = typer.Typer(
+    no_args_is_help=True, help="The embedded small world: a painted town and tiny models of real classes."
+)
+
+
+@world.command()
+def paint(
+    folder: Annotated[Path, typer.Argument(help="Where to paint; a new or empty folder.")],
+    seed: Annotated[int, typer.Option(help="Another seed is another town.")] = 0,
+    sheet: Annotated[bool, typer.Option(help="Also write contact-sheet.png beside the folder.")] = False,
+) -> None:
+    """Paint 480 portraits (6 occupations x 8 identities x 5 races x 2 genders) and their manifest.
+
+    Use them with: ggss discover MODEL --images FOLDER/manifest.csv --attribute race -o DIR
+    """
+    from ggss.smallworld.sets import contact_sheet, paint_focus_set
+
+    print(paint_focus_set(folder, seed))
+    if sheet:
+        target = folder.resolve().with_name("contact-sheet.png")
+        contact_sheet().save(target)
+        print(target)
+
+
+@world.command()
+def train(
+    name: Annotated[str, typer.Argument(help="llava-vicuna, llava-mistral, pixtral, qwen3-vl or entangled.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the model to.")],
+    seed: Annotated[int, typer.Option(help="Of the weights, the pictures and the drawn labels.")] = 0,
+    threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
+) -> None:
+    """Train one of the tiny models from nothing: at most 20 minutes on two cores."""
+    from ggss.smallworld.training import train as run
+
+    print(run(name, out, seed=seed, threads=threads))
+
+
+@world.command()
+def check(
+    names: Annotated[list[str] | None, typer.Argument(help="Models to check; all five by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure embedded models again and hold them to what they should show. Exit code 1 if one falls short."""
+    from ggss.smallworld.check import NAMES
+    from ggss.smallworld.check import check as run
+
+    seen = {}
+    for name in names or NAMES:
+        seen[name] = run(name)
+        if not as_json:
+            show(name, seen[name])
+    if as_json:
+        print(json.dumps({name: [asdict(line) for line in lines] for name, lines in seen.items()}, indent=2))
+    if any(line.met is False for lines in seen.values() for line in lines):
+        raise typer.Exit(1)
+
+
+def show(name: str, lines: list["Line"]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "measured", "seen", "goal", title=name, title_justify="left", box=None)
+    for line in lines:
+        mark = {True: "[green]ok[/green]", False: "[red]NO[/red]", None: ""}[line.met]
+        table.add_row(mark, line.what, line.seen, line.goal)
+    Console().print(table)
