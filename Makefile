@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-oldest lint format bench clean
+.PHONY: help setup demo test test-oldest lint format bench readme world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,14 @@ format: $(READY)  ## let ruff put the code in order
 
 bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
 	$(BIN)/python -m bench
+
+readme: $(READY)  ## run the demo and put its output and pictures into README and docs
+	$(BIN)/python tools/readme.py
+
+world: $(READY)  ## train the five small-world models again (about an hour) and check them
+	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled; do \
+		$(BIN)/ggss world train $$name -o src/ggss/smallworld/checkpoints/$$name || exit 1; done
+	$(BIN)/ggss world check
 
 clean:  ## remove what make made
 	rm -rf .venv .venv-oldest demo-out .pytest_cache .ruff_cache

@@ -1,0 +1,53 @@
+"""The embedded models: every line of `ggss world check` is held, and fast reading equals the model's own answers."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+import ggss
+from ggss import smallworld
+from ggss.smallworld.bias_questions import bias_items
+from ggss.smallworld.check import NAMES, check
+from ggss.smallworld.reading import Gallery
+from ggss.smallworld.smallstar import smallstar
+
+CHECKPOINTS = Path(smallworld.__file__).parent / "checkpoints"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_model_shows_what_it_should(name):
+    fallen = [f"{line.what}: {line.seen} (wanted {line.goal})" for line in check(name) if line.met is False]
+    assert not fallen, "\n".join(fallen)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plain_transformers_loads_it(name):
+    model = AutoModelForImageTextToText.from_pretrained(CHECKPOINTS / name)
+    assert sum(parameter.numel() for parameter in model.parameters()) < 3_000_000
+
+
+def test_the_checkpoints_are_small():
+    files = [path for path in CHECKPOINTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 15 * 2**20
+    weights = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files if path.suffix == ".safetensors"]
+    assert len(set(weights)) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fast_reading_equals_answer_and_score(name):
+    gallery = Gallery(ggss.load_vlm(f"small-world/{name}"))
+    pairs = bias_items("evaluation", ("2afc",))[:4]
+    questions = [*smallstar()[::300], *pairs, *bias_items("evaluation", ("salary", "race"))[::120]]
+    readings = gallery.read(questions)
+    pictures = [[picture.paint() for picture in question.images] for question in questions]
+    texts = [question.text for question in questions]
+    answers = gallery.vlm.answer(texts, pictures, max_new_tokens=4)
+    assert [reading.answer for reading in readings] == answers
+    scores = gallery.vlm.score(texts, pictures, [question.options for question in questions])
+    for reading, score in zip(readings, scores, strict=True):
+        torch.testing.assert_close(
+            torch.tensor(reading.probabilities), torch.tensor(score).softmax(0), atol=2e-4, rtol=0
+        )
