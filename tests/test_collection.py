@@ -114,7 +114,7 @@ def test_all_sites_in_one_pass(qwen, faces, cache):
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(vlm, faces, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write .* set GGSS_CACHE"):
+    with pytest.raises(InputError, match=r"cannot write .* set GGSS_CACHE"):
         collect(vlm, faces, cache=tmp_path / "file")
     with pytest.raises(InputError, match="max_tokens must be at least 1"):
         collect(vlm, faces, max_tokens=0, cache=tmp_path / "cache")

@@ -133,7 +133,7 @@ class Activations:
         labels = self.labels(attribute)
         values = tuple(sorted(set(labels), key=str))
         if len(values) < 2:
-            raise InputError(f"attribute {attribute!r} has one value, {values[0]!r}; a contrast needs two or more")
+            raise InputError(f"attribute {attribute!r} has one value, {labels[0]!r}; a contrast needs two or more")
         table: dict[Hashable, dict[Hashable, int]] = {}
         found = []
         for image, (label, context) in enumerate(zip(labels, self.contexts, strict=True)):
