@@ -1,13 +1,15 @@
 """A steerer on disk: `steerer.safetensors`, `config.json` and a README card. Data only, no code.
 
 The tensors of site S are named `S/operator/...` and `S/statistics/...`. `config.json` is written last and holds the
-tensors' sha256, so a folder that was cut short, or mixed from two, is refused when it is read.
+tensors' sha256, so a folder that was cut short, or mixed from two, is refused when it is read. An operator with
+arrays too large to hold has them in a second file, `streams.safetensors` (see `streams`), which is mapped, not read.
 """
 
 import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from ggss import streams
 from ggss.card import card
 from ggss.errors import InputError
 from ggss.files import write_whole
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from ggss.steerer import Steerer
 
 FORMAT = 1
-TENSORS, CONFIG, CARD = "steerer.safetensors", "config.json", "README.md"
+TENSORS, STREAMS, CONFIG, CARD = "steerer.safetensors", "streams.safetensors", "config.json", "README.md"
 
 
 def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
@@ -35,8 +38,11 @@ def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write a steerer to {str(folder)!r}: it is a file; give a folder")
     data = save_tensors(_tensors(steerer))
-    config = _config(steerer) | {"sha256": hashlib.sha256(data).hexdigest()}
+    digest = hashlib.sha256(data).hexdigest()
+    config = _config(steerer) | {"sha256": digest}
     write_whole(folder / TENSORS, data)
+    if large := _streams(steerer):
+        streams.write(folder / STREAMS, large, digest)
     write_whole(folder / CARD, card(steerer).encode())
     write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
     return folder
@@ -49,10 +55,11 @@ def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer"
         folder = _download(str(name), revision)
     config = _read_config(folder)
     data = _read(folder / TENSORS)
-    if hashlib.sha256(data).hexdigest() != config.get("sha256"):
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != config.get("sha256"):
         raise InputError(f"{folder / TENSORS} is not the file that {CONFIG} describes (cut short?): save it again")
     try:
-        return _assemble(config, load_tensors(data))
+        return _assemble(config, load_tensors(data), lambda: streams.read(folder / STREAMS, digest))
     except (KeyError, TypeError, ValueError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise InputError(f"{str(folder)!r}: {error}") from error
@@ -81,6 +88,14 @@ def _tensors(steerer: "Steerer") -> dict[str, Tensor]:
     return named
 
 
+def _streams(steerer: "Steerer") -> dict[str, Sequence[Tensor]]:
+    return {
+        f"{site}/{name}": stream
+        for site, operator in steerer.operators.items()
+        for name, stream in operator.streams().items()
+    }
+
+
 def _config(steerer: "Steerer") -> dict[str, Any]:
     return {
         "format": FORMAT,
@@ -95,11 +110,14 @@ def _config(steerer: "Steerer") -> dict[str, Any]:
         "source": steerer.source,
         "diagnostics": steerer.diagnostics,
         "recommended_alpha": steerer.recommended_alpha,
+        "prompt_suffix": steerer.prompt_suffix,
         "versions": steerer.versions,
     }
 
 
-def _assemble(config: dict[str, Any], tensors: dict[str, Tensor]) -> "Steerer":
+def _assemble(
+    config: dict[str, Any], tensors: dict[str, Tensor], large: Callable[[], dict[str, Sequence[Tensor]]]
+) -> "Steerer":
     from ggss.steerer import Steerer
 
     operators: dict[str, Operator] = {}
@@ -113,7 +131,8 @@ def _assemble(config: dict[str, Any], tensors: dict[str, Tensor]) -> "Steerer":
         for name, tensor in own.items():
             if tensor.is_floating_point() and not torch.isfinite(tensor).all():
                 raise InputError(f"tensor {name!r} at {site} is not finite")
-        operator = kind.load(own, scalars)
+        mapped = {name: large()[f"{site}/{name}"] for name in kind.streamed}
+        operator = kind.load(own | mapped, scalars)
         operator.validate()
         if operator.width != width:
             raise InputError(f"the tensors at {site} are {operator.width} wide, {CONFIG} says {width}")
@@ -124,7 +143,8 @@ def _assemble(config: dict[str, Any], tensors: dict[str, Tensor]) -> "Steerer":
     plain = {
         key: config[key] for key in ("method", "options", "source", "diagnostics", "recommended_alpha", "versions")
     }
-    return Steerer(operators=operators, statistics=statistics, **tupled, **plain)
+    suffix = config.get("prompt_suffix", "")
+    return Steerer(operators=operators, statistics=statistics, prompt_suffix=suffix, **tupled, **plain)
 
 
 def _tuples(value: Any) -> Any:
@@ -166,7 +186,7 @@ def _download(name: str, revision: str | None) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[TENSORS, CONFIG, CARD]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[TENSORS, STREAMS, CONFIG, CARD]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError) as error:
         raise InputError(
             f"no steerer at {name!r}: it is not a folder here, and the hub could not give it ({type(error).__name__})"

@@ -5,7 +5,7 @@ An operator works on float32 rows; `apply` brings any dtype and shape to that an
 that the only large allocation is the result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
@@ -30,11 +30,13 @@ class Operator:
     """Base of all operators: a frozen dataclass whose tensors and scalars are all there is to store.
 
     Subclasses set `kind`, a unique name in artefacts, and implement `__call__`. An operator that treats an
-    image as a whole (it pools its rows) sets `needs_images` and is given all rows at once.
+    image as a whole (it pools its rows) sets `needs_images` and is given all rows at once. Fields named in
+    `streamed` are sequences of tensors too large to hold: they are read one at a time, from a file of their own.
     """
 
     kind: ClassVar[str]
     needs_images: ClassVar[bool] = False
+    streamed: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
         """Write the steered rows into `out`, which may be `rows` itself; return the gate [N] if there is one.
@@ -55,10 +57,14 @@ class Operator:
         return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
 
     def scalars(self) -> dict[str, Any]:
-        return {f.name: v for f in fields(self) if not isinstance(v := getattr(self, f.name), Tensor)}
+        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.streamed}
+        return {name: value for name, value in named.items() if not isinstance(value, Tensor)}
+
+    def streams(self) -> dict[str, Sequence[Tensor]]:
+        return {name: getattr(self, name) for name in self.streamed}
 
     @classmethod
-    def load(cls, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> Self:
+    def load(cls, tensors: Mapping[str, Tensor | Sequence[Tensor]], scalars: Mapping[str, Any]) -> Self:
         return cls(**tensors, **scalars)
 
 

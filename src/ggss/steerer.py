@@ -30,6 +30,7 @@ class Steerer:
 
     source: the model's name, revision, family and fingerprint, the data's hash, the image backend, versions.
     statistics: per site, tensors kept for diagnosis. diagnostics: per site, what discovery measured and warned of.
+    prompt_suffix: what whoever asks is to append to every prompt as it stands; empty except for `prompt`.
     """
 
     method: str
@@ -41,6 +42,7 @@ class Steerer:
     statistics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     diagnostics: dict[str, dict[str, Any]] = field(default_factory=dict)
     recommended_alpha: float | None = None
+    prompt_suffix: str = ""
     versions: dict[str, str] = field(default_factory=library_versions)
 
     @property
@@ -78,6 +80,40 @@ class Steerer:
     def gate(self, rows: Tensor, *, site: str | None = None) -> Tensor | None:
         """The gate [N] that each of the rows [N, D] gets, or None for a method without one."""
         return operator.apply(self._operator(site), rows, torch.ones(len(rows), 1, device=rows.device)).gate
+
+    def __add__(self, other: "Steerer") -> "Steerer":
+        """One steerer that removes what both remove: the union of their subspaces, with one gate each.
+
+        Both must be of GGSS's kind (gate and slerp), for the same sites of the same model.
+        """
+        if not isinstance(other, Steerer):
+            return NotImplemented
+        from ggss.methods.joint import join  # methods are built from this module
+
+        for key in ("model", "fingerprint"):
+            if self.source.get(key) != other.source.get(key):
+                seen = f"{self.source.get(key)} and {other.source.get(key)}"
+                raise InputError(f"steerers of different models cannot be combined: {key} {seen}")
+        if set(self.operators) != set(other.operators):
+            seen = f"{', '.join(self.operators)} and {', '.join(other.operators)}"
+            raise InputError(f"steerers of different sites cannot be combined: {seen}")
+        both = (self, other)
+        names = [f"{one.method} of {' x '.join(_named(one.attribute))}" for one in both]
+        return Steerer(
+            method=f"{self.method}+{other.method}",
+            attribute=(*_named(self.attribute), *_named(other.attribute)),
+            values=(*self.values, *other.values),
+            operators={site: join(own, other.operators[site]) for site, own in self.operators.items()},
+            options=dict(zip(names, (one.options for one in both), strict=True)),
+            source=dict(self.source),
+            diagnostics={
+                site: {
+                    "warnings": [text for one in both for text in one.diagnostics.get(site, {}).get("warnings", [])]
+                }
+                for site in self.operators
+            },
+            prompt_suffix=self.prompt_suffix + other.prompt_suffix,
+        )
 
     def _operator(self, site: str | None) -> operator.Operator:
         if site is None and len(self.operators) == 1:
@@ -169,6 +205,10 @@ class Steerer:
         from ggss import artefact
 
         return artefact.push(self, repo_id, private, token)
+
+
+def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (attribute,) if isinstance(attribute, str) else attribute
 
 
 def checked_alpha(alpha: Alpha, allow_amplify: bool) -> None:

@@ -1,9 +1,29 @@
 """Every method under one interface: `fit(name, activations, attribute=...)` returns a `Steerer`.
 
-The methods register themselves when they are imported; the order of imports is the order of the table.
+The methods, and the kinds of operators they make, register themselves when they are imported; the order of FAMILIES
+is the order of the table.
 """
 
-from ggss.methods import ggss
+from importlib import import_module
+
 from ggss.methods.registry import Fitted, Method, Options, fit, get, names, register
 
-__all__ = ["Fitted", "Method", "Options", "fit", "get", "ggss", "names", "register"]
+FAMILIES = (
+    "unsteered",
+    "ggss",
+    "inlp",
+    "meandiff",
+    "bend",
+    "leace",
+    "svd",
+    "components",
+    "geometry",
+    "token_gate",
+    "contrast",
+    "auto",
+    "joint",
+)
+for _family in FAMILIES:
+    import_module(f"{__name__}.{_family}")
+
+__all__ = ["FAMILIES", "Fitted", "Method", "Options", "fit", "get", "names", "register"]

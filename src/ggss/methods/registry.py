@@ -34,7 +34,8 @@ class Fitted:
 class Method:
     """A row of the table: `fit(activations at one site, attribute, options) -> Fitted`.
 
-    needs_tokens: the activations must hold tokens, not only pooled means.
+    needs_tokens: the activations must hold tokens, not only pooled means. prompt_suffix: what is to be appended to
+    every prompt; only the prompt baseline has one.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Method:
     fit: Callable[[Activations, Attribute, Any], Fitted]
     options: type[Options] = Options
     needs_tokens: bool = False
+    prompt_suffix: str = ""
 
 
 _METHODS: dict[str, Method] = {}
@@ -101,4 +103,5 @@ def fit(name: str, activations: Activations, attribute: Attribute, **options: An
         source=dict(activations.source),
         statistics={site: dict(found.statistics) for site, found in fitted.items()},
         diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},
+        prompt_suffix=method.prompt_suffix,
     )

@@ -64,9 +64,13 @@ def find_subspace(shift_table: Tensor, k: int | None = None) -> Subspace:
             f"in {width} dimensions span {min(rank, width - 1)}"
             + (": the images of a context give equal activations" if rank == 0 else "; choose a smaller k")
         )
-    basis = rows[:k].T
+    return Subspace(oriented(rows[:k].T), singular, stacked)
+
+
+def oriented(basis: Tensor) -> Tensor:
+    """The same columns [D, k] with signs that do not depend on the solver: the largest entry is positive."""
     peak = basis.abs().argmax(0)
-    return Subspace(basis * basis[peak, torch.arange(k)].sign(), singular, stacked)
+    return basis * basis[peak, torch.arange(basis.shape[1])].sign()
 
 
 def protected_magnitude(points: Tensor, mu: Tensor, basis: Tensor) -> Tensor:

@@ -1,0 +1,313 @@
+"""BendVLM-style retrieval equalisation (Gerych et al. 2024; appendix A.5): an image is bent until it is as near to
+every value's closest references.
+
+    e = vec(H), e^ = e / |e|          R_i: the discovery images' e^, with their values
+    1. z = e^ - B B^T e^              B: orthonormal, spans the differences of the values' centres
+    2. pi_r = mean of the 10 references of value r with the largest cosine to e^
+    3. x: closest to z such that all pi_r are equally near
+
+    bend-euclidean      equal cosines: <x, pi_r / |pi_r|> is equal for all r;     e + alpha |e| (x - e^)
+    bend-spherical      the same in the tangent space at the Fréchet mean mu of the R_i, with t = log_mu(e^) for e^
+                        and log_mu(R_i) for R_i: |x - pi_r| is equal for all r;   |e| exp_mu(t + alpha (x - t))
+
+Both sets of conditions are linear in x, so step 3 is one least-squares solution. What the spherical form keeps is the
+norm of the image, |e|, the radius of the sphere it lies on; not that of each token.
+
+**Memory.** The references of 400 images of 2880 tokens of 4096 numbers are 19 GB in float32 (9 GB in bfloat16) and
+stay on disk: the token cache while fitting, `streams.safetensors` in an artefact, one image mapped at a time.
+Everything above is linear in e^ and the R_i, so all algebra is done on coefficients, with the Gram matrix K = R R^T
+[n, n] (1.3 MB) and q = R e^ [n]: one pass over the references for q, one for the correction sum_i w_i R_i. Held at
+once: the image's rows, the result, the correction, mu, two references (the one in use and the next), a float32 copy,
+and the corrections of the last 4 images: eleven times 47 MB, 0.5 GB. Fitting holds a block of 256 MB for K.
+
+**Cost.** Two passes over all references per image: this is the one method that is not a small multiple of a memcpy.
+An image seen again, at a later decoding step or another strength, takes its correction from memory.
+
+Left open by the paper: centres are means of the R_i; retrieval sees the image as it is, before step 1; step 3 starts
+from the projected z, as BendVLM's two steps do. Every image must have as many tokens as the references.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ggss.activations import Activations
+from ggss.errors import InputError, problems
+from ggss.methods.by_image import parts
+from ggss.methods.classes import classes
+from ggss.methods.registry import Attribute, Fitted, Method, Options
+from ggss.methods.registry import register as register_method
+from ggss.operator import Operator, register, require_finite
+from ggss.progress import track
+
+BLOCK = 2**26  # numbers held of all references while their Gram matrix is summed
+KEPT = 4  # images whose corrections are kept
+RANK = 1e-9
+
+
+class Correction(NamedTuple):
+    """What an image is corrected by: the tensor [T, D], and the scalars a spherical move needs."""
+
+    tensor: Tensor
+    cosine: float = 0.0
+    along: float = 0.0
+    energy: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bend(Operator):
+    """References [n] of [T, D] with their norms [n], labels [n] and the Gram matrix [n, n] of their directions."""
+
+    references: Sequence[Tensor]
+    norms: Tensor
+    labels: Tensor
+    gram: Tensor
+    tokens: int
+    length: int
+    neighbours: int = 10
+
+    needs_images: ClassVar[bool] = True
+    streamed: ClassVar[tuple[str, ...]] = ("references",)
+
+    @property
+    def width(self) -> int:
+        return self.length
+
+    def validate(self) -> None:
+        count = len(self.norms)
+        if len(self.references) != count or self.labels.shape != (count,) or self.gram.shape != (count, count):
+            raise InputError(f"{len(self.references)} references do not fit a Gram matrix {tuple(self.gram.shape)}")
+        if self.references[0].shape != (self.tokens, self.length):
+            raise InputError(
+                f"the references are {tuple(self.references[0].shape)}, not {(self.tokens, self.length)}"
+            )
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
+        for own in parts(images, len(rows)):
+            mine = rows[own]
+            if len(mine) != self.tokens:
+                raise InputError(
+                    f"an image of {len(mine)} tokens cannot be compared with references of {self.tokens}: use images "
+                    "of the same size, and collect the discovery images with max_tokens no smaller than that"
+                )
+            norm = float(torch.linalg.vector_norm(mine, dtype=torch.float64))
+            if not norm < float("inf"):
+                require_finite(mine, len(rows))
+            out[own] = self.bent(mine, norm, float(alpha[own][0])) if norm > 0 else mine
+
+    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
+        """The corrected rows of one image of a given norm."""
+        raise NotImplementedError
+
+    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
+        """Coefficients [n] of the correction on the references, and its scalars, from q = R e^ [n]."""
+        raise NotImplementedError
+
+    def correction(self, rows: Tensor, norm: float) -> Correction:
+        """The correction of an image; kept for when the same image comes again."""
+        key = hashlib.blake2b(rows.detach().cpu().contiguous().numpy().data).hexdigest()
+        found = self._kept.get(key)
+        if found is None:
+            coefficients, scalars = self.corrected(self.cosines(rows, norm))
+            found = scalars._replace(tensor=self.combined(coefficients))
+            for old in list(self._kept)[: len(self._kept) + 1 - KEPT]:
+                self._kept.pop(old, None)
+            self._kept[key] = found
+        return found._replace(tensor=found.tensor.to(rows.device))
+
+    @cached_property
+    def _kept(self) -> dict[str, Correction]:
+        return {}
+
+    def cosines(self, rows: Tensor, norm: float) -> Tensor:
+        """q = R e^ [n] in float64: a pass over the references."""
+        image = rows.cpu()
+        dots = [float(torch.linalg.vecdot(image, one.float()).double().sum()) for one in self.references]
+        return torch.tensor(dots, dtype=torch.float64) / (self.norms * norm)
+
+    def combined(self, coefficients: Tensor) -> Tensor:
+        """sum_i w_i R_i as [T, D] in float32: a pass over the references that have a weight."""
+        total = torch.zeros(self.tokens, self.length)
+        for one, weight in zip(self.references, (coefficients / self.norms).tolist(), strict=True):
+            if weight:
+                total.add_(one, alpha=weight)
+        return total
+
+    def nearest(self, cosines: Tensor) -> Tensor:
+        """Each value's prototype as coefficients [A, n]: the mean of its nearest references."""
+        chosen = torch.zeros(int(self.labels.max()) + 1, len(cosines), dtype=torch.float64)
+        for value, row in enumerate(chosen):
+            own = (self.labels == value).nonzero().flatten()
+            row[own[cosines[own].topk(self.neighbours).indices]] = 1 / self.neighbours
+        return chosen
+
+    def centre_basis(self, gram: Tensor) -> Tensor:
+        """B as coefficients [n, k] on vectors with this Gram matrix: orthonormal, spans the centres' differences."""
+        one_hot = torch.nn.functional.one_hot(self.labels).double()
+        centres = (one_hot / one_hot.sum(0)).T
+        differences = centres - centres.mean(0)
+        size, vectors = torch.linalg.eigh(differences @ gram @ differences.T)
+        kept = size > RANK * size[-1]
+        return differences.T @ (vectors[:, kept] / size[kept].sqrt())
+
+
+def equalised(gram: Tensor, products: Tensor, basis: Tensor, prototypes: Tensor, offsets: Tensor) -> Tensor:
+    """Steps 1 and 3 on coefficients: w [n] with x = e + sum_i w_i v_i.
+
+    gram [n, n] of the vectors v_i, products <v_i, e> [n], basis [n, k] and prototypes pi_r [A, n] as coefficients.
+    x satisfies <x, pi_r> = offsets_r + a constant, and is the closest such vector to e without its part in the basis.
+    """
+    removed = basis @ (basis.T @ products)
+    differences = prototypes - prototypes.mean(0)
+    excess = differences @ (products - gram @ removed) - (offsets - offsets.mean())
+    system = differences @ gram @ differences.T
+    return -removed - differences.T @ (torch.linalg.pinv(system, rtol=RANK, hermitian=True) @ excess)
+
+
+@register
+@dataclass(frozen=True)
+class BendEuclidean(Bend):
+    kind: ClassVar[str] = "bend-euclidean"
+
+    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
+        prototypes = self.nearest(products)
+        lengths = ((prototypes @ self.gram) * prototypes).sum(1, keepdim=True).clamp(min=0).sqrt()
+        prototypes = prototypes / torch.where(lengths > 0, lengths, 1)
+        basis = self.centre_basis(self.gram)
+        none = torch.zeros(len(prototypes), dtype=torch.float64)
+        return equalised(self.gram, products, basis, prototypes, none), Correction(none)
+
+    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
+        return torch.add(rows, self.correction(rows, norm).tensor, alpha=alpha * norm)
+
+
+@register
+@dataclass(frozen=True)
+class BendSpherical(Bend):
+    kind: ClassVar[str] = "bend-spherical"
+
+    @cached_property
+    def centre(self) -> Tensor:
+        """The Fréchet mean of the references' directions, as coefficients [n]: the Karcher iteration on K."""
+        count = len(self.gram)
+        a = torch.full((count,), 1 / count, dtype=torch.float64)
+        a = a / (a @ self.gram @ a).sqrt()
+        for _ in range(100):
+            k = self.gram @ a
+            f = inverse_sinc(k)
+            step = f / count - (f * k).mean() * a
+            size = (step @ self.gram @ step).clamp(min=0).sqrt()
+            if float(size) < 1e-7:
+                break
+            a = torch.cos(size) * a + torch.sin(size) / size * step
+            a = a / (a @ self.gram @ a).sqrt()
+        return a
+
+    @cached_property
+    def mu(self) -> Tensor:
+        return self.combined(self.centre)
+
+    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
+        a = self.centre
+        k = self.gram @ a
+        f = inverse_sinc(k)
+        tangents = f[:, None] * f * (self.gram - k[:, None] * k)
+        cosine = (a @ products).clamp(-1, 1)
+        seen = inverse_sinc(cosine) * f * (products - cosine * k)
+        prototypes = self.nearest(products)
+        halves = ((prototypes @ tangents) * prototypes).sum(1) / 2
+        w = equalised(tangents, seen, self.centre_basis(tangents), prototypes, halves)
+        on_references = w * f - (w * f @ k) * a
+        return on_references, Correction(w, float(cosine), float(w @ seen), float(w @ tangents @ w))
+
+    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
+        tensor, cosine, along, energy = self.correction(rows, norm)
+        cosine = torch.tensor(cosine, dtype=torch.float64)
+        f = float(inverse_sinc(cosine))
+        n = (torch.arccos(cosine) ** 2 + 2 * alpha * along + alpha**2 * energy).clamp(min=0).sqrt()
+        s = float(torch.sinc(n / torch.pi))
+        towards_mu = float(torch.cos(n)) - s * f * float(cosine)
+        bent = rows * (s * f)
+        bent.add_(self.mu.to(rows.device), alpha=norm * towards_mu).add_(tensor, alpha=norm * s * alpha)
+        return bent.mul_(norm / float(torch.linalg.vector_norm(bent, dtype=torch.float64)))
+
+
+def inverse_sinc(cosine: Tensor) -> Tensor:
+    """theta / sin theta of an angle's cosine."""
+    cosine = cosine.clamp(-1, 1)
+    sine = (1 - cosine * cosine).sqrt()
+    return torch.where(sine > 1e-6, torch.atan2(sine, cosine) / sine, 1)
+
+
+class BendOptions(Options):
+    neighbours: int = Field(10, ge=1, description="references per value that make its prototype")
+
+
+def fit(activations: Activations, attribute: Attribute, options: BendOptions, kind: type[Bend]) -> Fitted:
+    known, tokens = classes(activations, attribute), activations.tokens
+    least = int(torch.bincount(known.labels).min())
+    if least < options.neighbours:
+        value = known.values[int(torch.bincount(known.labels).argmin())]
+        raise InputError(
+            f"value {value!r} has {least} images and {options.neighbours} neighbours are asked for: "
+            f"use more images or neighbours={least}"
+        )
+    count, width = tokens[0].shape
+    others = [f"image {i} has {len(one)}" for i, one in enumerate(tokens) if len(one) != count]
+    if others:
+        raise problems(f"image 0 has {count} tokens and every image needs as many", others)
+    gram = gram_matrix(tokens, count, width)
+    norms = gram.diagonal().sqrt()
+    if not bool((norms > 0).all()):
+        raise InputError(f"all tokens of image {int(norms.argmin())} are zero: it has no direction")
+    gram = gram / norms[:, None] / norms
+    operator = kind(tokens, norms, known.labels, gram.fill_diagonal_(1), count, width, options.neighbours)
+    one_hot = torch.nn.functional.one_hot(known.labels).double()
+    centres = (one_hot / one_hot.sum(0)).T
+    differences = centres - centres.mean(0)
+    if not float((differences @ gram @ differences.T).trace()) > 1e-12:
+        raise InputError(f"the mean images of all values of {attribute!r} are equal: there is nothing to equalise")
+    return Fitted(operator)
+
+
+def gram_matrix(tokens: Sequence[Tensor], count: int, width: int) -> Tensor:
+    """<vec(H_i), vec(H_j)> [n, n] in float64, from a block of token positions of all images at a time."""
+    gram = torch.zeros(len(tokens), len(tokens), dtype=torch.float64)
+    step = max(1, BLOCK // (len(tokens) * width))
+    for start in track(range(0, count, step), "comparing references"):
+        block = torch.empty(len(tokens), min(step, count - start), width)
+        for i, one in enumerate(tokens):
+            block[i] = one[start : start + step]
+        flat = block.flatten(1)
+        gram += (flat @ flat.T).double()
+    return gram
+
+
+def fit_euclidean(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
+    return fit(activations, attribute, options, BendEuclidean)
+
+
+def fit_spherical(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
+    return fit(activations, attribute, options, BendSpherical)
+
+
+for _name, _summary, _fit in (
+    ("bend-euclidean", "each image made equally near to every value's nearest references", fit_euclidean),
+    ("bend-spherical", "each image made equally near to every value in tangent space, its norm kept", fit_spherical),
+):
+    register_method(
+        Method(
+            _name,
+            _summary,
+            "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings",
+            _fit,
+            BendOptions,
+            needs_tokens=True,
+        )
+    )

@@ -1,0 +1,96 @@
+"""What the classifier-based methods share: labels, the span of the data, and logistic regression in it."""
+
+import warnings
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ggss.activations import Activations
+from ggss.errors import InputError
+from ggss.methods.registry import Attribute
+
+ITERATIONS = 1000
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The values of an attribute and each image's index [N] among them."""
+
+    values: tuple[Hashable, ...]
+    labels: Tensor
+
+    def means(self, rows: Tensor) -> Tensor:
+        """The mean row [A, D] of each value."""
+        return torch.stack([rows[self.labels == a].mean(0) for a in range(len(self.values))])
+
+
+def classes(activations: Activations, attribute: Attribute) -> Classes:
+    """The labels of the images; InputError if a value has fewer than two of them."""
+    labels = activations.labels(attribute)
+    values = activations.groups(attribute).values
+    for value, count in Counter(labels).items():
+        if count < 2:
+            raise InputError(
+                f"value {value!r} of {attribute!r} has one image; a classifier needs two of each or more"
+            )
+    return Classes(values, torch.tensor([values.index(label) for label in labels]))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows [N, D] as mean + coordinates [N, r] @ directions^T, with orthonormal directions [D, r]; float64.
+
+    A fit with an L2 penalty, or of covariances, does not leave the span of its data: in these coordinates it is
+    the same fit in r < N dimensions instead of D.
+    """
+
+    mean: Tensor
+    coordinates: Tensor
+    directions: Tensor
+
+
+def span(rows: Tensor) -> Span:
+    """InputError when the rows are all equal."""
+    refuse_equal(rows)
+    mean = rows.mean(0)
+    left, singular, right = torch.linalg.svd(rows - mean, full_matrices=False)
+    kept = singular > TOLERANCE * singular[0]
+    return Span(mean, (left * singular)[:, kept], right[kept].T)
+
+
+def refuse_equal(rows: Tensor) -> None:
+    """InputError when the rows are all equal, up to the rounding of float32."""
+    if not float((rows - rows.mean(0)).norm()) > 1e-7 * float(rows.norm()):
+        raise InputError(f"the activations of all {len(rows)} images are equal: there is nothing to learn from")
+
+
+@dataclass(frozen=True)
+class Logistic:
+    """Multinomial weights [A, D] (one row of them for two values), intercepts, and training accuracy."""
+
+    weights: Tensor
+    intercepts: Tensor
+    accuracy: float
+
+
+def logistic_regression(rows: Tensor, labels: Tensor, c: float) -> Logistic:
+    """scikit-learn's multinomial logistic regression with an L2 penalty, solved to convergence.
+
+    The paper does not name a solver; the optimum is unique, and Newton's method reaches it.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=c, solver="newton-cg", tol=TOLERANCE, max_iter=ITERATIONS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.filterwarnings("ignore", "Line Search failed")  # said when rounding ends the last step
+        model.fit(rows.numpy(), labels.numpy())
+    if model.n_iter_.max() >= ITERATIONS:
+        raise InputError(f"logistic regression did not converge in {ITERATIONS} steps; rescale the activations")
+    weights, intercepts = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
+    return Logistic(weights, intercepts, float(model.score(rows.numpy(), labels.numpy())))

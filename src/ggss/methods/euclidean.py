@@ -1,0 +1,54 @@
+"""Null-space projection around a mean in flat space: what the spherical methods are compared with.
+
+    h_steered = h - alpha V V^T (h - mean)
+
+Norms are not kept. V is orthonormal. Two passes over the tokens: one product before, one after.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ggss.errors import InputError
+from ggss.operator import Operator, register, require_finite
+
+
+@register
+@dataclass(frozen=True)
+class Euclidean(Operator):
+    """mean [D] and orthonormal basis [D, k] in float32."""
+
+    mean: Tensor
+    basis: Tensor
+
+    kind: ClassVar[str] = "euclidean"
+
+    @property
+    def width(self) -> int:
+        return self.mean.shape[0]
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
+        mean, basis = self.mean.to(rows.device), self.basis.to(rows.device)
+        coordinates = finite_coordinates(rows @ basis - mean @ basis, rows)
+        torch.addmm(rows, alpha * coordinates, basis.T, alpha=-1, out=out)
+
+    def validate(self) -> None:
+        check_basis(self.mean, self.basis)
+
+
+def finite_coordinates(coordinates: Tensor, rows: Tensor) -> Tensor:
+    """The coordinates [N, k] of rows [N, D]; InputError if a row, or its product with the basis, is not finite."""
+    if not torch.isfinite(coordinates).all():
+        require_finite(rows, len(rows))
+        raise InputError(f"tokens of size {float(rows.abs().max()):.1e} overflow float32; nothing was steered")
+    return coordinates
+
+
+def check_basis(mean: Tensor, basis: Tensor) -> None:
+    if mean.ndim != 1 or basis.ndim != 2 or basis.shape[0] != len(mean) or not 1 <= basis.shape[1] <= len(mean):
+        raise InputError(f"mean is {tuple(mean.shape)} and basis {tuple(basis.shape)}, not [D] and [D, k]")
+    off = float((basis.double().T @ basis.double() - torch.eye(basis.shape[1])).abs().max())
+    if not off < 1e-4:
+        raise InputError(f"the basis is {off:.1e} from orthonormal")

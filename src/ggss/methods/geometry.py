@@ -1,0 +1,121 @@
+"""The geometry ablation: a flat update under GGSS's own gate (appendix B, matched-gate geometry ablation).
+
+    gated-euclidean            h' = h - alpha g V V^T (h - mean)
+    gated-euclidean-renorm     |h| h' / |h'|
+
+Left open by the paper: whose gate and whose subspace. Without a gate its flat row is `svd-pooled-euclidean`, so
+V and mean are that method's; and "matched" is taken at its word: g is the gate `ggss` gives the same token, from
+the spherical subspace and its statistics. The two rows of a contrast then differ in the update alone.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ggss.activations import Activations
+from ggss.methods.euclidean import check_basis, finite_coordinates
+from ggss.methods.ggss import GgssOptions, discover
+from ggss.methods.registry import Attribute, Fitted, Method
+from ggss.methods.registry import register as register_method
+from ggss.methods.spherical import check_frame, check_gate, gate, magnitudes, precise
+from ggss.methods.svd import flat_subspace
+from ggss.operator import Operator, register
+
+SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has lost too many digits
+
+
+@register
+@dataclass(frozen=True)
+class GatedEuclidean(Operator):
+    """The flat mean [D] and basis [D, k], and the spherical mu [D] and gate_basis [D, k] behind the gate."""
+
+    mean: Tensor
+    basis: Tensor
+    mu: Tensor
+    gate_basis: Tensor
+    gate_median: float
+    gate_std: float
+    kappa: float = 5.0
+    floor: float = 0.3
+    renorm: bool = False
+
+    kind: ClassVar[str] = "gated-euclidean"
+
+    @property
+    def width(self) -> int:
+        return self.mean.shape[0]
+
+    def validate(self) -> None:
+        check_basis(self.mean, self.basis)
+        check_frame(self.mu, self.gate_basis)
+        check_gate(self.gate_median, self.gate_std, self.kappa, self.floor)
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor:
+        mean, basis = self.mean.to(rows.device), self.basis.to(rows.device)
+        mu, gate_basis = self.mu.to(rows.device), self.gate_basis.to(rows.device)
+        k = basis.shape[1]
+        products = rows @ torch.cat([basis, mu[:, None], gate_basis], 1)
+        finite_coordinates(products, rows)
+        magnitude = magnitudes(rows, products[:, k:], mu, gate_basis)
+        g = gate(magnitude, self.gate_median, self.gate_std, self.kappa, self.floor)
+        removed = alpha * g * (products[:, :k].to(g) - (mean @ basis).to(g))
+        if not self.renorm:
+            torch.addmm(rows, removed.float(), basis.T, alpha=-1, out=out)
+            return g.squeeze(1).float()
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).to(precise(rows))
+        taken = 2 * (products[:, :k].to(g) * removed).sum(1, keepdim=True) - (removed * removed).sum(1, keepdim=True)
+        left = 1 - torch.where(norms > 0, taken / (norms * norms), 0)
+        safe = left > SAFE_SHRINKING
+        scale = torch.where(safe, left.clamp(min=SAFE_SHRINKING).rsqrt(), 1)
+        torch.mul(rows, scale.float(), out=out).addmm_((scale * removed).float(), basis.T, alpha=-1)
+        if not safe.all():
+            odd = ~safe.squeeze(1)
+            short = out[odd]
+            length = torch.linalg.vector_norm(short, dim=1, keepdim=True)
+            out[odd] = short * (norms[odd].float() / torch.where(length > 0, length, 1))
+        return g.squeeze(1).float()
+
+
+class GatedEuclideanOptions(GgssOptions):
+    k: int | None = Field(None, ge=1, description="dimensions of both subspaces; the number of values - 1")
+
+
+def fit(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions, renorm: bool) -> Fitted:
+    found = discover(activations, attribute, options.k)
+    mean, flat = flat_subspace(activations, attribute, options.k)
+    operator = GatedEuclidean(
+        mean.float(),
+        flat.basis.float().contiguous(),
+        *found.frame,
+        **found.gate,
+        kappa=options.kappa,
+        floor=options.floor,
+        renorm=renorm,
+    )
+    return Fitted(operator, found.statistics, found.diagnostics)
+
+
+def fit_flat(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions) -> Fitted:
+    return fit(activations, attribute, options, renorm=False)
+
+
+def fit_renormalized(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions) -> Fitted:
+    return fit(activations, attribute, options, renorm=True)
+
+
+for _name, _summary, _fit in (
+    ("gated-euclidean", "GGSS's gate with flat hard projection", fit_flat),
+    ("gated-euclidean-renorm", "GGSS's gate with flat hard projection, each token's norm restored", fit_renormalized),
+):
+    register_method(
+        Method(
+            _name,
+            _summary,
+            "Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix B",
+            _fit,
+            GatedEuclideanOptions,
+        )
+    )

@@ -1,0 +1,228 @@
+"""The token update of every spherical method, in closed form: two passes over the tokens.
+
+A token h = |h| h^ is seen as a tangent vector at mu. A method says which coordinates r of it are taken away,
+inside the span of an orthonormal basis V, and which share beta of the way is gone:
+
+    t = log_mu(h^)      target = Normalize(exp_mu(t - V r))      steered = |h| slerp(h^, target; beta)
+
+With r = V^T t and beta = alpha g this is GGSS (`geodesic`); with r = alpha V^T t and beta = 1 it is hard
+projection in the tangent space (`tangent`).
+
+**In closed form.** All vectors above lie in the span of h^, mu and V. With c0 = <mu, h^>, c = V^T h^ and
+m = V^T mu, and theta = arccos c0, f = theta / sin theta:
+
+    V^T t = f (c - c0 m) = b            |t - V r| = n = sqrt(theta^2 - 2 <r, b> + |r|^2)
+    exp_mu(t - V r) = s f h^ + (cos n - s f c0) mu - s V r,      s = sin n / n,      of length E
+
+E is not 1, because V need not be tangent at mu. The target divides by it, and its angle omega to h^ follows
+from the same scalars. With R = sin(beta omega) / sin omega,
+
+    steered = (cos(beta omega) - R cos omega + R s f / E) h + |h| R [(cos n - s f c0) / E  mu - (s / E) V r]
+
+so a token costs one product with [mu V] before and one after; the scalars are computed in float64. Each is a
+smooth function of theta^2, <r, b> and |r|^2 except close to an antipode, where the few rows concerned take the
+equations as they stand (`move_literally`).
+
+Choices the paper leaves open: a token is divided by its norm without epsilon, so that the norm is kept for
+tokens of any size; a zero token, and one opposite mu to float32's resolution, is left as it is.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ggss import sphere
+from ggss.errors import InputError
+from ggss.operator import Operator, require_finite
+
+SAFE_COSINE = -0.5  # log amplifies the rounding of c0 by 1 / sin^2: beyond 120 degrees float32 is not enough
+SAFE_LENGTH = 0.3  # the same for the length E of exp_mu(t - V r)
+RESOLUTION = 1e-6  # a float32 token closer than this to the antipode of mu has no direction from it
+SAFE_NORMS = (1e-15, 1e15)  # outside, the squares in a float32 norm lose digits or overflow
+
+
+class Removal(NamedTuple):
+    """What a method does to N tokens: coordinates [N, k] it takes away, the share [N, 1] of the way it goes, and
+    the gate [N, 1] behind them if it has one."""
+
+    removed: Tensor
+    beta: Tensor | float
+    gate: Tensor | None = None
+
+
+class Polar(NamedTuple):
+    """Tokens seen from mu: norms [N, 1], c0 [N, 1], c [N, k], theta [N, 1], f [N, 1] and b = V^T t [N, k]."""
+
+    norms: Tensor
+    c0: Tensor
+    c: Tensor
+    theta: Tensor
+    f: Tensor
+    b: Tensor
+
+    @property
+    def unsafe(self) -> Tensor:
+        """[N]: tokens too close to the antipode of mu, too small or too large for float32 products."""
+        low, high = SAFE_NORMS
+        return ((self.c0 < SAFE_COSINE) | ~((self.norms > low) & (self.norms < high))).squeeze(1)
+
+
+def polar(rows: Tensor, products: Tensor, m: Tensor) -> Polar:
+    """From rows [N, D], their products [N, 1 + k] with [mu V], and m = V^T mu [1, k]."""
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    coordinates = products.to(m.dtype) / norms.to(m.dtype)
+    c0, c = coordinates[:, :1].clamp(-1, 1), coordinates[:, 1:]
+    sin_theta = (1 - c0 * c0).sqrt()
+    theta = torch.atan2(sin_theta, c0)
+    f = torch.where(sin_theta > 1e-6, theta / sin_theta, 1)
+    return Polar(norms, c0, c, theta, f, f * (c - c0 * m))
+
+
+def move(
+    rows: Tensor,
+    alpha: Tensor,
+    mu: Tensor,
+    basis: Tensor,
+    removal: Callable[[Tensor, Tensor], Removal],
+    out: Tensor,
+) -> Tensor | None:
+    """Steer rows [N, D] into `out` as `removal(b [N, k], alpha [N, 1])` says; returns the gate [N] if it has one."""
+    mu, basis = mu.to(rows.device), basis.to(rows.device)
+    frame = torch.cat([mu[:, None], basis], 1)
+    wide = precise(rows)
+    m = (basis.to(wide).T @ mu.to(wide))[None]
+    seen = polar(rows, rows @ frame, m)
+    norms, c0, c, theta, f, b = seen
+
+    r, beta, gate = removal(b, alpha)
+    n = (theta * theta - 2 * (r * b).sum(1, keepdim=True) + (r * r).sum(1, keepdim=True)).clamp(min=0).sqrt()
+    s = torch.sinc(n / torch.pi)
+    along = s * f
+    towards_mu = n.cos() - along * c0
+    length = (1 - 2 * n.cos() * s * (r * m).sum(1, keepdim=True)).clamp(min=0).sqrt()
+
+    cos_omega = ((along + towards_mu * c0 - s * (r * c).sum(1, keepdim=True)) / length).clamp(-1, 1)
+    sin_omega = (1 - cos_omega * cos_omega).sqrt()
+    omega = torch.atan2(sin_omega, cos_omega)
+    ratio = torch.where(sin_omega > 1e-6, (beta * omega).sin() / sin_omega, beta)
+    scale = (beta * omega).cos() - ratio * cos_omega + ratio * along / length
+    weights = norms * ratio / length * torch.cat([towards_mu, -s * r], 1)
+
+    odd = seen.unsafe | ((cos_omega < SAFE_COSINE) | (length < SAFE_LENGTH)).squeeze(1)
+    rescue = rows[odd] if odd.any() else None  # before `out`, which may be `rows`, is written
+    torch.mul(rows, scale.float(), out=out).addmm_(weights.float(), frame.T)
+    if rescue is not None:
+        require_finite(rescue, len(rows))
+        out[odd], own = move_literally(rescue, alpha[odd], mu, basis, removal)
+        if gate is not None and own is not None:
+            gate[odd] = own.to(gate)
+    return None if gate is None else gate.squeeze(1).float()
+
+
+def move_literally(
+    rows: Tensor, alpha: Tensor, mu: Tensor, basis: Tensor, removal: Callable[[Tensor, Tensor], Removal]
+) -> tuple[Tensor, Tensor | None]:
+    """The equations as they stand, in float64: rows [N, D], alpha [N, 1] -> steered rows, gate [N, 1]."""
+    wide = precise(rows)
+    mu, basis, h = mu.to(wide), basis.to(wide), rows.to(wide)
+    mu = mu / mu.norm()
+    norms = sphere.norm(h)
+    direction = h / torch.where(norms > 0, norms, 1)
+    t = sphere.log(mu, direction)
+    r, beta, gate = removal(t @ basis, alpha)
+    target = sphere.normalize(sphere.exp(mu, t - r @ basis.T))
+    share = torch.as_tensor(beta, dtype=wide, device=rows.device).expand(len(rows), 1)
+    steered = norms * sphere.slerp(direction, target, share.squeeze(1))
+    defined = (norms > 0) & (sphere.norm(direction + mu) > RESOLUTION)
+    return torch.where(defined, steered, h).to(rows.dtype), gate
+
+
+def magnitudes(rows: Tensor, products: Tensor, mu: Tensor, basis: Tensor) -> Tensor:
+    """|V^T log_mu(h^)| of rows [N, D], as [N, 1], from their products [N, 1 + k] with [mu V]; 0 for a zero row."""
+    wide = precise(rows)
+    mu, basis = mu.to(rows.device, wide), basis.to(rows.device, wide)
+    seen = polar(rows, products, (basis.T @ mu)[None])
+    found = torch.linalg.vector_norm(seen.b, dim=1, keepdim=True)
+    odd = seen.unsafe
+    if odd.any():
+        require_finite(rows[odd], len(rows))
+        h = rows[odd].to(wide)
+        norms = sphere.norm(h)
+        t = sphere.log(mu / mu.norm(), h / torch.where(norms > 0, norms, 1))
+        found[odd] = torch.where(norms > 0, torch.linalg.vector_norm(t @ basis, dim=1, keepdim=True), 0)
+    return found
+
+
+@dataclass(frozen=True)
+class Spherical(Operator):
+    """Base of operators with a reference point mu [D] and an orthonormal basis [D, k], in float32."""
+
+    mu: Tensor
+    basis: Tensor
+
+    def removal(self, b: Tensor, alpha: Tensor) -> Removal:
+        """What to take from tokens with protected coordinates b [N, k] at strength alpha [N, 1]."""
+        raise NotImplementedError
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
+        return move(rows, alpha, self.mu, self.basis, self.removal, out)
+
+    @property
+    def width(self) -> int:
+        return self.mu.shape[0]
+
+    def validate(self) -> None:
+        check_frame(self.mu, self.basis)
+
+
+@dataclass(frozen=True)
+class Gated(Spherical):
+    """A spherical operator with the gate of equation 3: its statistics, its sharpness kappa and its floor.
+
+    A floor of 1 is no gate at all.
+    """
+
+    gate_median: float
+    gate_std: float
+    kappa: float = 5.0
+    floor: float = 0.3
+
+    def gate(self, magnitude: Tensor) -> Tensor:
+        """g of equation 3, from |V^T t|."""
+        return gate(magnitude, self.gate_median, self.gate_std, self.kappa, self.floor)
+
+    def gate_of(self, b: Tensor) -> Tensor:
+        return self.gate(torch.linalg.vector_norm(b, dim=1, keepdim=True))
+
+    def validate(self) -> None:
+        super().validate()
+        check_gate(self.gate_median, self.gate_std, self.kappa, self.floor)
+
+
+def gate(magnitude: Tensor, median: float, std: float, kappa: float, floor: float) -> Tensor:
+    """g = floor + (1 - floor) sigmoid(kappa (magnitude - median) / (std + eps)), equation 3."""
+    z = (magnitude - median) / (std + sphere.EPS)
+    return floor + (1 - floor) * torch.sigmoid(kappa * z)
+
+
+def check_frame(mu: Tensor, basis: Tensor) -> None:
+    mu, basis = mu.double(), basis.double()
+    if mu.ndim != 1 or basis.ndim != 2 or basis.shape[0] != len(mu) or not 1 <= basis.shape[1] < len(mu):
+        raise InputError(f"mu is {tuple(mu.shape)} and basis {tuple(basis.shape)}, not [D] and [D, k]")
+    off = float((basis.T @ basis - torch.eye(basis.shape[1])).abs().max())
+    if abs(float(mu.norm()) - 1) > 1e-4 or not off < 1e-4:
+        raise InputError(f"mu has length {float(mu.norm()):.4f} and the basis is {off:.1e} from orthonormal")
+
+
+def check_gate(*numbers: float) -> None:
+    if not all(map(math.isfinite, numbers)):
+        raise InputError("the gate's median, std, kappa and floor must be finite")
+
+
+def precise(rows: Tensor) -> torch.dtype:
+    """The dtype for scalars: float64 where the device has it (Apple's GPU does not)."""
+    return torch.float32 if rows.device.type == "mps" else torch.float64

@@ -1,0 +1,62 @@
+"""`none` and `prompt`: the baselines that leave activations alone (appendix B, prompt baseline).
+
+    h_steered = h
+
+`prompt` appends the paper's fairness instruction to every prompt instead: its steerer's `prompt_suffix`, in the
+paper's words. Both fit, attach, count and save like any other method, so a study needs no special case for them.
+The paper does not say how the instruction is joined to a prompt; here it is a line of its own.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ggss.activations import Activations
+from ggss.methods.registry import Attribute, Fitted, Method, Options
+from ggss.methods.registry import register as register_method
+from ggss.operator import Operator, register, require_finite
+
+FAIRNESS_INSTRUCTION = (
+    "do NOT let the person's perceived race, ethnicity, or gender influence your answer; "
+    "base your answer only on task-relevant visual evidence"
+)
+
+
+@register
+@dataclass(frozen=True)
+class Identity(Operator):
+    """Leaves rows of one length as they are."""
+
+    length: int
+
+    kind: ClassVar[str] = "identity"
+
+    @property
+    def width(self) -> int:
+        return self.length
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
+        if not torch.isfinite(rows.sum(1)).all():  # cheaper than a look at every number
+            require_finite(rows, len(rows))
+        if out.data_ptr() != rows.data_ptr():
+            out.copy_(rows)
+
+
+def fit(activations: Activations, attribute: Attribute, options: Options) -> Fitted:
+    return Fitted(Identity(activations.pooled.shape[1]))
+
+
+PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
+
+register_method(Method("none", "the model as it is, unsteered", f"{PAPER}, section 4", fit))
+register_method(
+    Method(
+        "prompt",
+        "a fairness instruction appended to every prompt, no steering",
+        f"{PAPER}, appendix B",
+        fit,
+        prompt_suffix=f"\n{FAIRNESS_INSTRUCTION}",
+    )
+)

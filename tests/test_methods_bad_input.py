@@ -1,0 +1,83 @@
+"""What no method can work with is refused by each of them in a sentence, never passed over."""
+
+import pytest
+import torch
+
+import ggss
+from planted import planted
+
+LEARNING = [name for name in ggss.methods.names() if name not in ("none", "prompt")]
+CLASSIFIERS = [name for name in LEARNING if name.startswith(("inlp", "meandiff", "leace"))]
+
+
+def acts(tokens, labels):
+    count = len(set(labels))
+    return ggss.Activations(tokens, [{"race": r} for r in labels], [i // count for i in range(len(labels))])
+
+
+@pytest.mark.parametrize("name", ggss.methods.names())
+def test_one_value_unknown_attribute_and_nan(name):
+    rows = [torch.randn(2, 8, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    with pytest.raises(ggss.InputError, match="has one value, 'a'"):
+        ggss.fit(name, ggss.Activations(rows, [{"race": "a"}] * 4, range(4)), attribute="race")
+    with pytest.raises(ggss.InputError, match="no attribute 'age'"):
+        ggss.fit(name, acts(rows, "abab"), attribute="age")
+    with pytest.raises(ggss.InputError, match="not finite for 1 of 4 images"):
+        ggss.fit(name, acts([*rows[:3], torch.full((2, 8), float("nan"))], "abab"), attribute="race")
+    with pytest.raises(ggss.InputError, match="extra inputs are not permitted"):
+        ggss.fit(name, acts(rows, "abab"), attribute="race", strength=2)
+
+
+@pytest.mark.parametrize("name", LEARNING)
+def test_constant_features(name):
+    same = acts([torch.ones(2, 8)] * 24, "ab" * 12)
+    with pytest.raises(ggss.InputError, match="equal"):
+        ggss.fit(name, same, attribute="race")
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_a_class_of_one(name):
+    rows = [torch.randn(2, 8, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    with pytest.raises(ggss.InputError, match="value 'a' of 'race' has one image"):
+        ggss.fit(name, acts(rows, "ab"), attribute="race")
+
+
+@pytest.mark.parametrize("name", ["leace-spherical", "leace-gated"])
+def test_a_covariance_of_too_small_a_rank(name):
+    line = torch.randn(8, generator=torch.Generator().manual_seed(0))
+    rows = [(torch.eye(8)[0] + (0.1 + 0.01 * i) * line)[None] for i in range(12)]  # along one great circle
+    with pytest.raises(ggss.InputError, match="vary in 1 directions, 3 values need 2"):
+        ggss.fit(name, acts(rows, "abc" * 4), attribute="race")
+
+
+@pytest.mark.parametrize("name", ["inlp-euclidean", "inlp-spherical", "leace-spherical", "leace-gated"])
+def test_nothing_to_remove(name):
+    """Every value has the very same images: no classifier does better than chance."""
+    rows = [torch.randn(1, 8, generator=torch.Generator().manual_seed(i // 2)) for i in range(12)]
+    with pytest.raises(ggss.InputError, match=r"nothing to (remove|erase)"):
+        ggss.fit(name, acts(rows, "ab" * 6), attribute="race")
+
+
+def test_inlp_in_too_few_dimensions():
+    small, _ = planted(identities=8)
+    narrow = [t[:, :6] for t in small.tokens]
+    with pytest.raises(ggss.InputError, match="used up all 6 dimensions"):
+        ggss.fit("inlp-euclidean", ggss.Activations(narrow, small.attributes, small.contexts), attribute="race")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("inlp-euclidean", {"iterations": 0}, "iterations: input should be greater than or equal to 1"),
+        ("inlp-euclidean", {"c": 0}, "c: input should be greater than 0"),
+        ("meandiff-svm-euclidean", {"c": -1}, "c: input should be greater than 0"),
+        ("bend-spherical", {"neighbours": 0}, "neighbours: input should be greater than or equal to 1"),
+        ("svd-token-euclidean", {"k": 0}, "k: input should be greater than or equal to 1"),
+        ("ggss-no-gate", {"floor": 0.5}, "floor: extra inputs are not permitted"),
+        ("ggss-auto", {"kappa": 5}, "kappa: extra inputs are not permitted"),
+        ("none", {"k": 1}, "its options and defaults: none"),
+    ],
+)
+def test_options_are_checked(name, options, message):
+    with pytest.raises(ggss.InputError, match=message):
+        ggss.fit(name, planted(identities=2)[0], attribute="race", **options)

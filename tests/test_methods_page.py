@@ -1,0 +1,60 @@
+"""docs/methods.md is what the registry says, and its worked example runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import ggss
+from ggss.methods import page, registry
+from planted import planted
+
+DOCS = Path(__file__).parent.parent / "docs" / "methods.md"
+
+
+def test_the_page_is_generated_from_the_registry():
+    message = "docs/methods.md is old: python -m ggss.methods.page > docs/methods.md"
+    assert DOCS.read_text(encoding="utf-8") == page.page(), message
+
+
+def test_every_method_and_option_is_described():
+    text = DOCS.read_text(encoding="utf-8")
+    for name in registry.names():
+        method = registry.get(name)
+        assert f"| `{name}` | {method.summary} |" in text
+        assert method.reference in text
+        assert all(field.description for field in method.options.model_fields.values())
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The worked example of the page, run as a reader would; the table is as before afterwards."""
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    code = re.search(r"## Adding a method.*?```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL).group(
+        1
+    )
+    assert len(code.splitlines()) < 40
+    exec(compile(code, "docs/methods.md", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.usefixtures("example")
+def test_the_worked_example_runs(tmp_path):
+    assert registry.names()[-1] == "random-projection"
+    acts, _ = planted(identities=4)
+    steerer = ggss.fit("random-projection", acts, attribute="race", k=2)
+    rows = acts.tokens[0]
+    steered = steerer.steer(rows)
+    torch.testing.assert_close(steered.norm(dim=1), rows.norm(dim=1), rtol=1e-6, atol=0)
+    assert not torch.allclose(steered, rows)
+    assert torch.equal(ggss.Steerer.from_pretrained(steerer.save_pretrained(tmp_path)).steer(rows), steered)
+    with pytest.raises(ggss.InputError, match="k: input should be greater than or equal to 1"):
+        ggss.fit("random-projection", acts, attribute="race", k=0)
+
+
+def test_a_name_is_taken_once_and_needs_its_words():
+    known = registry.get("ggss")
+    with pytest.raises(ValueError, match="registered already"):
+        registry.register(known)
+    with pytest.raises(ValueError, match="needs a name, a summary and a reference"):
+        registry.register(registry.Method("fresh", "", "nowhere", known.fit))
