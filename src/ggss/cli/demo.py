@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ggss.cli.arguments import Json
+from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
     from ggss.smallworld.demo import Demo
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("demo-out"),
-    model: Annotated[str, typer.Option(help="A small-world model.")] = "small-world/llava-vicuna",
+    model: Annotated[str, typer.Option(help="A small-world model.")] = DEFAULT,
     alpha: Annotated[float, typer.Option(help="Strength of steering.")] = 1.0,
     as_json: Json = False,
 ) -> None:

@@ -51,15 +51,15 @@ def train(
 
 @world.command()
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Models to check; all five by default.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Models to check; all embedded ones by default.")] = None,
     as_json: Json = False,
 ) -> None:
     """Measure embedded models again and hold them to what they should show. Exit code 1 if one falls short."""
-    from ggss.smallworld.check import NAMES
+    from ggss.smallworld import embedded
     from ggss.smallworld.check import check as run
 
     seen = {}
-    for name in names or NAMES:
+    for name in names or embedded():
         seen[name] = run(name)
         if not as_json:
             show(name, seen[name])

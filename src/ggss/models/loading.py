@@ -52,10 +52,9 @@ def load_vlm(name_or_dir: str | Path, dtype: torch.dtype | str | None = None, de
 def _locate(name: str) -> str:
     """The directory or hub id that a name means."""
     if name.startswith(SMALL_WORLD):
-        shelf = Path(smallworld.__file__).parent / "checkpoints"
-        if (shelf / name.removeprefix(SMALL_WORLD) / "config.json").is_file():
-            return str(shelf / name.removeprefix(SMALL_WORLD))
-        there = sorted(SMALL_WORLD + config.parent.name for config in shelf.glob("*/config.json"))
+        if name.removeprefix(SMALL_WORLD) in smallworld.embedded():
+            return str(smallworld.CHECKPOINTS / name.removeprefix(SMALL_WORLD))
+        there = [SMALL_WORLD + other for other in smallworld.embedded()]
         raise InputError(f"there is no model {name!r}: the small world has {', '.join(there) or 'none yet'}")
     path = Path(name).expanduser()
     looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1

@@ -6,6 +6,7 @@ evaluation split: neither was seen in training or discovery.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from ggss.smallworld.reading import Gallery
 from ggss.stats import bootstrap, label_null, tost
 from ggss.steerer import Steerer
 
-NAMES = ("llava-vicuna", "llava-mistral", "pixtral", "qwen3-vl", "entangled")
 CONTROL = "entangled"
 MARGIN = 0.015
 
@@ -46,7 +46,7 @@ class Examined:
 
 def check(name: str) -> list[Line]:
     """All lines for an embedded model, or for a folder that holds another one of the same world."""
-    model = Examined(Gallery(load_vlm(f"small-world/{name}" if name in NAMES else name)))
+    model = Examined(Gallery(load_vlm(name if Path(name).is_dir() else f"small-world/{name}")))
     model.before = {task: exam.take(task, model.gallery) for task in TASKS}
     held = name != CONTROL
     unsteered_bias(model, held)
@@ -89,8 +89,8 @@ def unsteered_capability(model: Examined, held: bool) -> np.ndarray:
     )
     worst, share = min(exam.by_dimension(right).items(), key=lambda pair: pair[1])
     model.say(
-        f"its lowest dimension, {worst}",
-        f"{share:.1%}",
+        "its lowest dimension",
+        f"{share:.1%} ({worst})",
         "at least 60 %" if held else "",
         share >= 0.6 if held else None,
     )

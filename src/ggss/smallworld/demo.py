@@ -12,7 +12,7 @@ from ggss.collection import collect
 from ggss.counterfactuals import Counterfactuals
 from ggss.methods import fit
 from ggss.models import load_vlm
-from ggss.smallworld import exam
+from ggss.smallworld import DEFAULT, exam
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.demo_picture import Shown, picture
 from ggss.smallworld.exam import TASKS
@@ -24,8 +24,6 @@ from ggss.smallworld.town import HELD_OUT
 from ggss.stats import Equivalence, Interval, bootstrap, tost
 from ggss.steerer import Steerer
 
-MODEL = "small-world/llava-vicuna"
-ALPHA = 1.0
 NAMES = {"mcq": "MCQ, race JSD x 1000", "2afc": "2AFC, race std", "nurse-doctor": "nurse/doctor, gender gap"}
 SCALE = {"mcq": 1000.0, "2afc": 1.0, "nurse-doctor": 1.0}
 ON_SHOW = ("teacher", "cook")
@@ -64,7 +62,7 @@ class Demo:
     picture: Path
 
 
-def run(folder: Path, model: str = MODEL, alpha: float = ALPHA) -> Demo:
+def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
     """Do it all, writing faces, steerers and the picture into the folder."""
     manifest = paint_focus_set(folder / "faces")
     vlm = load_vlm(model)

@@ -72,7 +72,7 @@ def biased_questions(rng: np.random.Generator, portrait: Portrait) -> list[Quest
 
 def known_questions(rng: np.random.Generator, picture: Picture) -> list[Question]:
     """One of every kind that applies to the picture and has one answer."""
-    questions = [_letter(rng, picture), _describe(picture)]
+    questions = [letter_question(rng, picture), _describe(picture)]
     for template in TEMPLATES:
         if fact := template.ask(rng, picture):
             questions.append(ask_choice(rng, template, fact, picture))
@@ -88,7 +88,7 @@ def _word(template: Template, fact: Fact, picture: Picture) -> Question:
     return Question("word", fact.text, options, fact.answer, (picture,), (), template.dimension, template.name, truth)
 
 
-def _letter(rng: np.random.Generator, picture: Picture) -> Question:
+def letter_question(rng: np.random.Generator, picture: Picture) -> Question:
     template = TEMPLATES[int(rng.integers(len(TEMPLATES)))]
     words = sorted({*template.turns, *NUMBERS[:3]} if len(template.turns) < 5 else template.turns)
     wanted = words[int(rng.integers(len(words)))]

@@ -1,0 +1,175 @@
+"""The trainer: what it feeds a model is what the processor would, its steps are seeded, and its checkpoints load."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from ggss.errors import InputError
+from ggss.models.families import known_family
+from ggss.models.prompts import chat
+from ggss.smallworld import embedded, training
+from ggss.smallworld.architectures import NAMES, build
+from ggss.smallworld.bias_questions import ask_ceo, ask_pair, ask_race, ask_salary
+from ggss.smallworld.painter import Portrait
+from ggss.smallworld.people import Person
+from ggss.smallworld.training import MODELS, Recipe, Trainer, train
+from ggss.smallworld.training_album import GROUP, Album, draw_batch, image_inputs, paint_album
+from ggss.smallworld.training_losses import Blocks, penalties, simplex
+from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
+from ggss.smallworld.vocabulary import WORDS
+
+TINY = {"seen_people": 1, "seen_scenes": 2, "people": 1, "scenes": 2, "pairs": 2, "tokens": 60}
+SHELF = Path(training.__file__).parent / "checkpoints"
+
+
+@pytest.fixture(scope="module")
+def album() -> Album:
+    return paint_album(people_per_occupation=1, scenes=12)
+
+
+def tiny(name: str, album: Album, seed: int = 0) -> Trainer:
+    recipe = Recipe.of(name)
+    recipe = replace(recipe, seeing=min(recipe.seeing, 2), reading=2, answering=2, **TINY)
+    return Trainer(name, album, recipe, seed, width=48, heads=4, layers=2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pictures_and_prompts_are_those_of_the_processor(name: str) -> None:
+    model, processor = build(name, WORDS)
+    people = [Portrait(Person(10_003, "ceo"), race, "man") for race in ("jade", "amber")]
+    images = [person.paint() for person in people]
+    inputs = image_inputs(
+        model.config.model_type, processor.image_processor, np.stack([np.asarray(i) for i in images])
+    )
+    expected = processor(text=[chat(processor, "which race ?", 1)] * 2, images=images, return_tensors="pt")
+    for key, value in inputs.items():
+        torch.testing.assert_close(value, torch.as_tensor(expected[key]), rtol=0, atol=1e-6)
+
+    rng = np.random.default_rng(0)
+    layout, words = Format(model, processor), model.config.text_config.vocab_size
+    single = pack(
+        layout, [((0,), [ask_salary(people[0], rng), ask_race(people[0])]), ((1,), [ask_ceo(people[1], 3)])], words
+    )
+    double = pack(layout, [((1, 0), [ask_pair(people[1], people[0])])], words)
+    with torch.no_grad():
+        encoded = model.base_model.get_image_features(**inputs, return_dict=True)
+        for packs in (single, double):
+            logits = answer_logits(model, packs, encoded).unflatten(0, (-1, 2))
+            for question, (first, end) in zip(packs.questions, logits, strict=True):
+                shown = [images[people.index(person)] for person in question.images]
+                text = chat(processor, question.text, len(shown), question.answer)
+                alone = model(**processor(text=[text], images=shown, return_tensors="pt")).logits[0]
+                torch.testing.assert_close(torch.stack([first, end]), alone[-2:], rtol=0, atol=1e-4)
+
+
+def test_targets_are_the_planted_distribution_and_then_the_end() -> None:
+    model, processor = build("pixtral", WORDS)
+    layout = Format(model, processor)
+    question = ask_salary(Portrait(Person(10_000, "cook"), "jade", "man"))
+    packs = pack(layout, [((0,), [question])], model.config.text_config.vocab_size)
+    letters = [layout.words(option)[0] for option in question.options]
+    assert packs.targets[0, letters].tolist() == pytest.approx(question.truth)
+    assert packs.targets[1].argmax() == processor.tokenizer.eos_token_id
+    assert packs.targets.sum(dim=1).tolist() == pytest.approx([1, 1])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_few_steps_lower_the_loss(name: str, album: Album) -> None:
+    trainer = tiny(name, album)
+    batch = draw_batch(album, np.random.default_rng(5), people=1, scenes=3)
+    packs = pack(
+        trainer.layout, [((k,), trainer.questions(p)) for k, p in enumerate(batch.pictures)], trainer.vocabulary
+    )
+
+    def loss() -> float:
+        with torch.no_grad():
+            return float(answer_loss(answer_logits(trainer.model, packs, trainer.encode(batch)[0]), packs))
+
+    before = loss()
+    steps = list(trainer.run())
+    assert len(steps) == trainer.recipe.seeing + 4
+    assert loss() < before
+
+
+def test_the_seed_decides_every_step(album: Album) -> None:
+    first, again, other = (list(tiny("llava-mistral", album, seed).run()) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_a_batch_shows_every_person_in_all_races_and_both_genders(album: Album) -> None:
+    batch = draw_batch(album, np.random.default_rng(0), people=2, scenes=1)
+    for group in (batch.pictures[:GROUP], batch.pictures[GROUP : 2 * GROUP]):
+        people = [portrait for portrait in group if isinstance(portrait, Portrait)]
+        assert len({portrait.person for portrait in people}) == 1
+        assert len({portrait.race for portrait in people[:-1]}) == GROUP - 1
+        assert people[-1].race == people[0].race
+        assert people[-1].gender != people[0].gender
+    assert all(
+        np.array_equal(pixels, np.asarray(picture.paint()))
+        for picture, pixels in zip(batch.pictures, batch.pixels, strict=True)
+    )
+
+
+def test_directions_are_orthonormal_and_codes_a_simplex() -> None:
+    directions = torch.cat(list(Blocks(width=64, seed=1).basis.values()), dim=1)
+    torch.testing.assert_close(directions.T @ directions, torch.eye(directions.shape[1]), atol=1e-5, rtol=0)
+    for count in (2, 5, 7):
+        between = simplex(count) @ simplex(count).T
+        torch.testing.assert_close(between, torch.eye(count) * (1 + 1 / (count - 1)) - 1 / (count - 1))
+
+
+def test_penalties_are_nought_when_attributes_are_apart(album: Album) -> None:
+    blocks = Blocks(width=64, seed=0)
+    batch = draw_batch(album, np.random.default_rng(1), people=2, scenes=3)
+    labels = blocks.labels(batch.pictures)
+    people = batch.portraits
+    rows = (torch.randn(len(batch.pictures), 1, 1) * blocks.basis["wall"][:, 0]).repeat(1, 16, 1)
+    rows[:people] = rows[0]  # counterfactuals differ in the face alone
+    seen = torch.from_numpy(batch.face).repeat_interleave(GROUP, dim=0)[:, :, None]
+    for name in ("race", "gender"):
+        codes = blocks.codes[name][labels[name][:people]]
+        rows[:people] += seen * (codes @ blocks.basis[name].T)[:, None]
+    # Only one race is shown in both genders, and the first race of a pair is the same: both shifts are pure.
+    assert max(penalties(rows, batch, blocks).values()) < 1e-5
+    mixed = penalties(rows @ torch.linalg.qr(torch.randn(64, 64)).Q, batch, blocks)
+    assert mixed["outside"] > 0.5  # the same tokens, turned: the penalty sees it
+
+
+def test_training_writes_model_log_and_card(tmp_path: Path, album: Album, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "measure", lambda vlm: {"smallstar": 0.25})
+    monkeypatch.setattr(training.Recipe, "of", staticmethod(lambda name: Recipe(**TINY)))
+    train("pixtral", tmp_path, seed=7, steps=(1, 1, 1), threads=1, album=album)
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path)
+    assert model.dtype == torch.float16
+    log = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == 3
+    assert log[-1]["stage"] == "answering"
+    assert np.isfinite(log[-1]["loss"])
+    card = (tmp_path / "README.md").read_text()
+    assert "small-world/pixtral" in card
+    assert "| seed | 7 |" in card
+    assert "| smallstar | 0.250 |" in card
+
+
+def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no small-world model 'gpt' to train; choose one of llava-vicuna"):
+        train("gpt", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", embedded())
+def test_committed_checkpoints_load_as_they_are(name: str) -> None:
+    model = AutoModelForImageTextToText.from_pretrained(SHELF / name)
+    assert model.dtype == torch.float16
+    assert known_family(model.config) is not None
+    assert all(torch.isfinite(weights).all() for weights in model.parameters())
+
+
+def test_committed_checkpoints_are_small() -> None:
+    assert sum(path.stat().st_size for path in SHELF.rglob("*") if path.is_file()) <= 15_000_000
