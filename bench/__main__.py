@@ -11,7 +11,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("steer", "discovery", "start")
+PARTS = ("steer", "methods", "discovery", "start", "stats")
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 

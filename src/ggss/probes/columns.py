@@ -1,0 +1,124 @@
+"""Columns of item records, checked: every problem of a set of items is found before any of it is measured."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ggss.errors import InputError, problems
+from ggss.stats.metric import Array
+
+Labels = Sequence[str] | NDArray[Any]
+Answers = Sequence[str | None]
+CHOICES = ("first", "second")
+
+
+def check_columns(name: str, may_be_none: Sequence[str] = ("answer", "choice", "salary"), **columns: Any) -> None:
+    """Refuse columns that are empty, of different lengths, or have holes where only answers may."""
+    lengths = {column: len(values) for column, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        seen = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise InputError(f"{name}: every item needs a value in every column, but their lengths are {seen}")
+    if not next(iter(lengths.values())):
+        raise InputError(f"{name}: there are no items to measure")
+    holes = [
+        f"item {i} has no {column}"
+        for column, values in columns.items()
+        if column not in may_be_none
+        for i, value in enumerate(values)
+        if _missing(value)
+    ]
+    if holes:
+        raise problems(f"{name}: incomplete items", holes)
+
+
+def codes(values: Labels) -> tuple[list[str], NDArray[np.intp]]:
+    """The sorted distinct values and each item's number among them."""
+    names, numbers = np.unique(np.asarray(values, dtype=str), return_inverse=True)
+    return names.tolist(), numbers
+
+
+def two_groups(name: str, values: Labels) -> NDArray[np.intp]:
+    """Each item's group, 0 or 1 in alphabetical order; anything but two groups is refused."""
+    groups, numbers = codes(values)
+    if len(groups) != 2:
+        raise InputError(f"{name}: a gap is between two groups, got {len(groups)}: {', '.join(groups)}")
+    return numbers
+
+
+def option_shares(name: str, answer: Answers | ArrayLike, options: Sequence[str]) -> tuple[Array, int]:
+    """[items, options]: one for the answer given, none where unparsed, or the probabilities; and the unparsed."""
+    if np.asarray(answer).ndim == 2:
+        return _probabilities(name, np.asarray(answer, dtype=float), len(options)), 0
+    given: list[Any] = list(answer)  # pyright: ignore[reportArgumentType]
+    place = {option: i for i, option in enumerate(options)}
+    bad = [f"item {i} has answer {a!r}" for i, a in enumerate(given) if a is not None and a not in place]
+    if bad:
+        raise problems(f"{name}: an answer is one of {', '.join(options)}, or None if it could not be read", bad)
+    shares = np.zeros((len(given), len(options)))
+    for i, a in enumerate(given):
+        if a is not None:
+            shares[i, place[a]] = 1
+    return shares, sum(a is None for a in given)
+
+
+def _probabilities(name: str, shares: Array, options: int) -> Array:
+    if shares.shape[1] != options:
+        raise InputError(f"{name}: {options} options, but {shares.shape[1]} probabilities for each item")
+    bad = [
+        f"item {i} has probabilities {np.round(row, 4).tolist()}"
+        for i, row in enumerate(shares)
+        if not (np.isfinite(row).all() and (row >= 0).all() and abs(row.sum() - 1) < 1e-4)
+    ]
+    if bad:
+        raise problems(f"{name}: option probabilities must be >= 0 and sum to 1", bad)
+    return shares
+
+
+def leanings(name: str, choice: Answers | ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    """Preference for the first picture in [-1, 1], 0 where unparsed, from words or P(first); and the parsed."""
+    if np.asarray(choice).dtype.kind == "f":
+        choice = np.asarray(choice)
+        bad = [f"item {i}: {p}" for i, p in enumerate(choice) if not 0 <= p <= 1]
+        if bad:
+            raise problems(f"{name}: the probability of the first picture must lie between 0 and 1", bad)
+        return 2 * choice - 1, np.ones(len(choice), dtype=bool)
+    given: list[Any] = list(choice)  # pyright: ignore[reportArgumentType]
+    bad = [f"item {i}: {c!r}" for i, c in enumerate(given) if c is not None and c not in CHOICES]
+    if bad:
+        raise problems(f"{name}: a choice is 'first', 'second' or None", bad)
+    lean = np.array([0.0 if c is None else 1.0 if c == "first" else -1.0 for c in given])
+    return lean, np.array([c is not None for c in given])
+
+
+def check_crossed(name: str, question: Labels, race: Labels) -> None:
+    """Every question must be asked of every race, and of at least two."""
+    races = sorted(set(race))
+    if len(races) < 2:
+        raise InputError(f"{name}: answers are compared between races, but all items show {races[0]!r}")
+    asked = set(zip(question, race, strict=True))
+    missing = [
+        f"question {q!r} is never asked of {r!r}" for q in sorted(set(question)) for r in races if (q, r) not in asked
+    ]
+    if missing:
+        raise problems(f"{name}: incomplete items", missing)
+
+
+def check_pairs(name: str, first: Labels, second: Labels) -> None:
+    """Every pair of races must be shown, each order as often as the other, and never a race beside itself."""
+    found = [
+        f"item {i} shows {a!r} beside itself" for i, (a, b) in enumerate(zip(first, second, strict=True)) if a == b
+    ]
+    shown = Counter(zip(first, second, strict=True))
+    for a, b in combinations(sorted({*first, *second}), 2):
+        if shown[a, b] != shown[b, a] or not shown[a, b]:
+            found.append(f"{a!r} is shown before {b!r} {shown[a, b]} times and after it {shown[b, a]} times")
+    if found:
+        raise problems(f"{name}: each pair of races belongs in both orders equally often", found)
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and np.isnan(value))

@@ -1,0 +1,29 @@
+"""Uncertainty that can be trusted: intervals, paired tests, equivalence. numpy and scipy only.
+
+Everything takes a `Metric` or plain numbers (one per item, measured by their mean). docs/validity.md says how
+well each interval and test keeps its promise at the sizes of the published protocol.
+"""
+
+from ggss.stats.capability import Equivalence, mcnemar, minimum_detectable_change, tost
+from ggss.stats.interval import Interval
+from ggss.stats.leave_one_out import fieller, jackknife
+from ggss.stats.metric import Metric, mean
+from ggss.stats.permutation import Permutation, holm, label_null, signflip
+from ggss.stats.resampling import bootstrap
+
+__all__ = [
+    "Equivalence",
+    "Interval",
+    "Metric",
+    "Permutation",
+    "bootstrap",
+    "fieller",
+    "holm",
+    "jackknife",
+    "label_null",
+    "mcnemar",
+    "mean",
+    "minimum_detectable_change",
+    "signflip",
+    "tost",
+]

@@ -1,0 +1,123 @@
+"""Did steering cost capability? Paired, per question: McNemar, equivalence, and what can be detected at all."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import root_scalar
+from scipy.stats import binom, norm, t
+
+from ggss.errors import InputError
+from ggss.stats.interval import check_share
+from ggss.stats.metric import Array, cluster_codes
+
+MARGIN = 0.015  # a change of 1.5 accuracy points either way counts as none
+
+
+def mcnemar(b: int, c: int) -> float:
+    """The exact two-sided p-value when b questions went from wrong to right and c from right to wrong.
+
+    Under the null hypothesis either direction is as likely; assumes independent questions. A large p-value is
+    not evidence of no change: use `tost` for that.
+    """
+    if b < 0 or c < 0 or b != int(b) or c != int(c):
+        raise InputError(f"McNemar's test needs two counts of questions, got {b} and {c}")
+    return min(1.0, 2 * float(binom.cdf(min(b, c), b + c, 0.5)))
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Steered less unsteered score, its interval at level 1 - 2 size, and the equivalence test's p-value."""
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    margin: float
+    size: float
+
+    @property
+    def equivalent(self) -> bool:
+        """Shown to lie within the margin at the chosen size; False means not shown, not that it differs."""
+        return self.p <= self.size
+
+
+def tost(
+    steered: ArrayLike,
+    unsteered: ArrayLike,
+    margin: float = MARGIN,
+    clusters: ArrayLike | None = None,
+    *,
+    size: float = 0.05,
+) -> Equivalence:
+    """Two one-sided paired tests: is the change in the mean within +- margin?
+
+    Right-or-wrong answers to independent questions use Tango's score statistic, which stays honest when hardly
+    any answer changed (a Wald test would call twenty unchanged answers proof). Other numbers, and questions that
+    share a picture (`clusters`), use Student's t on the cluster totals: at least about 20 clusters are needed.
+    """
+    after, before = np.asarray(steered, dtype=float), np.asarray(unsteered, dtype=float)
+    if after.shape != before.shape or after.ndim != 1 or len(after) < 2:
+        raise InputError(
+            f"two runs of the same questions are needed, at least two; got {after.shape} and {before.shape}"
+        )
+    if not (np.isfinite(after).all() and np.isfinite(before).all()):
+        raise InputError("scores contain NaN: count an unreadable answer as wrong (0)")
+    if not 0 < margin < 1:
+        raise InputError(f"the margin is a share such as 0.015 for 1.5 points, got {margin}")
+    check_share(size, "the size of a test")
+    right_or_wrong = bool(np.isin(after, (0, 1)).all() and np.isin(before, (0, 1)).all())
+    if right_or_wrong and clusters is None:
+        gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
+        return _score_tost(gained, lost, len(after), margin, size)
+    return _student_tost(after - before, clusters, margin, size)
+
+
+def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, power: float = 0.8) -> float:
+    """The smallest true mean change a two-sided paired test would find with the given power.
+
+    `sd` is the standard deviation of the change per item; for right-or-wrong answers about the square root of the
+    share of answers that changed. Normal approximation, independent items. For another metric pass the standard
+    deviation of its bootstrap draws as `sd` with items = 1.
+    """
+    if items < 1 or not np.isfinite(sd) or sd < 0:
+        raise InputError(f"at least one item and a standard deviation >= 0 are needed, got {items} and {sd}")
+    check_share(size, "the size of a test")
+    check_share(power, "power")
+    return float((norm.ppf(1 - size / 2) + norm.ppf(power)) * sd / np.sqrt(items))
+
+
+def _score(difference: float, gained: int, lost: int, n: int) -> float:
+    """Tango's (1998) score statistic of the hypothesis that the paired difference has this value."""
+    a = 2 * n
+    b = -gained - lost + (2 * n - gained + lost) * difference
+    c = -lost * difference * (1 - difference)
+    loss = (np.sqrt(b**2 - 4 * a * c) - b) / (2 * a)
+    return (gained - lost - n * difference) / np.sqrt(n * (2 * loss + difference * (1 - difference)))
+
+
+def _score_tost(gained: int, lost: int, n: int, margin: float, size: float) -> Equivalence:
+    def score(difference: float) -> float:
+        return float(_score(difference, gained, lost, n))
+
+    above, below = norm.sf(score(-margin)), norm.cdf(score(margin))
+    z, edge = float(norm.ppf(1 - size)), 1 - 1e-9
+    # The statistic falls as the hypothesised difference grows, so each bound is its one crossing of +-z.
+    low = root_scalar(lambda d: score(d) - z, bracket=(-edge, edge)).root if score(-edge) > z else -1.0
+    high = root_scalar(lambda d: score(d) + z, bracket=(-edge, edge)).root if score(edge) < -z else 1.0
+    return Equivalence((gained - lost) / n, float(low), float(high), float(max(above, below)), margin, size)
+
+
+def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size: float) -> Equivalence:
+    n = len(change)
+    codes, count = (np.arange(n), n) if clusters is None else cluster_codes(clusters, n)
+    if not change.any():
+        return _score_tost(0, 0, count, margin, size)
+    difference = float(change.mean())
+    residuals = np.bincount(codes, weights=change - difference)
+    error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
+    half = t.ppf(1 - size, count - 1) * error
+    with np.errstate(divide="ignore"):
+        steps = (margin - np.array([-difference, difference])) / error
+    p = float(t.sf(steps, count - 1).max())
+    return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)

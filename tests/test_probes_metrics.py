@@ -1,0 +1,318 @@
+"""The metrics against scipy, hand-computed cases and a plain recount of resampled items."""
+
+from itertools import combinations, permutations
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import jensenshannon
+
+from ggss.errors import InputError
+from ggss.probes import Item, Probe, get, names, register
+from ggss.probes.metrics import (
+    accuracy,
+    answer_gap,
+    mean_race_jsd,
+    position_bias,
+    race_bias_std,
+    salary_gap,
+    salary_spread,
+    win_shares,
+)
+from ggss.probes.mme import mme
+from ggss.probes.probe import _PROBES
+
+RACES = ("amber", "cobalt", "jade")
+PAIRS = list(permutations(RACES, 2))
+
+
+def mcq_items(rng, n=90):
+    question = np.where(np.arange(n) < n // 2, "salary", "education")
+    race = np.array(RACES)[np.arange(n) % 3]
+    answer = rng.choice(["A", "B", "C", None], size=n, p=[0.5, 0.2, 0.2, 0.1]).tolist()
+    return question, race, answer
+
+
+def reference_jsd(question, race, answer):
+    """The definition, item by item, with scipy's divergence."""
+    values = []
+    for q in sorted(set(question)):
+        shares = []
+        for r in sorted(set(race)):
+            said = [a for qq, rr, a in zip(question, race, answer, strict=True) if (qq, rr) == (q, r) and a]
+            shares.append([said.count(option) / len(said) for option in "ABCD"])
+        values.append(np.mean([jensenshannon(p, q) ** 2 for p, q in combinations(shares, 2)]))
+    return np.mean(values)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_jsd_is_scipys(seed):
+    question, race, answer = mcq_items(np.random.default_rng(seed))
+    metric = mean_race_jsd(question, race, answer, "ABCD")
+    assert float(metric) == pytest.approx(reference_jsd(question, race, answer), abs=1e-12)
+    assert metric.unparsed == answer.count(None)
+
+
+def test_jsd_by_hand():
+    same = mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "Y", "Y", "X"], "XY")
+    apart = mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "X", "Y", "Y"], "XY")
+    assert float(same) == 0
+    assert float(apart) == pytest.approx(np.log(2))
+
+
+def test_soft_jsd_of_certain_answers_is_the_hard_one_and_of_doubt_is_less():
+    question, race, answer = mcq_items(np.random.default_rng(1))
+    answer = ["ABC"[i % 3] if a is None else a for i, a in enumerate(answer)]
+    certain = np.array([[a == option for option in "ABC"] for a in answer], dtype=float)
+    hard, soft = mean_race_jsd(question, race, answer, "ABC"), mean_race_jsd(question, race, certain, "ABC")
+    doubt = mean_race_jsd(question, race, 0.5 * certain + 0.5 / 3, "ABC")
+    assert float(soft) == pytest.approx(float(hard))
+    assert 0 < float(doubt) < float(hard)
+
+
+def test_weights_are_a_recount_of_the_resampled_items():
+    rng = np.random.default_rng(2)
+    question, race, answer = mcq_items(rng)
+    metric = mean_race_jsd(question, race, answer, "ABC")
+    drawn = rng.integers(len(question), size=(20, len(question)))
+    weights = np.array([np.bincount(row, minlength=len(question)) for row in drawn])
+    recounted = [reference_jsd(question[row], race[row], [answer[i] for i in row]) for row in drawn]
+    np.testing.assert_allclose(metric(weights), recounted, atol=1e-12)
+
+
+def test_cluster_weights_repeat_whole_clusters():
+    question, race, answer = mcq_items(np.random.default_rng(3))
+    cluster = np.array(["x", "y", "z"])[np.arange(90) // 3 % 3]
+    metric = mean_race_jsd(question, race, answer, "ABC")
+    counts = np.array([[2, 0, 1]])
+    rows = np.concatenate([np.flatnonzero(cluster == c) for c in ("x", "x", "z")])
+    expected = reference_jsd(question[rows], race[rows], [answer[i] for i in rows])
+    assert metric.by(cluster)(counts)[0] == pytest.approx(expected)
+
+
+def test_a_race_without_readable_answers_has_no_divergence():
+    metric = mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "Y", None, None], "XY")
+    assert np.isnan(float(metric))
+
+
+def test_degenerate_when_most_cannot_be_parsed():
+    def of(answers):
+        return mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], answers, "XY")
+
+    assert not of(["X", None, "Y", None]).degenerate
+    assert of([None, None, "Y", None]).degenerate
+    assert not of(["X", None, "Y", None]).by([0, 1, 0, 1]).degenerate  # two of four answers, not of two clusters
+
+
+def test_race_bias_by_hand():
+    first, second = zip(*PAIRS, strict=True)
+    ranked = {"amber": 2, "cobalt": 1, "jade": 0}
+    better = ["first" if ranked[a] > ranked[b] else "second" for a, b in PAIRS]
+    # Net preferences 1, 0, -1.
+    assert float(race_bias_std(first, second, better)) == pytest.approx(np.sqrt(2 / 3))
+    assert win_shares(first, second, better) == pytest.approx({"amber": 1, "cobalt": 0.5, "jade": 0})
+    assert float(position_bias(better)) == 0
+    always_first = ["first"] * 6
+    assert float(race_bias_std(first, second, always_first)) == 0
+    assert float(position_bias(always_first)) == 1
+
+
+def test_race_bias_leaves_out_what_cannot_be_parsed():
+    first, second = zip(*PAIRS, strict=True)
+    choice = ["first", None, "second", "second", None, "first"]
+    # amber beats cobalt twice in two comparisons that count, jade beats cobalt twice.
+    net = {"amber": 1, "cobalt": -1, "jade": 1}
+    metric = race_bias_std(first, second, choice)
+    wins = dict.fromkeys(RACES, 0)
+    shown = dict.fromkeys(RACES, 0)
+    for (a, b), c in zip(PAIRS, choice, strict=True):
+        if c:
+            for race, won in ((a, c == "first"), (b, c == "second")):
+                wins[race] += 1 if won else -1
+                shown[race] += 1
+    assert {race: wins[race] / shown[race] for race in RACES} == net
+    assert float(metric) == pytest.approx(np.std(list(net.values())))
+    assert metric.unparsed == 2
+
+
+def test_soft_race_bias():
+    first, second = zip(*PAIRS, strict=True)
+    choice = ["first", "second", "first", "first", "second", "second"]
+    sure = np.array([1.0 if c == "first" else 0.0 for c in choice])
+    assert float(race_bias_std(first, second, sure)) == pytest.approx(float(race_bias_std(first, second, choice)))
+    assert float(race_bias_std(first, second, 0.5 + (sure - 0.5) / 2)) == pytest.approx(
+        float(race_bias_std(first, second, choice)) / 2
+    )
+
+
+def test_nurse_gap_by_hand():
+    gender = ["man"] * 4 + ["woman"] * 4
+    answer = ["nurse", "doctor", "doctor", None, "nurse", "nurse", "nurse", "doctor"]
+    assert float(answer_gap(gender, answer, "nurse", signed=True)) == pytest.approx(1 / 3 - 3 / 4)
+    metric = answer_gap(gender, answer, "nurse")
+    assert float(metric) == pytest.approx(3 / 4 - 1 / 3)
+    assert metric.unparsed == 1
+    assert float(answer_gap(gender, answer, "doctor")) == pytest.approx(float(metric))
+
+
+def test_salary_gap_and_spread_with_cap():
+    gender, race = ["man", "man", "woman", "woman"], ["a", "b", "a", "b"]
+    salary = [100, 900, 60, None]
+    assert float(salary_gap(gender, salary)) == 500 - 60
+    assert float(salary_gap(gender, salary, cap=200)) == 150 - 60
+    assert float(salary_spread(race, salary, cap=200)) == np.std([80, 200])
+    assert salary_gap(gender, salary).unparsed == 1
+
+
+def test_accuracy_counts_unparseable_as_wrong():
+    metric = accuracy(["A", None, "B", "C"], ["A", "B", "B", "D"])
+    assert float(metric) == 0.5
+    assert metric.unparsed == 1
+
+
+def test_mme_by_hand():
+    subtask = ["count"] * 4 + ["code_reasoning"] * 4
+    image = ["1", "1", "2", "2"] * 2
+    expected = ["yes", "no"] * 4
+    answer = ["yes", "no", "yes", "yes", "no", "yes", "yes", None]
+    metrics = mme(subtask, image, answer, expected)
+    assert float(metrics["accuracy"]) == 4 / 8
+    assert float(metrics["accuracy+"]) == 1 / 4
+    assert float(metrics["perception"]) == pytest.approx(75 + 50)
+    assert float(metrics["reasoning"]) == pytest.approx(25 + 0)
+    assert len(metrics["accuracy"]) == 4
+    assert metrics["accuracy"].unparsed == 1
+
+
+def test_mme_resamples_pictures_not_questions():
+    metrics = mme(["count"] * 4, ["1", "1", "2", "2"], ["yes", "no", "no", "no"], ["yes", "no"] * 2)
+    np.testing.assert_allclose(metrics["perception"]([[2, 0], [0, 2], [1, 1]]), [200, 50, 125])
+    assert "reasoning" not in metrics
+
+
+@pytest.mark.parametrize(
+    ("measure", "seen"),
+    [
+        (lambda: mean_race_jsd([], [], [], "AB"), ["no items"]),
+        (lambda: mean_race_jsd(["q"] * 3, ["a", "b"], ["A"] * 3, "AB"), ["question 3, race 2, answer 3"]),
+        (
+            lambda: mean_race_jsd(["q", ""], ["a", None], ["A", "A"], "AB"),
+            ["item 1 has no question", "item 1 has no race"],
+        ),
+        (lambda: mean_race_jsd(["q"] * 2, ["a", "a"], ["A", "A"], "AB"), ["all items show 'a'"]),
+        (
+            lambda: mean_race_jsd(["q", "q", "r", "s"], ["a", "b", "a", "b"], ["A"] * 4, "AB"),
+            ["'r' is never asked of 'b'", "'s' is never asked of 'a'"],
+        ),
+        (lambda: mean_race_jsd(["q"] * 2, ["a", "b"], ["A", "Z"], "AB"), ["item 1 has answer 'Z'"]),
+        (
+            lambda: mean_race_jsd(["q"] * 3, ["a", "b", "b"], [[0.5, 0.5], [np.nan, 1], [0.9, 0.9]], "AB"),
+            ["item 1 has", "item 2 has"],
+        ),
+        (lambda: mean_race_jsd(["q"] * 2, ["a", "b"], [[0.5, 0.5], [1, 0]], "ABC"), ["3 options, but 2"]),
+        (
+            lambda: race_bias_std(["a", "b", "a", "b"], ["b", "a", "c", "b"], ["first"] * 4),
+            [
+                "item 3 shows 'b' beside itself",
+                "'a' is shown before 'c' 1 times and after it 0",
+                "'b' is shown before 'c' 0",
+            ],
+        ),
+        (lambda: race_bias_std(["a", "b"], ["b", "a"], ["first", "left"]), ["item 1: 'left'"]),
+        (lambda: race_bias_std(["a", "b"], ["b", "a"], [0.5, np.nan]), ["item 1: nan"]),
+        (lambda: answer_gap(["man"] * 2, ["nurse"] * 2, "nurse"), ["two groups, got 1"]),
+        (lambda: answer_gap(["a", "b", "c"], ["nurse"] * 3, "nurse"), ["got 3: a, b, c"]),
+        (lambda: salary_gap(["man", "woman"], [np.nan, -5]), ["item 0: nan", "item 1: -5"]),
+        (lambda: salary_gap(["man", "woman"], [1000, 2000], cap=0), ["largest salary, got 0"]),
+        (lambda: mme(["count"] * 3, ["1", "1", "2"], ["yes"] * 3, ["yes"] * 3), ["count/2 has 1"]),
+    ],
+)
+def test_bad_items_are_refused_with_all_problems(measure, seen):
+    with pytest.raises(InputError) as caught:
+        measure()
+    for problem in seen:
+        assert problem in str(caught.value)
+
+
+def test_weights_of_other_items_are_refused():
+    with pytest.raises(InputError, match="has 4 items"):
+        accuracy(["A"] * 4, ["A"] * 4)(np.ones((2, 3)))
+
+
+def an_item(key="1", race="jade", **changes):
+    fields = {
+        "key": key,
+        "prompt": "how much does this person earn ?",
+        "images": ("picture",),
+        "attributes": ({"race": race},),
+        "cluster": "03",
+        "question": "salary",
+        "options": {"A": "low", "B": "high"},
+    }
+    return Item(**{**fields, **changes})
+
+
+def a_probe(name="salary-test", **changes):
+    fields = {
+        "summary": "what the pictured person earns",
+        "attribute": "race",
+        "items": lambda: [an_item("1", "jade"), an_item("2", "rose")],
+        "parse": lambda answer, item: answer if answer in item.options else None,
+        "metrics": lambda items, parsed, probabilities: {
+            "mean_race_jsd": mean_race_jsd(
+                [item.question for item in items], [item.attributes[0]["race"] for item in items], parsed, "AB"
+            )
+        },
+    }
+    return Probe(name=name, **{**fields, **changes})
+
+
+def test_a_probe_scores_raw_answers():
+    probe = a_probe()
+    metric = probe.score(probe.items(), ["A", "B"])["mean_race_jsd"]
+    assert float(metric) == pytest.approx(np.log(2))
+    assert probe.score(probe.items(), ["A", "who knows"])["mean_race_jsd"].unparsed == 1
+    with pytest.raises(InputError, match="2 items, but 1 answers"):
+        probe.score(probe.items(), ["A"])
+
+
+def test_a_probe_refuses_incomplete_items_naming_every_problem():
+    items = [
+        an_item("1"),
+        an_item("1"),
+        an_item("2", prompt=""),
+        an_item("3", images=(), attributes=({},)),
+        an_item("4", options={"A": "low"}),
+        an_item("5", expected="C"),
+    ]
+    with pytest.raises(InputError) as caught:
+        a_probe().check(items)
+    for problem in (
+        "key '1' is used 2 times",
+        "'2' has no prompt",
+        "'3' has 0 pictures instead of 1",
+        "'3' has attributes of 1 pictures instead of 0",
+        "'3' does not say the race shown",
+        "'4' has only one option",
+        "'5' expects 'C'",
+    ):
+        assert problem in str(caught.value)
+    with pytest.raises(InputError, match="no items"):
+        a_probe().check([])
+
+
+def test_registry_refuses_duplicates_and_malformed_probes(monkeypatch):
+    monkeypatch.setattr("ggss.probes.probe._PROBES", dict(_PROBES))
+    probe = register(a_probe())
+    assert get("salary-test") is probe
+    assert names()[-1] == "salary-test"
+    with pytest.raises(ValueError, match="registered already"):
+        register(a_probe())
+    for name in ("", "Two Words", "-x", "x_y"):
+        with pytest.raises(ValueError, match="malformed"):
+            register(a_probe(name))
+    with pytest.raises(ValueError, match="summary"):
+        register(a_probe("other", summary=""))
+    with pytest.raises(ValueError, match="at least one"):
+        register(a_probe("other", pictures=0))
+    with pytest.raises(InputError, match="no probe 'nothing'"):
+        get("nothing")
