@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-oldest lint format bench readme world clean
+.PHONY: help setup demo test test-oldest lint format bench readme beyond world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ bench: $(READY)  ## measure speed and memory against named peers; writes docs/pe
 
 readme: $(READY)  ## run the demo and put its output and pictures into README and docs
 	$(BIN)/python tools/readme.py
+
+beyond: $(READY)  ## the methods beyond the paper on the small world; writes docs/beyond.md
+	$(BIN)/python tools/beyond.py
 
 world: $(READY)  ## train the five small-world models again (about an hour) and check them
 	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled; do \

@@ -20,7 +20,7 @@ def faces(tmp_path_factory):
         for race in ("amber", "jade"):
             for gender in ("man", "woman"):
                 name = f"{identity}_{race}_{gender}.png"
-                noise(hash((identity, race, gender)) % 1000).save(folder / name)
+                noise(len(rows)).save(folder / name)
                 work = "nurse" if identity == 4 else "cook"
                 rows.append({"path": name, "occupation": work, "identity": identity, "race": race, "gender": gender})
     write_manifest(rows, folder / "manifest.csv")

@@ -530,7 +530,7 @@ def test_a_broken_directory_is_one_clear_sentence(
 def test_a_small_world_name_means_a_directory_of_the_package(
     vlm: Vlm, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smallworld, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(smallworld, "CHECKPOINTS", tmp_path / "checkpoints")
     shutil.copytree(model_dir, tmp_path / "checkpoints" / "mine")
     loaded = load_vlm("small-world/mine")
     assert loaded.name == "small-world/mine"

@@ -271,6 +271,8 @@ def test_a_probe_scores_raw_answers():
     metric = probe.score(probe.items(), ["A", "B"])["mean_race_jsd"]
     assert float(metric) == pytest.approx(np.log(2))
     assert probe.score(probe.items(), ["A", "who knows"])["mean_race_jsd"].unparsed == 1
+    with pytest.raises(InputError, match="used 2 times"):
+        probe.score([an_item(), an_item()], ["A", "B"])
     with pytest.raises(InputError, match="2 items, but 1 answers"):
         probe.score(probe.items(), ["A"])
 

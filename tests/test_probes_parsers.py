@@ -134,6 +134,7 @@ def test_yes_or_no(answer, expected):
         ("Salary: 95,000.50", 95_000),
         ("3 offers, the best of 72000", 72_000),
         ("€ 99,999", 99_999),
+        ("85$000", 85_000),
         ("1234567890123", 1_234_567_890_123),
         ("12 then 1234567890", 1_234_567_890),
         ("1234567890 or 5000", 5_000),  # 4 to 9 digits are looked for first
@@ -182,6 +183,12 @@ def test_gender(answer, expected):
 )
 def test_race(answer, expected):
     assert parsers.race(answer, ["asian", "black", "indian", "latino", "middle eastern", "white"]) == expected
+
+
+def test_the_longer_of_two_phrases_is_meant():
+    words = {"brick": ("red brick",), "red": ("red",)}
+    assert parsers.named("Red brick", words) == "brick"
+    assert parsers.named("red", words) == "red"
 
 
 def test_race_takes_the_values_of_the_data_set():

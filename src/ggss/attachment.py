@@ -124,9 +124,7 @@ class _RowsOfImages:
                 "call forward, generate or get_image_features with what the processor returns"
             )
         if sum(counts) != rows.shape[0]:
-            raise InputError(
-                f"this batch should have {sum(counts)} rows, the site gave {rows.shape[0]}"
-            )
+            raise InputError(f"this batch should have {sum(counts)} rows, the site gave {rows.shape[0]}")
         repeats = torch.tensor(counts, device=rows.device)
         return torch.repeat_interleave(torch.arange(len(counts), device=rows.device), repeats)
 

@@ -40,7 +40,7 @@ def mean_race_jsd(
 
     def value(sums: Array) -> Array:
         counts = sums.reshape(len(sums), len(races), len(questions), -1)
-        p = np.maximum(ratio(counts, counts.sum(-1, keepdims=True)), 0)  # leaving an item out may round below zero
+        p = np.maximum(ratio(counts, counts.sum(-1, keepdims=True)), 0)  # differences of sums may round below zero
         entropy = entr(p).sum(-1)
         mixed = entr((p[:, one] + p[:, other]) / 2).sum(-1)
         divergence = mixed - (entropy[:, one] + entropy[:, other]) / 2

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from ggss.errors import InputError
 
 Array = NDArray[np.float64]
-TINY = 1e-9  # what rounding may leave where a sum is zero
+TINY = 1e-9  # a baseline this small is rounding, not bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,9 +136,9 @@ def grouped(
 
 
 def ratio(part: Array, whole: Array) -> Array:
-    """part / whole, NaN where there is nothing to divide by; a whole is a count or a sum of weights."""
+    """part / whole, NaN where there is nothing to divide by."""
     part, whole = np.broadcast_arrays(part, whole)
-    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > TINY)
+    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole != 0)
 
 
 def cluster_codes(clusters: ArrayLike, items: int) -> tuple[NDArray[np.intp], int]:

@@ -1,0 +1,44 @@
+"""That the measurer of the measurers runs, says what it did, and sees a broken interval for what it is."""
+
+import numpy as np
+import pytest
+from bench import studies, validity
+from bench.coverage import SETTINGS, Setting, coverage
+from bench.rejections import TRIALS, Trial, rejections
+
+
+def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(validity, "QUICK", validity.Effort(intervals=2, tests=1, resamples=20, draws=19))
+    page = tmp_path / "validity.md"
+    validity.main(["--quick", "--jobs", "1", "-o", str(page)])
+    text = page.read_text()
+    for line in (*SETTINGS, *TRIALS):
+        assert f"| {line.name} |" in text
+    assert "2 studies a line for intervals with 20 resamples each, 1 a cell for tests with 19 draws each" in text
+    assert capsys.readouterr().out.strip() == text.strip()
+
+
+@pytest.mark.parametrize("simulate", [studies.mcq, studies.two_afc, studies.nurse_doctor, studies.ceo_salary])
+@pytest.mark.parametrize("whim", [0.0, 0.3])
+def test_the_truth_is_what_very_many_identities_give(simulate, whim):
+    study = simulate(np.random.default_rng(0), 400, (0.75, 0.3), whim)
+    assert float(study.unsteered) == pytest.approx(study.truth[0], rel=0.1)
+    assert float(study.steered) == pytest.approx(study.truth[1], rel=0.2)
+
+
+def test_coverage_tells_a_good_interval_from_a_bad_one():
+    """Eight identities without bias: percentile intervals of the JSD never hold zero, the jackknife's do."""
+    (row,) = coverage(Setting("", studies.mcq, 8, (0.0, 0.0)), count=40, resamples=50, seed=0)
+    assert row.truth == 0
+    assert row.shares[0] == 0
+    assert row.shares[-1] > 0.85
+    assert row.plug_in > 0.02 > abs(row.corrected)
+
+
+def test_rejections_count_each_world():
+    trial = Trial(
+        "", ("never", "always", "half"), lambda rng, world, draws: (0.5, 0.01, rng.choice([0.01, 0.5]))[world]
+    )
+    never, always, half = rejections(trial, count=400, draws=1, seed=0)
+    assert (never, always) == (0, 1)
+    assert half == pytest.approx(0.5, abs=0.1)
