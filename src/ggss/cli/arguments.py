@@ -51,3 +51,11 @@ def load(model: str, dtype: str | None = None, device_map: str | None = None) ->
         from ggss.models import load_vlm
 
         return load_vlm(model, dtype=dtype, device_map=device_map)
+
+
+def one_thread() -> None:
+    """For tiny models: their products are too small to share, and threads that wait for one another on a busy machine
+    make a minute's work take five."""
+    import torch
+
+    torch.set_num_threads(1)

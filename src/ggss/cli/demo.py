@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss.cli.arguments import Json
+from ggss.cli.arguments import Json, one_thread
 from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def demo(
     from ggss.smallworld.demo import run
     from ggss.smallworld.demo_page import page
 
+    one_thread()
     found = run(out, model, alpha)
     written = page(found, out / "index.html")
     if as_json:

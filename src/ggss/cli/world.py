@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss.cli.arguments import Json
+from ggss.cli.arguments import Json, one_thread
 
 if TYPE_CHECKING:
     from ggss.smallworld.check import Line
@@ -58,6 +58,7 @@ def check(
     from ggss.smallworld import embedded
     from ggss.smallworld.check import check as run
 
+    one_thread()
     seen = {}
     for name in names or embedded():
         seen[name] = run(name)
