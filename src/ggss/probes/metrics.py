@@ -38,12 +38,14 @@ def mean_race_jsd(
     one, other = np.triu_indices(len(races), 1)
 
     def value(sums: Array) -> Array:
-        counts = sums.reshape(len(sums), len(races), len(questions), -1)
-        p = ratio(counts, counts.sum(-1, keepdims=True))
-        entropy = _entropy(p)
-        mixed = _entropy((p[:, one] + p[:, other]) / 2)
-        divergence = mixed - (entropy[:, one] + entropy[:, other]) / 2
-        return np.maximum(divergence, 0).mean((1, 2))
+        # Resamples go last, so that all arithmetic runs along them.
+        counts = np.ascontiguousarray(sums.reshape(len(sums), -1).T).reshape(
+            len(races), len(questions), len(options), -1
+        )
+        p = ratio(counts, counts.sum(2, keepdims=True))
+        entropy, mixed = _entropy(p), _entropy((p[one] + p[other]) / 2)
+        divergence = mixed - (entropy[one] + entropy[other]) / 2
+        return np.maximum(divergence, 0).mean((0, 1))
 
     return grouped(name, groups, evidence.reshape(len(groups), -1), value, unparsed)
 
@@ -119,8 +121,8 @@ def accuracy(answer: Answers, expected: Labels, name: str = "accuracy") -> Metri
 
 
 def _entropy(p: Array) -> Array:
-    # Not scipy's entr, which is several times slower; sums of differences may round below zero, which counts as zero.
-    return -(p * np.log(np.where(p > 0, p, 1))).sum(-1)
+    """Over the options, the last axis but one. What rounding left below zero counts as zero."""
+    return -(p * np.log(np.where(p > 0, p, 1))).sum(-2)
 
 
 def _share(name: str, part: ArrayLike, whole: ArrayLike, unparsed: int) -> Metric:

@@ -137,8 +137,8 @@ def grouped(
 
 def ratio(part: Array, whole: Array) -> Array:
     """part / whole, NaN where there is nothing to divide by."""
-    part, whole = np.broadcast_arrays(part, whole)
-    return np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole != 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(whole == 0, np.nan, part / whole)
 
 
 def cluster_codes(clusters: ArrayLike, items: int) -> tuple[NDArray[np.intp], int]:

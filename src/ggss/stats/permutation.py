@@ -76,10 +76,7 @@ def signflip(
 
     rng = np.random.default_rng(seed)
     observed = float(differences(np.ones((1, count)))[0])
-    flipped = [
-        differences(rng.integers(2, size=(size, count), dtype=np.int8).astype(float))
-        for size in batches(draws, count)
-    ]
+    flipped = [differences(_coins(rng, size, count)) for size in batches(draws, count)]
     return _judge(observed, np.concatenate(flipped))
 
 
@@ -119,6 +116,12 @@ def holm(p: ArrayLike) -> Array:
     adjusted = np.empty_like(flat)
     adjusted[order] = np.minimum(stepped, 1)
     return adjusted.reshape(values.shape)
+
+
+def _coins(rng: np.random.Generator, rows: int, width: int) -> Array:
+    """[rows, width] of zeros and ones, every bit of the generator used."""
+    packed = np.frombuffer(rng.bytes(rows * -(-width // 8)), dtype=np.uint8).reshape(rows, -1)
+    return np.unpackbits(packed, axis=1, count=width).astype(float)
 
 
 def _judge(observed: float, draws: Array) -> Permutation:

@@ -16,7 +16,7 @@ from ggss.errors import InputError
 from ggss.stats.interval import Interval, check_share
 from ggss.stats.metric import Array, Metric, as_metric
 
-_CELLS = 250_000  # weights made at once: counting is several times faster while they fit in the cache
+_CELLS = 250_000  # items drawn at once: 2 MB
 
 
 def bootstrap(
