@@ -9,6 +9,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,8 @@ from ggss.models import Vlm
 from ggss.smallworld.architectures import NAMES, build
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("repeatable")
 
 TEXT = "the person in this picture is a nurse or doctor who earns more than which of two what colour hat"
 WORDS = [*TEXT.split(), "red", "blue", "green", "yes", "no", ",", ".", "?", ":", "A", "B", "C", "D"]

@@ -18,7 +18,8 @@ def norm(x: Tensor) -> Tensor:
     """Euclidean length over the last axis, kept as an axis; neither overflows nor underflows."""
     scale = x.abs().amax(-1, keepdim=True)
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    return torch.linalg.vector_norm(x / scale, dim=-1, keepdim=True) * scale
+    length = torch.linalg.vector_norm(x / scale, dim=-1, keepdim=True) * scale
+    return length.clamp(max=torch.finfo(x.dtype).max)  # the longest finite vectors are a little longer than that
 
 
 def normalize(x: Tensor) -> Tensor:

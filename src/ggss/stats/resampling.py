@@ -67,7 +67,7 @@ def _resampled(metric: Metric, resamples: int, rng: np.random.Generator) -> Iter
     kinds, kind = np.unique(metric.terms, axis=0, return_inverse=True)
     n, width = len(metric), len(kinds)
     for size in batches(resamples, n):
-        drawn = kind[rng.integers(n, size=(size, n))] + np.arange(size)[:, None] * width
+        drawn = kind.ravel()[rng.integers(n, size=(size, n))] + np.arange(size)[:, None] * width
         weights = np.bincount(drawn.ravel(), minlength=size * width).reshape(size, width)
         yield metric.value(weights @ kinds)
 
