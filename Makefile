@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-oldest lint format bench readme beyond world clean
+.PHONY: help setup demo test test-oldest lint format bench validity readme beyond world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,9 @@ format: $(READY)  ## let ruff put the code in order
 
 bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
 	$(BIN)/python -m bench
+
+validity: $(READY)  ## simulate studies with a known truth; writes docs/validity.md (several minutes)
+	$(BIN)/python -m bench.validity
 
 readme: $(READY)  ## run the demo and put its output and pictures into README and docs
 	$(BIN)/python tools/readme.py
