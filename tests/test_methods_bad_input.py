@@ -58,11 +58,32 @@ def test_nothing_to_remove(name):
         ggss.fit(name, acts(rows, "ab" * 6), attribute="race")
 
 
-def test_inlp_in_too_few_dimensions():
+@pytest.mark.parametrize("name", [name for name in LEARNING if name.startswith("meandiff")])
+def test_no_shift_to_subtract(name):
+    """Every value has the very same images: a classifier may guess, but there is nothing to take from an image."""
+    rows = [torch.randn(1, 8, generator=torch.Generator().manual_seed(i // 3)) for i in range(18)]
+    with pytest.raises(ggss.InputError, match="equal: there is no shift to subtract"):
+        ggss.fit(name, acts(rows, "abc" * 6), attribute="race")
+    assert ggss.fit(name, acts([*rows[:17], rows[0]], "abc" * 6), attribute="race").values == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("name", ["inlp-euclidean", "meandiff-lr-euclidean"])
+def test_a_regression_that_does_not_converge(name):
+    """Beyond this size rounding stops the solver far from the optimum; it must be told, and not by a warning."""
+    ordinary, _ = planted(identities=6, noise=1.5)
+    large = [t * 1e12 for t in ordinary.tokens]
+    assert ggss.fit(name, ordinary, attribute="race").values
+    with pytest.raises(ggss.InputError, match=r"did not converge on activations of size 5\.\de\+12; rescale"):
+        ggss.fit(name, ggss.Activations(large, ordinary.attributes, ordinary.contexts), attribute="race")
+
+
+@pytest.mark.parametrize(("name", "dimensions"), [("inlp-euclidean", 6), ("inlp-spherical", 5)])
+def test_inlp_in_too_few_dimensions(name, dimensions):
+    """A tangent space has one dimension less; to project all of them out leaves one and the same image."""
     small, _ = planted(identities=8)
     narrow = [t[:, :6] for t in small.tokens]
-    with pytest.raises(ggss.InputError, match="used up all 6 dimensions"):
-        ggss.fit("inlp-euclidean", ggss.Activations(narrow, small.attributes, small.contexts), attribute="race")
+    with pytest.raises(ggss.InputError, match=f"used up all {dimensions} dimensions in which these 80 images differ"):
+        ggss.fit(name, ggss.Activations(narrow, small.attributes, small.contexts), attribute="race")
 
 
 @pytest.mark.parametrize(

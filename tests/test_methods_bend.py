@@ -10,7 +10,7 @@ import torch
 
 import ggss
 import transcription
-from ggss.methods import bend
+from ggss.methods import bend, bend_references
 from planted import planted
 
 SITE = "projection-mlp2"
@@ -124,7 +124,9 @@ def test_the_arithmetic_of_memory():
     steering = (
         4 + 3 + bend.KEPT
     ) * one  # rows, result, correction, mu; two references, a float32 copy; the kept ones
-    fitting = 4 * bend.BLOCK + one + 400 * 400 * 8  # a block, a reference while it is copied, the Gram matrix
+    fitting = (
+        4 * bend_references.BLOCK + one + 400 * 400 * 8
+    )  # a block, a reference while it is copied, the Gram matrix
     assert 400 * one > 18e9
     assert steering < 0.6e9
     assert fitting < 0.4e9
@@ -148,7 +150,7 @@ def test_an_image_seen_again_is_not_compared_again(acts, name):
 
 def test_the_gram_matrix_does_not_depend_on_its_blocks(acts, monkeypatch):
     whole = ggss.fit("bend-euclidean", acts, attribute="race").operators[SITE].gram
-    monkeypatch.setattr(bend, "BLOCK", 1)
+    monkeypatch.setattr(bend_references, "BLOCK", 1)
     again = ggss.fit("bend-euclidean", acts, attribute="race").operators[SITE].gram
     torch.testing.assert_close(again, whole, rtol=0, atol=2e-6)
     np.testing.assert_allclose(whole, directions(acts) @ directions(acts).T, atol=2e-6)
@@ -208,11 +210,40 @@ def test_bad_references_are_refused(name):
     assert ggss.fit(name, few, attribute="race", neighbours=4).values
     rows = [{"race": r} for _ in range(10) for r in "ab"]
     same = ggss.Activations([torch.ones(2, 8)] * 20, rows, [i // 2 for i in range(20)])
-    with pytest.raises(ggss.InputError, match="are equal: there is nothing to equalise"):
+    with pytest.raises(ggss.InputError, match="are equal to the resolution of float32: there is nothing"):
         ggss.fit(name, same, attribute="race")
     zero = ggss.Activations([torch.zeros(2, 8)] * 20, rows, [i // 2 for i in range(20)])
     with pytest.raises(ggss.InputError, match="it has no direction"):
         ggss.fit(name, zero, attribute="race")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_values_closer_than_the_rounding_of_products_are_refused(name):
+    """Float32 products cannot tell these centres apart: what came out would be noise."""
+    generator = torch.Generator().manual_seed(0)
+    base, shift = torch.randn(2, 4, 16, generator=generator)
+    rows = [{"race": r} for _ in range(10) for r in "ab"]
+
+    def of(size):
+        tokens = [base + size * (shift * (i % 2) + torch.randn(4, 16, generator=generator)) for i in range(20)]
+        return ggss.Activations(tokens, rows, [i // 2 for i in range(20)])
+
+    assert ggss.fit(name, of(1e-1), attribute="race").values
+    with pytest.raises(ggss.InputError, match="equal to the resolution of float32"):
+        ggss.fit(name, of(1e-4), attribute="race")
+
+
+def test_references_that_cancel_out_still_have_a_frechet_mean():
+    """Their Euclidean mean is exactly zero, from which no mean on the sphere can be sought."""
+    corners = [torch.tensor([[x, y, 0.0], [0.0, 0.0, 0.0]]) for x in (3.0, -3.0) for y in (4.0, -4.0)]
+    acts = ggss.Activations(
+        corners * 10,
+        [{"race": r} for _ in range(20) for r in "ab"],
+        [i // 2 for i in range(40)],
+    )
+    steered = ggss.fit("bend-spherical", acts, attribute="race").steer(image := torch.eye(2, 3) + corners[0])
+    assert torch.isfinite(steered).all()
+    torch.testing.assert_close(steered.norm(), image.norm(), rtol=1e-6, atol=0)
 
 
 def test_a_zero_image_is_left_as_it_is(acts):

@@ -77,6 +77,28 @@ def test_an_unstable_subspace_warns():
     assert any("not stable" in text for text in steerer.warnings)
 
 
+def test_halves_too_small_for_k_leave_stability_unknown_and_the_fit_alone():
+    acts, _ = planted(identities=6)
+    for name in ("ggss", "ggss-contrast"):
+        assert len(ggss.fit(name, acts, attribute="race").diagnostics["projection-mlp2"]["split_half_cosines"]) == 4
+    steerer = ggss.fit("ggss", acts, attribute="race", k=30)  # of 48; half of the identities span 24
+    assert steerer.operators["projection-mlp2"].basis.shape == (64, 30)
+    assert steerer.diagnostics["projection-mlp2"]["split_half_cosines"] == []
+    assert any("half of them do not span 30 directions" in text for text in steerer.warnings)
+
+
+def test_identities_are_told_apart_by_their_whole_context():
+    """Contexts of two named columns, as a manifest gives them, in a set that varies one attribute only."""
+    acts, _ = planted(identities=12)
+    men = [i for i, row in enumerate(acts.attributes) if row["gender"] == "man"]
+    races = [{"race": acts.attributes[i]["race"]} for i in men]
+    named = [(("occupation", acts.contexts[i][0]), ("identity", acts.contexts[i][1])) for i in men]
+    alone = ggss.Activations([acts.tokens[i] for i in men], races, named)
+    found = ggss.fit("ggss", alone, attribute="race").diagnostics["projection-mlp2"]
+    assert min(found["split_half_cosines"]) > 0.95
+    assert found["warnings"] == []
+
+
 def test_a_subspace_full_of_other_variance_warns():
     generator = torch.Generator().manual_seed(0)
     width, contexts = 32, 24

@@ -121,6 +121,22 @@ def test_the_card_says_what_was_measured(steerer, tmp_path):
     assert "**Warning.** Mind the gap." in (warned.save_pretrained(tmp_path) / "README.md").read_text()
 
 
+def test_the_card_says_what_is_appended_to_prompts(steerer, tmp_path):
+    acts = planted(identities=2)[0]
+    prompt = ggss.fit("prompt", acts, attribute="race")
+    text = (prompt.save_pretrained(tmp_path / "prompt") / "README.md").read_text()
+    assert f"| appended to every prompt | {json.dumps(prompt.prompt_suffix)} |" in text
+    assert "base your answer only on task-relevant visual evidence" in text
+    assert '"What does this person earn?" + steerer.prompt_suffix' in text
+    assert "nothing that the model sees of a person is removed" in text
+    own = replace(prompt, prompt_suffix="yes | no?")  # in a table
+    assert '| appended to every prompt | "yes \\| no?" |' in (own.save_pretrained(tmp_path) / "README.md").read_text()
+    plain = (steerer.save_pretrained(tmp_path) / "README.md").read_text()
+    assert "appended" not in plain
+    assert "prompt_suffix" not in plain
+    assert "It removes what counterfactual images showed" in plain
+
+
 def damage(folder, what):
     config, tensors = folder / "config.json", folder / "steerer.safetensors"
     if what == "cut":

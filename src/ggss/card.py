@@ -1,9 +1,18 @@
 """The README of a steerer, written from what the steerer knows of itself."""
 
+import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ggss.steerer import Steerer
+
+REMOVES = """\
+It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair,
+does not remove what its weights know, and at high strength the model can no longer name the attribute when asked.
+Measure bias, capability and recognition on your own task before you choose a strength."""
+REMOVES_NOTHING = """\
+It leaves every activation as it is, at any strength: nothing that the model sees of a person is removed. Measure
+bias and capability on your own task with it and without it."""
 
 
 def card(steerer: "Steerer") -> str:
@@ -22,6 +31,10 @@ def card(steerer: "Steerer") -> str:
         "recommended alpha": "none measured: sweep 0.25 to 1.5 on your own probes" if alpha is None else f"{alpha}",
         "versions": ", ".join(f"{name} {number}" for name, number in steerer.versions.items()) or "unknown",
     }
+    suffix = steerer.prompt_suffix
+    if suffix:
+        facts["appended to every prompt"] = json.dumps(suffix, ensure_ascii=False).replace("|", "\\|")
+    removes = any(op.kind != "identity" for op in steerer.operators.values())
     table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     return f"""---
 library_name: ggss
@@ -45,14 +58,12 @@ import ggss
 vlm = ggss.load_vlm("{source.get("model", "MODEL")}")
 steerer = ggss.Steerer.from_pretrained("THIS FOLDER")
 with steerer.attach(vlm.model, alpha={alpha or 1.0}):
-    print(vlm.answer(["What does this person earn?"], [[image]]))
+    print(vlm.answer(["What does this person earn?"{" + steerer.prompt_suffix" if suffix else ""}], [[image]]))
 ```
 
 ## What it does not do
 
-It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair,
-does not remove what its weights know, and at high strength the model can no longer name the attribute when asked.
-Measure bias, capability and recognition on your own task before you choose a strength.
+{REMOVES if removes else REMOVES_NOTHING}
 """
 
 

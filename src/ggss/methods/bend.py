@@ -28,7 +28,6 @@ from the projected z, as BendVLM's two steps do. Every image must have as many t
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NamedTuple
@@ -38,17 +37,17 @@ from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.errors import InputError, problems
+from ggss.errors import InputError
+from ggss.methods.bend_references import References, compared
 from ggss.methods.by_image import parts
 from ggss.methods.classes import classes
 from ggss.methods.registry import Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
-from ggss.operator import Operator, register, require_finite
-from ggss.progress import track
+from ggss.operator import register, require_finite
 
-BLOCK = 2**26  # numbers held of all references while their Gram matrix is summed
 KEPT = 4  # images whose corrections are kept
 RANK = 1e-9
+RESOLUTION = 1e-6  # squared distances of centres below this are the rounding of float32 products
 
 
 class Correction(NamedTuple):
@@ -61,32 +60,20 @@ class Correction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Bend(Operator):
-    """References [n] of [T, D] with their norms [n], labels [n] and the Gram matrix [n, n] of their directions."""
+class Bend(References):
+    """The references, and how many of each value's make its prototype.
 
-    references: Sequence[Tensor]
-    norms: Tensor
-    labels: Tensor
-    gram: Tensor
-    tokens: int
-    length: int
+    All algebra is on coefficients of n vectors, whose Gram matrix is `space`.
+    """
+
     neighbours: int = 10
 
     needs_images: ClassVar[bool] = True
-    streamed: ClassVar[tuple[str, ...]] = ("references",)
 
     @property
-    def width(self) -> int:
-        return self.length
-
-    def validate(self) -> None:
-        count = len(self.norms)
-        if len(self.references) != count or self.labels.shape != (count,) or self.gram.shape != (count, count):
-            raise InputError(f"{len(self.references)} references do not fit a Gram matrix {tuple(self.gram.shape)}")
-        if self.references[0].shape != (self.tokens, self.length):
-            raise InputError(
-                f"the references are {tuple(self.references[0].shape)}, not {(self.tokens, self.length)}"
-            )
+    def space(self) -> Tensor:
+        """[n, n]: of the references' directions, or of their tangent vectors."""
+        raise NotImplementedError
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
         for own in parts(images, len(rows)):
@@ -125,34 +112,11 @@ class Bend(Operator):
     def _kept(self) -> dict[str, Correction]:
         return {}
 
-    def cosines(self, rows: Tensor, norm: float) -> Tensor:
-        """q = R e^ [n] in float64: a pass over the references."""
-        image = rows.cpu()
-        dots = [float(torch.linalg.vecdot(image, one.float()).double().sum()) for one in self.references]
-        return torch.tensor(dots, dtype=torch.float64) / (self.norms * norm)
-
-    def combined(self, coefficients: Tensor) -> Tensor:
-        """sum_i w_i R_i as [T, D] in float32: a pass over the references that have a weight."""
-        total = torch.zeros(self.tokens, self.length)
-        for one, weight in zip(self.references, (coefficients / self.norms).tolist(), strict=True):
-            if weight:
-                total.add_(one, alpha=weight)
-        return total
-
-    def nearest(self, cosines: Tensor) -> Tensor:
-        """Each value's prototype as coefficients [A, n]: the mean of its nearest references."""
-        chosen = torch.zeros(int(self.labels.max()) + 1, len(cosines), dtype=torch.float64)
-        for value, row in enumerate(chosen):
-            own = (self.labels == value).nonzero().flatten()
-            row[own[cosines[own].topk(self.neighbours).indices]] = 1 / self.neighbours
-        return chosen
-
-    def centre_basis(self, gram: Tensor) -> Tensor:
-        """B as coefficients [n, k] on vectors with this Gram matrix: orthonormal, spans the centres' differences."""
-        one_hot = torch.nn.functional.one_hot(self.labels).double()
-        centres = (one_hot / one_hot.sum(0)).T
-        differences = centres - centres.mean(0)
-        size, vectors = torch.linalg.eigh(differences @ gram @ differences.T)
+    @cached_property
+    def centre_basis(self) -> Tensor:
+        """B as coefficients [n, k]: orthonormal, spans the centres' differences."""
+        differences = self.centre_differences
+        size, vectors = torch.linalg.eigh(differences @ self.space @ differences.T)
         kept = size > RANK * size[-1]
         return differences.T @ (vectors[:, kept] / size[kept].sqrt())
 
@@ -175,13 +139,16 @@ def equalised(gram: Tensor, products: Tensor, basis: Tensor, prototypes: Tensor,
 class BendEuclidean(Bend):
     kind: ClassVar[str] = "bend-euclidean"
 
+    @property
+    def space(self) -> Tensor:
+        return self.gram
+
     def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
-        prototypes = self.nearest(products)
+        prototypes = self.nearest(products, self.neighbours)
         lengths = ((prototypes @ self.gram) * prototypes).sum(1, keepdim=True).clamp(min=0).sqrt()
         prototypes = prototypes / torch.where(lengths > 0, lengths, 1)
-        basis = self.centre_basis(self.gram)
         none = torch.zeros(len(prototypes), dtype=torch.float64)
-        return equalised(self.gram, products, basis, prototypes, none), Correction(none)
+        return equalised(self.gram, products, self.centre_basis, prototypes, none), Correction(none)
 
     def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
         return torch.add(rows, self.correction(rows, norm).tensor, alpha=alpha * norm)
@@ -197,6 +164,8 @@ class BendSpherical(Bend):
         """The Fréchet mean of the references' directions, as coefficients [n]: the Karcher iteration on K."""
         count = len(self.gram)
         a = torch.full((count,), 1 / count, dtype=torch.float64)
+        if float(a @ self.gram @ a) < RESOLUTION:  # they cancel out: start from one of them, as `sphere` does
+            a = torch.eye(count, dtype=torch.float64)[0]
         a = a / (a @ self.gram @ a).sqrt()
         for _ in range(100):
             k = self.gram @ a
@@ -213,16 +182,21 @@ class BendSpherical(Bend):
     def mu(self) -> Tensor:
         return self.combined(self.centre)
 
+    @property
+    def space(self) -> Tensor:
+        k = self.gram @ self.centre
+        f = inverse_sinc(k)
+        return f[:, None] * f * (self.gram - k[:, None] * k)
+
     def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
-        a = self.centre
+        a, tangents = self.centre, self.space
         k = self.gram @ a
         f = inverse_sinc(k)
-        tangents = f[:, None] * f * (self.gram - k[:, None] * k)
         cosine = (a @ products).clamp(-1, 1)
         seen = inverse_sinc(cosine) * f * (products - cosine * k)
-        prototypes = self.nearest(products)
+        prototypes = self.nearest(products, self.neighbours)
         halves = ((prototypes @ tangents) * prototypes).sum(1) / 2
-        w = equalised(tangents, seen, self.centre_basis(tangents), prototypes, halves)
+        w = equalised(tangents, seen, self.centre_basis, prototypes, halves)
         on_references = w * f - (w * f @ k) * a
         return on_references, Correction(w, float(cosine), float(w @ seen), float(w @ tangents @ w))
 
@@ -251,63 +225,32 @@ class BendOptions(Options):
 
 def fit(activations: Activations, attribute: Attribute, options: BendOptions, kind: type[Bend]) -> Fitted:
     known, tokens = classes(activations, attribute), activations.tokens
-    least = int(torch.bincount(known.labels).min())
-    if least < options.neighbours:
-        value = known.values[int(torch.bincount(known.labels).argmin())]
+    counts = torch.bincount(known.labels)
+    least = int(counts.argmin())
+    if counts[least] < options.neighbours:
         raise InputError(
-            f"value {value!r} has {least} images and {options.neighbours} neighbours are asked for: "
-            f"use more images or neighbours={least}"
+            f"value {known.values[least]!r} has {counts[least]} images and {options.neighbours} neighbours are asked "
+            f"for: use more images or neighbours={counts[least]}"
         )
+    norms, gram = compared(tokens)
     count, width = tokens[0].shape
-    others = [f"image {i} has {len(one)}" for i, one in enumerate(tokens) if len(one) != count]
-    if others:
-        raise problems(f"image 0 has {count} tokens and every image needs as many", others)
-    gram = gram_matrix(tokens, count, width)
-    norms = gram.diagonal().sqrt()
-    if not bool((norms > 0).all()):
-        raise InputError(f"all tokens of image {int(norms.argmin())} are zero: it has no direction")
-    gram = gram / norms[:, None] / norms
-    operator = kind(tokens, norms, known.labels, gram.fill_diagonal_(1), count, width, options.neighbours)
-    one_hot = torch.nn.functional.one_hot(known.labels).double()
-    centres = (one_hot / one_hot.sum(0)).T
-    differences = centres - centres.mean(0)
-    if not float((differences @ gram @ differences.T).trace()) > 1e-12:
-        raise InputError(f"the mean images of all values of {attribute!r} are equal: there is nothing to equalise")
+    operator = kind(tokens, norms, known.labels, gram, count, width, options.neighbours)
+    differences = operator.centre_differences
+    if not float((differences @ operator.space @ differences.T).trace()) > RESOLUTION:
+        raise InputError(
+            f"the mean images of all values of {attribute!r} are equal to the resolution of float32: "
+            "there is nothing to equalise"
+        )
     return Fitted(operator)
 
 
-def gram_matrix(tokens: Sequence[Tensor], count: int, width: int) -> Tensor:
-    """<vec(H_i), vec(H_j)> [n, n] in float64, from a block of token positions of all images at a time."""
-    gram = torch.zeros(len(tokens), len(tokens), dtype=torch.float64)
-    step = max(1, BLOCK // (len(tokens) * width))
-    for start in track(range(0, count, step), "comparing references"):
-        block = torch.empty(len(tokens), min(step, count - start), width)
-        for i, one in enumerate(tokens):
-            block[i] = one[start : start + step]
-        flat = block.flatten(1)
-        gram += (flat @ flat.T).double()
-    return gram
+def _method(kind: type[Bend], summary: str) -> None:
+    def fitted(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
+        return fit(activations, attribute, options, kind)
+
+    reference = "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings"
+    register_method(Method(kind.kind, summary, reference, fitted, BendOptions, needs_tokens=True))
 
 
-def fit_euclidean(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
-    return fit(activations, attribute, options, BendEuclidean)
-
-
-def fit_spherical(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
-    return fit(activations, attribute, options, BendSpherical)
-
-
-for _name, _summary, _fit in (
-    ("bend-euclidean", "each image made equally near to every value's nearest references", fit_euclidean),
-    ("bend-spherical", "each image made equally near to every value in tangent space, its norm kept", fit_spherical),
-):
-    register_method(
-        Method(
-            _name,
-            _summary,
-            "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings",
-            _fit,
-            BendOptions,
-            needs_tokens=True,
-        )
-    )
+_method(BendEuclidean, "each image made equally near to every value's nearest references")
+_method(BendSpherical, "each image made equally near to every value in tangent space, its norm kept")

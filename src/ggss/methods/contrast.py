@@ -59,7 +59,9 @@ def fit(activations: Activations, attribute: Attribute, options: GgssOptions) ->
             "explained_variance": subspace.explained_variance.float(),
             "magnitudes": magnitudes.float(),
         },
-        diagnostics.diagnose(points, mu, groups, table, basis, lambda half: contrast(half, basis.shape[1]).basis),
+        diagnostics.diagnose(
+            points, activations.contexts, mu, groups, table, basis, lambda half: contrast(half, basis.shape[1]).basis
+        ),
     )
 
 

@@ -8,7 +8,7 @@
   contexts, averaged over random halvings. A direction that half the data does not confirm is not the attribute's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.activations import Groups
+from ggss.errors import InputError
 
 SHARE_LIMIT = 0.20
 STABILITY_LIMIT = 0.70
@@ -44,7 +45,8 @@ def principal_cosines(a: Tensor, b: Tensor) -> Tensor:
 def split_half(table: Tensor, identity: Tensor, find: Callable[[Tensor], Tensor]) -> list[float]:
     """Mean principal cosines between bases found on two halves of a table [U, A, D] of shifts.
 
-    identity [U] numbers the source of each context: its contexts stay in one half. Empty with fewer than four.
+    identity [U] numbers the source of each context: its contexts stay in one half. Empty where nothing can be
+    said: with fewer than four of them, or halves in which `find` has too little to find its basis.
     """
     sources = identity.unique()
     if len(sources) < 4:
@@ -54,19 +56,32 @@ def split_half(table: Tensor, identity: Tensor, find: Callable[[Tensor], Tensor]
     for _ in range(HALVINGS):
         drawn = sources[torch.randperm(len(sources), generator=generator)]
         first = torch.isin(identity, drawn[: len(sources) // 2])
-        cosines.append(principal_cosines(find(table[first]), find(table[~first])))
+        try:
+            cosines.append(principal_cosines(find(table[first]), find(table[~first])))
+        except InputError:
+            return []
     return torch.stack(cosines).mean(0).tolist()
 
 
 def diagnose(
-    points: Tensor, mu: Tensor, groups: Groups, table: Tensor, basis: Tensor, find: Callable[[Tensor], Tensor]
+    points: Tensor,
+    contexts: Sequence[Hashable],
+    mu: Tensor,
+    groups: Groups,
+    table: Tensor,
+    basis: Tensor,
+    find: Callable[[Tensor], Tensor],
 ) -> dict[str, Any]:
-    """All three for representatives [N, D] with their shifts [U, A, D], and a sentence for each that warns."""
+    """All three for representatives [N, D] with their shifts [U, A, D], and a sentence for each that warns.
+
+    contexts [N]: whose picture each is. One identity may be behind several rows of the table of groups, such as
+    its men and its women where race is varied.
+    """
     centres = sphere.log(mu, sphere.frechet_mean(groups.of(points)))
     deviations = centres - centres.mean(0)
     k = basis.shape[1]
-    sources: dict[object, int] = {}
-    identity = torch.tensor([sources.setdefault(source_of(u), len(sources)) for u in groups.contexts])
+    numbers: dict[Hashable, int] = {}
+    identity = torch.tensor([numbers.setdefault(contexts[i], len(numbers)) for i in groups.index[:, 0].tolist()])
     found: dict[str, Any] = {
         "effective_rank": effective_rank(deviations),
         "variance_share": variance_share(deviations, basis),
@@ -75,13 +90,6 @@ def diagnose(
     }
     found["warnings"] = warnings(found, k)
     return found
-
-
-def source_of(context: object) -> object:
-    """The identity behind a context u = (context, other attributes): its variants share everything else."""
-    if isinstance(context, tuple) and len(context) == 2 and isinstance(context[1], tuple):
-        return context[0]
-    return context
 
 
 def warnings(found: dict[str, Any], k: int) -> list[str]:
@@ -94,7 +102,9 @@ def warnings(found: dict[str, Any], k: int) -> list[str]:
         )
     cosines = found["split_half_cosines"]
     if not cosines:
-        said.append("Stability is unknown: fewer than four identities cannot be split into halves.")
+        said.append(
+            f"Stability is unknown: there are fewer than four identities, or half of them do not span {k} directions."
+        )
     elif min(cosines) < STABILITY_LIMIT:
         said.append(
             f"The subspace is not stable: two halves of the contexts agree on it with a smallest principal cosine "

@@ -69,8 +69,9 @@ def discover(activations: Activations, attribute: Attribute, k: int | None) -> D
     subspace = find_subspace(table, k)
     mu = sphere.frechet_mean(points)
     magnitudes = protected_magnitude(points, mu, subspace.basis)
+    basis, contexts = subspace.basis, activations.contexts
     found = diagnostics.diagnose(
-        points, mu, groups, table, subspace.basis, lambda half: find_subspace(half, subspace.basis.shape[1]).basis
+        points, contexts, mu, groups, table, basis, lambda half: find_subspace(half, basis.shape[1]).basis
     )
     statistics = {
         "singular_values": subspace.singular_values.float(),

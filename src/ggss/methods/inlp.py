@@ -64,9 +64,10 @@ def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple
             "there is nothing to remove"
         )
     stacked = torch.linalg.qr(torch.cat(found).T)[0]
-    if stacked.shape[1] >= rows.shape[1]:
+    if stacked.shape[1] >= left.shape[1]:
         raise InputError(
-            f"INLP used up all {rows.shape[1]} dimensions after {len(found)} classifiers: use fewer iterations"
+            f"INLP used up all {left.shape[1]} dimensions in which these {len(left)} images differ, after "
+            f"{len(found)} classifiers: use more images or fewer iterations"
         )
     return (data.directions @ stacked).float().contiguous(), torch.tensor(accuracies)
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.activations import Activations
+from ggss.errors import InputError
 from ggss.methods.by_image import mean_row, parts
 from ggss.methods.classes import Classes, classes, logistic_regression, refuse_equal, span
 from ggss.methods.registry import Attribute, Fitted, Method, Options
@@ -182,7 +183,9 @@ def lr(activations: Activations, known: Classes, c: float) -> tuple[dict[str, An
 
 def flat(activations: Activations, known: Classes) -> dict[str, Tensor]:
     pooled = activations.pooled.double()
-    return {"shifts": (known.means(pooled) - pooled.mean(0)).float()}
+    shifts = known.means(pooled) - pooled.mean(0)
+    refuse_none(shifts, float(pooled.norm(dim=1).mean()))
+    return {"shifts": shifts.float()}
 
 
 def curved(activations: Activations, known: Classes) -> dict[str, Tensor]:
@@ -190,9 +193,16 @@ def curved(activations: Activations, known: Classes) -> dict[str, Tensor]:
     mu = sphere.frechet_mean(points)
     means = torch.stack([sphere.frechet_mean(points[known.labels == a]) for a in range(len(known.values))])
     shifts = sphere.log(mu, means)
+    refuse_none(shifts, 1.0)
     _, size, directions = torch.linalg.svd(shifts, full_matrices=False)
-    basis = directions[size > max(1e-9 * float(size[0]), 1e-12)].T
+    basis = directions[size > 1e-9 * float(size[0])].T
     return {"mu": mu.float(), "basis": basis.float().contiguous(), "shifts": (shifts @ basis).float()}
+
+
+def refuse_none(shifts: Tensor, size: float) -> None:
+    """InputError when shifts [A, D] of rows of a given size are zero, up to the rounding of float32."""
+    if not float(shifts.norm()) > 1e-7 * size:
+        raise InputError("the mean activations of all values are equal: there is no shift to subtract")
 
 
 def _method(classifier: Any, geometry: Any, operator: type[ClassShift], summary: str) -> None:

@@ -1,0 +1,108 @@
+"""The reference images of `bend`: they stay on disk, and all that is known of them comes from streamed products.
+
+    R_i = vec(H_i) / |H_i|      q = R e^ [n]      sum_i w_i R_i      K = R R^T [n, n], once, while fitting
+
+Each is one pass over the references with one of them in use at a time; K takes a block of token positions of all
+references at once, and passes over them as often as there are blocks. Float32 products, summed in float64.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ggss.errors import InputError, problems
+from ggss.operator import Operator
+from ggss.progress import track
+
+BLOCK = 2**26  # numbers held of all references while their Gram matrix is summed
+
+
+@dataclass(frozen=True)
+class References(Operator):
+    """References [n] of [T, D] with their norms [n], labels [n] and the Gram matrix [n, n] of their directions."""
+
+    references: Sequence[Tensor]
+    norms: Tensor
+    labels: Tensor
+    gram: Tensor
+    tokens: int
+    length: int
+
+    streamed: ClassVar[tuple[str, ...]] = ("references",)
+
+    @property
+    def width(self) -> int:
+        return self.length
+
+    def validate(self) -> None:
+        count = len(self.norms)
+        if len(self.references) != count or self.labels.shape != (count,) or self.gram.shape != (count, count):
+            raise InputError(f"{len(self.references)} references do not fit a Gram matrix {tuple(self.gram.shape)}")
+        if self.references[0].shape != (self.tokens, self.length):
+            raise InputError(
+                f"the references are {tuple(self.references[0].shape)}, not {(self.tokens, self.length)}"
+            )
+
+    def cosines(self, rows: Tensor, norm: float) -> Tensor:
+        """q = R e^ [n] in float64 for an image [T, D] of a given norm: a pass over the references."""
+        image = rows.cpu()
+        dots = [float(torch.linalg.vecdot(image, one.float()).double().sum()) for one in self.references]
+        return torch.tensor(dots, dtype=torch.float64) / (self.norms * norm)
+
+    def combined(self, coefficients: Tensor) -> Tensor:
+        """sum_i w_i R_i as [T, D] in float32: a pass over the references that have a weight."""
+        total = torch.zeros(self.tokens, self.length)
+        for one, weight in zip(self.references, (coefficients / self.norms).tolist(), strict=True):
+            if weight:
+                total.add_(one, alpha=weight)
+        return total
+
+    def nearest(self, cosines: Tensor, count: int) -> Tensor:
+        """The mean of each value's `count` nearest references, as coefficients [A, n]."""
+        chosen = torch.zeros(int(self.labels.max()) + 1, len(cosines), dtype=torch.float64)
+        for value, row in enumerate(chosen):
+            own = (self.labels == value).nonzero().flatten()
+            row[own[cosines[own].topk(count).indices]] = 1 / count
+        return chosen
+
+    @property
+    def centre_differences(self) -> Tensor:
+        """Each value's mean reference minus the mean of those means, as coefficients [A, n]."""
+        one_hot = torch.nn.functional.one_hot(self.labels).double()
+        centres = (one_hot / one_hot.sum(0)).T
+        return centres - centres.mean(0)
+
+
+def compared(tokens: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The norms [n] of images [T, D] and the Gram matrix [n, n] of their directions, in float64.
+
+    InputError if they differ in their number of tokens, or one is zero.
+    """
+    count = len(tokens[0])
+    others = [f"image {i} has {len(one)}" for i, one in enumerate(tokens) if len(one) != count]
+    if others:
+        raise problems(f"image 0 has {count} tokens and every image needs as many", others)
+    gram = gram_matrix(tokens)
+    norms = gram.diagonal().sqrt()
+    if not bool((norms > 0).all()):
+        raise InputError(f"all tokens of image {int(norms.argmin())} are zero: it has no direction")
+    return norms, (gram / norms[:, None] / norms).fill_diagonal_(1)
+
+
+def gram_matrix(tokens: Sequence[Tensor]) -> Tensor:
+    """<vec(H_i), vec(H_j)> [n, n] in float64, from a block of token positions of all images at a time."""
+    count, width = tokens[0].shape
+    gram = torch.zeros(len(tokens), len(tokens), dtype=torch.float64)
+    step = min(count, max(1, BLOCK // (len(tokens) * width)))
+    room = torch.empty(len(tokens) * step * width)  # one for all blocks: a new one would come before the old is gone
+    for start in track(range(0, count, step), "comparing references"):
+        some = min(step, count - start)
+        block = room[: len(tokens) * some * width].view(len(tokens), some, width)
+        for i, one in enumerate(tokens):
+            block[i] = one[start : start + some]
+        flat = block.flatten(1)
+        gram += (flat @ flat.T).double()
+    return gram
