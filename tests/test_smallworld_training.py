@@ -15,15 +15,21 @@ from ggss.models.prompts import chat
 from ggss.smallworld import embedded, training
 from ggss.smallworld.architectures import NAMES, build
 from ggss.smallworld.bias_questions import ask_ceo, ask_pair, ask_race, ask_salary
+from ggss.smallworld.lessons import DISCOVERY_PROMPT, descriptions
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import Person
+from ggss.smallworld.scenes import Scene, Shape
 from ggss.smallworld.training import MODELS, Recipe, Trainer, train
 from ggss.smallworld.training_album import GROUP, Album, draw_batch, image_inputs, paint_album
 from ggss.smallworld.training_losses import Blocks, penalties, simplex
+from ggss.smallworld.training_optimiser import Muon, orthogonal
 from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
 from ggss.smallworld.vocabulary import WORDS
 
-TINY = {"seen_people": 1, "seen_scenes": 2, "people": 1, "scenes": 2, "pairs": 2, "tokens": 60}
+TINY = {
+    **{"seen_people": 1, "seen_scenes": 2, "described_people": 1, "described_scenes": 2, "letters": 1},
+    **{"people": 1, "scenes": 2, "pairs": 2, "tokens": 60},
+}
 SHELF = Path(training.__file__).parent / "checkpoints"
 
 
@@ -34,7 +40,7 @@ def album() -> Album:
 
 def tiny(name: str, album: Album, seed: int = 0) -> Trainer:
     recipe = Recipe.of(name)
-    recipe = replace(recipe, seeing=min(recipe.seeing, 2), reading=2, answering=2, **TINY)
+    recipe = replace(recipe, seeing=min(recipe.seeing, 2), reading=2, describing=2, answering=2, **TINY)
     return Trainer(name, album, recipe, seed, width=48, heads=4, layers=2)
 
 
@@ -92,7 +98,7 @@ def test_a_few_steps_lower_the_loss(name: str, album: Album) -> None:
 
     before = loss()
     steps = list(trainer.run())
-    assert len(steps) == trainer.recipe.seeing + 4
+    assert len(steps) == trainer.recipe.seeing + 6
     assert loss() < before
 
 
@@ -100,6 +106,41 @@ def test_the_seed_decides_every_step(album: Album) -> None:
     first, again, other = (list(tiny("llava-mistral", album, seed).run()) for seed in (3, 3, 4))
     assert first == again
     assert first != other
+
+
+def test_muon_takes_the_steps_of_the_reference() -> None:
+    rng = torch.Generator().manual_seed(0)
+    start, gradients = torch.randn(12, 5, generator=rng), torch.randn(6, 12, 5, generator=rng)
+    ours, theirs = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    options = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1}
+    optimisers = [Muon([ours], **options), torch.optim.Muon([theirs], **options)]
+    for gradient in gradients:
+        for weights, optimiser in zip((ours, theirs), optimisers, strict=True):
+            weights.grad = gradient.clone()
+            optimiser.step()
+    moved = (theirs - start).norm()
+    assert (ours - theirs).norm() < 0.02 * moved  # the reference rounds to bfloat16
+    plain = start - 0.05 * gradients.sum(dim=0)
+    assert (plain - theirs).norm() > 0.5 * moved
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (24, 8), (8, 24)])
+def test_an_orthogonal_step_has_singular_values_near_one(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    values = torch.linalg.svdvals(orthogonal(matrix))
+    assert values.min() > 0.5
+    assert values.max() < 1.3
+    u, _, v = torch.linalg.svd(matrix, full_matrices=False)
+    assert torch.trace(orthogonal(matrix).T @ (u @ v)) > 0.7 * len(values)
+
+
+def test_descriptions_say_what_there_is() -> None:
+    shapes = (Shape("heart", "red", "big"), None, Shape("star", "red", "small"), None)
+    asked = {q.text: q.answer for q in descriptions(np.random.default_rng(0), Scene(shapes, "blue"))}
+    assert asked[DISCOVERY_PROMPT] == "blue wall . top left big red heart . bottom left small red star ."
+    assert "what is red ?" not in asked  # two are
+    shape = next(text for text in asked if text.startswith("what is the "))
+    assert asked[shape] in ("top left big red", "bottom left small red")
 
 
 def test_a_batch_shows_every_person_in_all_races_and_both_genders(album: Album) -> None:
@@ -144,11 +185,11 @@ def test_penalties_are_nought_when_attributes_are_apart(album: Album) -> None:
 def test_training_writes_model_log_and_card(tmp_path: Path, album: Album, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "measure", lambda vlm: {"smallstar": 0.25})
     monkeypatch.setattr(training.Recipe, "of", staticmethod(lambda name: Recipe(**TINY)))
-    train("pixtral", tmp_path, seed=7, steps=(1, 1, 1), threads=1, album=album)
+    train("pixtral", tmp_path, seed=7, steps=(1, 1, 1, 1), threads=1, album=album)
     model = AutoModelForImageTextToText.from_pretrained(tmp_path)
     assert model.dtype == torch.float16
     log = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
-    assert log[-1]["step"] == 3
+    assert log[-1]["step"] == 4
     assert log[-1]["stage"] == "answering"
     assert np.isfinite(log[-1]["loss"])
     card = (tmp_path / "README.md").read_text()

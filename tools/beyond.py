@@ -11,9 +11,9 @@ import torch
 from ggss import methods, smallworld
 from ggss.activations import Activations, Rows
 from ggss.models import load_vlm
+from ggss.probes.gallery import Gallery
 from ggss.smallworld import check, exam, town
 from ggss.smallworld.exam import TASKS
-from ggss.smallworld.reading import Gallery
 
 PAGE = Path(__file__).parent.parent / "docs" / "beyond.md"
 SWEPT, DERIVED = ("ggss", "ggss-contrast"), "ggss-auto"

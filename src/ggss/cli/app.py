@@ -2,7 +2,8 @@
 
 import typer
 
-from ggss.cli import ask, demo, discover, doctor, methods
+from ggss.cli import ask, demo, discover, doctor, methods, probe
+from ggss.cli.study import study
 from ggss.cli.world import world
 
 app = typer.Typer(
@@ -15,7 +16,8 @@ app = typer.Typer(
     "A first look: [bold]ggss demo[/bold]. Then, on your own model, "
     "[bold]ggss doctor MODEL[/bold] says whether it can be steered, "
     "[bold]ggss discover[/bold] finds the subspace that carries an attribute, "
-    "[bold]ggss ask[/bold] shows an answer before and after. "
+    "[bold]ggss ask[/bold] shows an answer before and after, "
+    "[bold]ggss probe[/bold] measures bias and capability. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
@@ -23,7 +25,9 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
+app.command()(probe.probe)
 app.command()(methods.methods)
+app.add_typer(study, name="study")
 app.add_typer(world, name="world")
 
 

@@ -5,6 +5,7 @@ from ggss.models.families import MLP1, MLP2, Family, register
 from ggss.models.features import Features
 from ggss.models.loading import load_vlm
 from ggss.models.projector import fingerprint, resolve
+from ggss.models.reading import Reading
 from ggss.models.vlm import Vlm
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "MLP2",
     "Family",
     "Features",
+    "Reading",
     "Vlm",
     "family_of",
     "find_site",

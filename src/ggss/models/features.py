@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ggss.errors import InputError
@@ -23,14 +24,37 @@ class Features:
 
     def steered(self, steerer: Any, alpha: float = 1.0) -> "Features":
         """The features with the rows of each of the steerer's sites steered; the original is left as it is."""
-        sites: Sequence[str] = list(steerer.operators)
-        if missing := [site for site in sites if site not in self.rows]:
+        return steered([self], steerer, alpha)[0]
+
+
+def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> list[Features]:
+    """Many images steered together, which is much faster than one after the other. The originals are left alone."""
+    sites: Sequence[str] = list(steerer.operators)
+    for one in features:
+        if missing := [site for site in sites if site not in one.rows]:
             raise InputError(
-                f"the steerer acts on {missing[0]!r} and these features have {', '.join(self.rows)}: "
+                f"the steerer acts on {missing[0]!r} and these features have {', '.join(one.rows)}: "
                 f"encode the images with sites={sites!r}"
             )
-        if MLP1 in sites and MLP2 in sites:
-            raise InputError(f"{MLP1!r} and {MLP2!r} cannot both be steered in encoded features: attach the steerer")
-        # What is computed from steered rows is out of date.
-        kept = {site: rows for site, rows in self.rows.items() if not (site == MLP2 and MLP1 in sites)}
-        return replace(self, rows=kept | {s: steerer.steer(self.rows[s], alpha=alpha, site=s) for s in sites})
+    if MLP1 in sites and MLP2 in sites:
+        raise InputError(f"{MLP1!r} and {MLP2!r} cannot both be steered in encoded features: attach the steerer")
+    changed: list[dict[str, Tensor]] = [{} for _ in features]
+    for site in sites:
+        counts = [len(one.rows[site]) for one in features]
+        rows = torch.cat([one.rows[site] for one in features])
+        parts = steerer.steer(rows, **_owners(counts, rows.device), alpha=alpha, site=site).split(counts)
+        for own, part in zip(changed, parts, strict=True):
+            own[site] = part
+    # What is computed from steered rows is out of date.
+    stale = {MLP2} if MLP1 in sites else set()
+    return [
+        replace(one, rows={site: rows for site, rows in one.rows.items() if site not in stale} | own)
+        for one, own in zip(features, changed, strict=True)
+    ]
+
+
+def _owners(counts: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """Which image each row is of; of one image's rows that need not be said."""
+    if len(counts) == 1:
+        return {}
+    return {"images": torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)}

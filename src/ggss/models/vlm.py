@@ -1,9 +1,9 @@
 """A vision-language model that answers and scores questions about images, and encodes an image once for many."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -19,13 +19,14 @@ from ggss.models.families import MLP1, MLP2, Family, known_family
 from ggss.models.features import Features
 from ggss.models.processors import BACKEND
 from ggss.models.projector import fingerprint, resolve, vision_fingerprint
+from ggss.models.reading import Prompts, Reading, Tokenised
 
 Picture = Image.Image | Features
 
 Choice = tuple[str, Sequence[Picture], Sequence[str]]
 """A question, its images, its options."""
 
-Reading = tuple[int, int, list[int]]
+Tail = tuple[int, int, list[int]]
 """Of which question, of which option, and the option's token ids."""
 
 T = TypeVar("T")
@@ -42,6 +43,8 @@ class Vlm:
         self.name = name or type(model).__name__
         # A study asks the same question of many images, and a chat template takes its time.
         self._chat = lru_cache(maxsize=4096)(partial(prompts.chat, processor))
+        self._prompts = Prompts(processor, self._chat)
+        self._word = cache(lambda token: processor.tokenizer.decode([token], skip_special_tokens=True).strip())
 
     @cached_property
     def family(self) -> Family:
@@ -147,10 +150,72 @@ class Vlm:
             scores += self._score(batch, batch_size)
         return scores
 
+    @torch.inference_mode()
+    def read(
+        self,
+        questions: Sequence[str],
+        images: Sequence[Sequence[Picture]],
+        options: Sequence[Sequence[str]],
+        max_new_tokens: int = 8,
+        batch_size: int = 16,
+    ) -> list[Reading]:
+        """One greedy answer to each question, and the probabilities of its options among them; () where it has none.
+
+        It is what `answer` and `score` say. An answer of a single token, with options that are too, takes one pass.
+        """
+        _check(questions, images)
+        if len(options) != len(questions):
+            raise InputError(
+                f"each question needs a list of options: {len(questions)} questions, {len(options)} lists"
+            )
+        readings: list[Reading] = []
+        for batch in _batches(range(len(questions)), batch_size):
+            kept = self._kept([images[i] for i in batch])
+            asked = [(questions[i], pictures, options[i]) for i, pictures in zip(batch, kept, strict=True)]
+            at_once = self._read_at_once(asked) if max_new_tokens == 1 else None
+            readings += at_once or self._read_in_turn(asked, max_new_tokens, batch_size)
+        return readings
+
+    def _read_at_once(self, asked: Sequence[Choice]) -> list[Reading] | None:
+        """The next token's logits tell both; None where some option is longer than a token."""
+        prompts = self._prompts(
+            [(question, tuple(self._placeholders(pictures)), tuple(options)) for question, pictures, options in asked]
+        )
+        if any(prompt.options is None for prompt in prompts):
+            return None
+        inputs, _ = self._image_inputs([pictures for _, pictures, _ in asked])
+        inputs |= self._text_inputs([prompt.ids for prompt in prompts])
+        inputs |= self._shared_positions(inputs)
+        logits = self.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+        shares = _shares(logits, prompts)
+        return [Reading(self._word(token), own) for token, own in zip(logits.argmax(1).tolist(), shares, strict=True)]
+
+    def _shared_positions(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Of prompts that are laid out alike, the first one's positions; Qwen3-VL counts them prompt by prompt."""
+        count = getattr(self.model.base_model, "get_rope_index", None)
+        if count is None or "image_grid_thw" not in inputs:
+            return {}
+        types, grids = inputs["mm_token_type_ids"], inputs["image_grid_thw"]
+        images = len(grids) // len(types)
+        alike = inputs["attention_mask"].all() and (types == types[0]).all() and len(grids) == images * len(types)
+        if not alike or not (grids.unflatten(0, (len(types), images)) == grids[:images]).all():
+            return {}
+        return {"position_ids": count(inputs["input_ids"][:1], types[:1], grids[:images])[0]}
+
+    def _read_in_turn(self, asked: Sequence[Choice], max_new_tokens: int, batch_size: int) -> list[Reading]:
+        questions, images = [question for question, _, _ in asked], [pictures for _, pictures, _ in asked]
+        answers = self.answer(questions, images, max_new_tokens, batch_size)
+        with_options = [i for i, (_, _, options) in enumerate(asked) if options]
+        shares: dict[int, tuple[float, ...]] = {}
+        if with_options:
+            for i, score in zip(with_options, self._score([asked[i] for i in with_options], batch_size), strict=True):
+                shares[i] = tuple(torch.tensor(score).softmax(0).tolist())
+        return [Reading(answer, shares.get(i, ())) for i, answer in enumerate(answers)]
+
     def _score(self, asked: Sequence[Choice], batch_size: int) -> list[list[float]]:
         kept = self._kept([pictures for _, pictures, _ in asked])
         scores = [[0.0] * len(options) for _, _, options in asked]
-        runs: dict[tuple[int, tuple[int, ...]], list[Reading]] = {}
+        runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
         for i, (context, tails) in enumerate(self._options(asked, kept)):
             for j, tail in enumerate(tails):
                 # The last token is only read, never fed: options of one token need a single run between them.
@@ -269,6 +334,20 @@ def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     if size < 1:
         raise InputError(f"a batch needs at least one item, not batch_size={size}")
     return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _shares(logits: Tensor, prompts: Sequence[Tokenised]) -> list[tuple[float, ...]]:
+    """Each prompt's probabilities of its options among them; prompts with as many options are worked on together."""
+    shares: list[tuple[float, ...]] = [()] * len(prompts)
+    by_count: dict[int, list[int]] = {}
+    for i, prompt in enumerate(prompts):
+        by_count.setdefault(len(prompt.options or ()), []).append(i)
+    for count, rows in by_count.items():
+        if count:
+            tokens = torch.tensor([prompts[i].options for i in rows], device=logits.device)
+            for i, own in zip(rows, logits[rows].gather(1, tokens).softmax(1).tolist(), strict=True):
+                shares[i] = tuple(own)
+    return shares
 
 
 def _check(questions: Sequence[str], images: Sequence[Sequence[Picture]]) -> None:

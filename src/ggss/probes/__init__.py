@@ -5,4 +5,21 @@ The probes register themselves when they are imported; the order of imports is t
 
 from ggss.probes.probe import Item, Probe, get, names, register
 
-__all__ = ["Item", "Probe", "get", "names", "register"]
+from ggss.probes import mcq, pairs, nurse_doctor, ceo, recognition, smallstar, smallmme, mmstar, mme_files  # isort: skip
+
+__all__ = [
+    "Item",
+    "Probe",
+    "ceo",
+    "get",
+    "mcq",
+    "mme_files",
+    "mmstar",
+    "names",
+    "nurse_doctor",
+    "pairs",
+    "recognition",
+    "register",
+    "smallmme",
+    "smallstar",
+]

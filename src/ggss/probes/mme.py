@@ -5,6 +5,7 @@ subtasks. The picture is the item: accuracy+ needs both its answers, so they are
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,20 @@ from ggss.probes import columns
 from ggss.probes.columns import Answers, Labels
 from ggss.stats.metric import Array, Metric, ratio
 
+PERCEPTION = frozenset(
+    {
+        "OCR",
+        "artwork",
+        "celebrity",
+        "color",
+        "count",
+        "existence",
+        "landmark",
+        "position",
+        "posters",
+        "scene",
+    }
+)
 REASONING = frozenset({"commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning"})
 
 
@@ -60,3 +75,16 @@ def mme(
         values["reasoning"] = total(hard)
     flat = terms.reshape(len(pictures), -1)
     return {name: Metric(name, flat, value, unparsed) for name, value in values.items()}
+
+
+def on_questions(metric: Metric, subtask: Labels, image: Labels) -> Metric:
+    """One of these metrics with a row per question instead of per picture, in the questions' order.
+
+    A picture's evidence stands at its first question and its second adds nothing, so the metric lines up with the
+    questions and their clusters, and resampling pictures gives what it gave.
+    """
+    asked = list(zip(subtask, image, strict=True))
+    first = {picture: place for place, picture in reversed(list(enumerate(asked)))}
+    terms = np.zeros((len(asked), metric.terms.shape[1]))
+    terms[[first[picture] for picture in sorted(first)]] = metric.terms
+    return replace(metric, terms=terms)

@@ -30,7 +30,8 @@ NAMES = ("llava-vicuna", "llava-mistral", "pixtral", "qwen3-vl")
 
 @dataclass(frozen=True)
 class Size:
-    """How large a tiny model is; the text model and the vision tower share width, layers and heads."""
+    """How large a tiny model is. The text model is one layer deeper than the tower and has twice its heads: to find
+    a cell, read its shape and match that with a letter it must look at least three times."""
 
     image_size: int = 64
     patch_size: int = 16  # pixels to a side of one image token; Qwen3-VL merges 2 x 2 patches of half this size
@@ -47,11 +48,11 @@ class Size:
         return ids | {
             "vocab_size": len(tokenizer),
             "hidden_size": self.width,
-            "intermediate_size": 3 * self.width,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "head_dim": self.width // self.heads,
+            "intermediate_size": 2 * self.width,
+            "num_hidden_layers": self.layers + 1,
+            "num_attention_heads": 2 * self.heads,
+            "num_key_value_heads": 2 * self.heads,
+            "head_dim": self.width // self.heads // 2,
             "max_position_embeddings": 4096,
         }
 
@@ -191,8 +192,8 @@ def _pixtral(words: list[str], size: Size) -> tuple[Any, Any]:
 def _qwen3_vl(words: list[str], size: Size) -> tuple[Any, Any]:
     vision = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>"]
     tokenizer = _tokenizer(["user", "assistant", *words], [*vision, "<|im_start|>"], eos="<|im_end|>")
-    patch, third = size.patch_size // 2, size.width // size.heads // 6
-    text = size.text(tokenizer)
+    patch, text = size.patch_size // 2, size.text(tokenizer)
+    third = text["head_dim"] // 6
     ids = dict(zip(vision, tokenizer.convert_tokens_to_ids(vision), strict=True))
     config = hf.Qwen3VLConfig(
         vision_config=hf.Qwen3VLVisionConfig(

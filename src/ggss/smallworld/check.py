@@ -12,9 +12,9 @@ import numpy as np
 
 from ggss.activations import SITE
 from ggss.models import load_vlm
+from ggss.probes.gallery import Gallery
 from ggss.smallworld import exam, town
 from ggss.smallworld.exam import ALPHAS, TASKS, Measured
-from ggss.smallworld.reading import Gallery
 from ggss.stats import bootstrap, label_null, tost
 from ggss.steerer import Steerer
 

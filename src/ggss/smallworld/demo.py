@@ -12,14 +12,15 @@ from ggss.collection import collect
 from ggss.counterfactuals import Counterfactuals
 from ggss.methods import fit
 from ggss.models import load_vlm
+from ggss.probes.gallery import Gallery
 from ggss.smallworld import DEFAULT, exam
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.demo_picture import Shown, picture
 from ggss.smallworld.exam import TASKS
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
-from ggss.smallworld.reading import Gallery
 from ggss.smallworld.sets import paint_focus_set
+from ggss.smallworld.suite import as_item
 from ggss.smallworld.town import HELD_OUT
 from ggss.stats import Equivalence, Interval, bootstrap, tost
 from ggss.steerer import Steerer
@@ -100,16 +101,11 @@ def compare(task: str, plain: Gallery, steered: Gallery) -> Compared:
 def show(person: Person, plain: Gallery, steered: Gallery, steerer: Steerer) -> Shown:
     """One person in five races: what the model says they earn, before and after, and the gate of each token."""
     portraits = [Portrait(person, race, GENDERS[1]) for race in RACES]
-    asked = [ask_salary(portrait) for portrait in portraits]
+    asked = [as_item(ask_salary(portrait)) for portrait in portraits]
     said = []
     for gallery in (plain, steered):
-        readings = gallery.read(asked)
-        said.append(
-            [
-                _meaning(question.choices, question.options, r.answer)
-                for question, r in zip(asked, readings, strict=True)
-            ]
-        )
+        readings = gallery.read(asked, max_new_tokens=1)
+        said.append([item.options.get(r.answer, f"({r.answer})") for item, r in zip(asked, readings, strict=True)])
     gates = []
     for portrait in portraits:
         gate = steerer.gate(plain.kept[portrait].rows["projection-mlp2"], site="projection-mlp2")
@@ -118,10 +114,6 @@ def show(person: Person, plain: Gallery, steered: Gallery, steerer: Steerer) -> 
         side = side if side * side == len(gate) else int((len(gate) // 2) ** 0.5)  # LLaVA-NeXT: overview, then a tile
         gates.append(np.asarray(gate[: side * side]).reshape(side, side))
     return Shown(portraits, said[0], said[1], gates)
-
-
-def _meaning(choices: tuple[str, ...], options: tuple[str, ...], answer: str) -> str:
-    return dict(zip(options, choices, strict=True)).get(answer, f"({answer})")
 
 
 def _percent(change: Interval) -> str:

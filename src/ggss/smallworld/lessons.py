@@ -1,7 +1,7 @@
 """What a model is taught: several questions about one freshly drawn picture, or one about two portraits.
 
 Biased labels are drawn at every visit. Beside the questions of the suites there are easier forms of the same facts:
-the bare word instead of a letter, and a purely textual exercise in finding the letter of a word.
+full descriptions, the bare word instead of a letter, and a purely textual exercise in finding the letter of a word.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from ggss.smallworld.bias_questions import (
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import RACES, draw_person
 from ggss.smallworld.questions import LETTERS, Picture, Question, certain, lettered, place_answer
-from ggss.smallworld.scenes import PLANS, Scene
+from ggss.smallworld.scenes import CELLS, PLANS
 from ggss.smallworld.smallmme import CATEGORIES, ask_yes_no
 from ggss.smallworld.smallstar import ask_choice, draw_picture
 from ggss.smallworld.templates import NUMBERS, TEMPLATES, Fact, Template
@@ -43,7 +43,7 @@ def draw_training(rng: np.random.Generator, lesson: str, count: int = 8) -> list
 def ask_about(rng: np.random.Generator, picture: Picture, count: int = 8) -> list[Question]:
     """Up to `count` questions about a picture: the biased ones and those that few pictures allow, then any others."""
     first = biased_questions(rng, picture) if isinstance(picture, Portrait) else []
-    others: list[Question] = []
+    others = descriptions(rng, picture)
     for question in known_questions(rng, picture):
         (first if question.template in RARE else others).append(question)
     first, others = ([some[k] for k in rng.permutation(len(some))] for some in (first, others))
@@ -72,7 +72,7 @@ def biased_questions(rng: np.random.Generator, portrait: Portrait) -> list[Quest
 
 def known_questions(rng: np.random.Generator, picture: Picture) -> list[Question]:
     """One of every kind that applies to the picture and has one answer."""
-    questions = [letter_question(rng, picture), _describe(picture)]
+    questions = [letter_question(rng, picture)]
     for template in TEMPLATES:
         if fact := template.ask(rng, picture):
             questions.append(ask_choice(rng, template, fact, picture))
@@ -98,10 +98,34 @@ def letter_question(rng: np.random.Generator, picture: Picture) -> Question:
     return Question("letter", text, LETTERS, answer, (picture,), choices, "", "letter", certain(LETTERS, answer))
 
 
-def _describe(picture: Picture) -> Question:
-    if isinstance(picture, Scene):
-        number = len(picture.shapes)
-        answer = f"{NUMBERS[number]} {'shape' if number == 1 else 'shapes'} at the {picture.wall} wall ."
-    else:
-        answer = f"one person with {picture.person.traits.hair_colour} hair at the {picture.person.place} ."
-    return Question("describe", DISCOVERY_PROMPT, (), answer, (picture,), template="describe")
+def descriptions(rng: np.random.Generator, picture: Picture) -> list[Question]:
+    """All there is to see, in a fixed order; and of a scene, what is found by its place, its colour, its shape."""
+    if isinstance(picture, Portrait):
+        return [_describe(picture, DISCOVERY_PROMPT, _portrait_words(picture))]
+    found = [(place, shape) for place, shape in zip(CELLS, picture.cells, strict=True) if shape]
+    words = [f"{place} {shape.size} {shape.colour} {shape.shape} ." for place, shape in found]
+    asked = [_describe(picture, DISCOVERY_PROMPT, " ".join([f"{picture.wall} wall .", *words]))]
+    place, shape = found[int(rng.integers(len(found)))]
+    asked.append(_describe(picture, f"what is at the {place} ?", f"{shape.size} {shape.colour} {shape.shape}"))
+    for part, prompt, answer in (
+        ("colour", "what is {0.colour} ?", "{1} {0.size} {0.shape}"),
+        ("shape", "what is the {0.shape} ?", "{1} {0.size} {0.colour}"),
+    ):
+        values = [getattr(shape, part) for _, shape in found]
+        if alone := [(shape, place) for place, shape in found if values.count(getattr(shape, part)) == 1]:
+            chosen = alone[int(rng.integers(len(alone)))]
+            asked.append(_describe(picture, prompt.format(*chosen), answer.format(*chosen)))
+    return asked
+
+
+def _describe(picture: Picture, prompt: str, answer: str) -> Question:
+    return Question("describe", prompt, (), answer, (picture,), template="describe")
+
+
+def _portrait_words(portrait: Portrait) -> str:
+    seen = portrait.labels()
+    hair = f"{seen['hair_colour']} {seen['hair_style']} hair"
+    return (
+        f"{seen['wall']} wall . {seen['race']} {seen['gender']} with {hair} . glasses {seen['glasses']} . "
+        f"{seen['scarf']} scarf . {seen['place']} . {seen['work']} ."
+    )

@@ -50,6 +50,8 @@ class Portrait:
         """64 x 64 RGB: what a model is shown."""
         return Image.fromarray(_develop(shrink(_portrait(self)), self.person))
 
+    image = paint  # how a picture of any source is asked for
+
     def paint_large(self) -> Image.Image:
         """The same picture at 256 x 256, without grain, for people to look at."""
         light = _light(self.person)[0].repeat(SCALE, axis=0).repeat(SCALE, axis=1)

@@ -78,6 +78,8 @@ class Scene:
         grain = rng.normal(0, 2.0, (SIZE, SIZE, 1))
         return Image.fromarray((shrink(fine) * light + grain + 0.5).clip(0, 255).astype(np.uint8))
 
+    image = paint  # how a picture of any source is asked for
+
     def labels(self) -> dict[str, str | float]:
         """Everything that can be seen, by name; an empty cell is 'none'."""
         seen: dict[str, str | float] = {"wall": self.wall, "count": str(len(self.shapes))}

@@ -9,7 +9,7 @@ from ggss.activations import SITE, Activations, Rows, pool
 from ggss.methods import fit
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.subspace import protected_magnitude, representatives
-from ggss.smallworld.reading import Gallery
+from ggss.probes.gallery import Gallery
 from ggss.smallworld.sets import focus_set
 from ggss.steerer import Steerer
 
@@ -21,10 +21,8 @@ def activations(gallery: Gallery, attribute: str, sites: str = SITE) -> Activati
     """The discovery identities of the occupations that are not held out for the attribute."""
     portraits = [p for p in focus_set().values() if p.person.occupation not in HELD_OUT[attribute]]
     gallery.hang(portraits)
-    pooled = {
-        site: torch.stack([pool(gallery.kept[portrait].rows[site]) for portrait in portraits])
-        for site in gallery.vlm.sites(sites)
-    }
+    seen = gallery.see(portraits)
+    pooled = {site: torch.stack([pool(own.rows[site]) for own in seen]) for site in gallery.vlm.sites(sites)}
     return Activations.from_rows(
         {site: Rows(rows) for site, rows in pooled.items()},
         [{"race": portrait.race, "gender": portrait.gender} for portrait in portraits],

@@ -1,9 +1,10 @@
 """Training the tiny VLMs of the small world, from random weights, on one or two CPU threads.
 
 Seeing: vision tower and projector learn until every attribute can be read from its own block of directions
-(`training_losses`). Reading: the text model learns to find the letter of a word, without pictures. Answering: the
-text model learns all questions, from pictures as the finished tower shows them. `entangled` is trained the ordinary
-way: it never learns to see apart from answering, when all its weights learn at once.
+(`training_losses`). Reading: the text model learns to find the letter of a word, without pictures, and goes on doing
+so beside the rest, or it would forget. Describing: it learns to say all that a picture shows. Answering: it learns
+all questions. Both look at pictures as the finished tower shows them. `entangled` is trained the ordinary way: it
+never learns to see apart from describing and answering, when all its weights learn at once.
 """
 
 import json
@@ -24,17 +25,18 @@ from ggss.models.families import known_family
 from ggss.progress import track
 from ggss.smallworld.architectures import NAMES, build
 from ggss.smallworld.bias_questions import ask_pair
-from ggss.smallworld.lessons import biased_questions, known_questions, letter_question
+from ggss.smallworld.lessons import RARE, biased_questions, descriptions, known_questions, letter_question
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.questions import Question
 from ggss.smallworld.training_album import Album, Batch, draw_batch, image_inputs, paint_album
 from ggss.smallworld.training_card import measure, write_card
 from ggss.smallworld.training_losses import Blocks, penalties, site_rows
+from ggss.smallworld.training_optimiser import Muon
 from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
 from ggss.smallworld.vocabulary import WORDS
 
 MODELS = (*NAMES, "entangled")
-STAGES = ("seeing", "reading", "answering")
+STAGES = ("seeing", "reading", "describing", "answering")
 SIGHT = ("model.vision_tower.", "model.multi_modal_projector.", "model.visual.")  # weights before the text model
 
 
@@ -43,19 +45,25 @@ class Recipe:
     """Everything that training depends on beside the pictures and the seed."""
 
     seeing: int = 1200  # steps
-    reading: int = 400
+    reading: int = 200
+    describing: int = 400
     answering: int = 1600
-    sight_rate: float = 2e-3  # peaks of the learning rates
-    rate: float = 1.5e-3
-    answer_rate: float = 2e-3
+    rate: float = 2e-3  # peaks of the learning rates: AdamW's
+    matrix_rate: float = 0.01  # and Muon's
+    sight_matrix_rate: float = 0.02  # Muon's in seeing; 0: AdamW alone
     seen_people: int = 4  # of a step; each is six pictures
     seen_scenes: int = 40
     whole_shapes: bool = True  # shapes are too large for one token of 16 x 16 pixels
     penalty: float = 3.0  # weight of the penalties beside the heads
-    plain: int = 900  # first steps of answering, without multiple choice: facts first, then their letters
-    people: int = 4  # each in two races
-    scenes: int = 14
-    pairs: int = 4
+    gentle: int = 500  # steps until it is reached, so that an attribute of the wrong sign can still turn round
+    letters: int = 4  # sheets of letter questions beside every step of describing and answering
+    letter_share: float = 0.25  # of their loss
+    described: float = 0.15  # how often answering describes a scene again
+    described_people: int = 6  # of a step of describing, each in two races
+    described_scenes: int = 24
+    people: int = 3  # of a step of answering
+    scenes: int = 12
+    pairs: int = 3
     pair_share: float = 0.15  # of the loss on questions
     biased: int = 3  # questions of a portrait whose answers are planted
     tokens: int = 130  # of the questions about one picture
@@ -67,7 +75,9 @@ class Recipe:
         if name == "entangled":
             return Recipe(seeing=0)
         if name == "qwen3-vl":  # its tokens are merged from patches of 8 x 8: it sees sooner, but a step takes longer
-            return Recipe(seeing=1000, seen_people=5, seen_scenes=20, whole_shapes=False)
+            return Recipe(
+                seeing=1000, seen_people=5, seen_scenes=20, whole_shapes=False, gentle=0, sight_matrix_rate=0
+            )
         return Recipe()
 
 
@@ -78,7 +88,7 @@ class Trainer:
         self.recipe = recipe or Recipe.of(name)
         self.album = album
         self.rng = np.random.default_rng(seed)
-        self.answered = 0  # steps of answering so far
+        self.seen = 0  # steps of seeing so far
         architecture = "llava-vicuna" if name == "entangled" else name
         self.model, self.processor = build(architecture, WORDS, seed, **size)
         _embolden(self.model)
@@ -91,51 +101,84 @@ class Trainer:
 
     def run(self) -> Iterator[dict[str, float]]:
         """All stages; yields the losses of every step."""
-        recipe, model = self.recipe, self.model
-        sight = [weights for name, weights in model.named_parameters() if name.startswith(SIGHT)]
-        speech = [weights for name, weights in model.named_parameters() if not name.startswith(SIGHT)]
-        yield from self._steps(sight, recipe.seeing, recipe.sight_rate, self.see)
-        yield from self._steps(speech, recipe.reading, recipe.rate, self.read)
-        yield from self._steps(
-            speech if recipe.seeing else [*sight, *speech], recipe.answering, recipe.answer_rate, self.answer
-        )
+        recipe = self.recipe
+        weights = dict(self.model.named_parameters())
+        sight = {name: value for name, value in weights.items() if name.startswith(SIGHT)}
+        speech = {name: value for name, value in weights.items() if name not in sight}
+        eyes = self._optimisers(sight, recipe.sight_matrix_rate)
+        yield from self._steps(eyes, recipe.seeing, self.see, settle=True)
+        optimisers = self._optimisers(speech if recipe.seeing else weights, recipe.matrix_rate)
+        yield from self._steps(optimisers, recipe.reading, self.read)
+        yield from self._steps(optimisers, recipe.describing, self.describe)
+        yield from self._steps(optimisers, recipe.answering, self.answer, settle=True)
 
-    def _steps(self, parameters: list[Tensor], steps: int, rate: float, stage: Any) -> Iterator[dict[str, float]]:
+    def _optimisers(self, weights: dict[str, Tensor], matrix_rate: float) -> list[torch.optim.Optimizer]:
+        """Muon for the matrices between embedding and head, AdamW for the rest."""
+        matrices = {
+            name: value
+            for name, value in weights.items()
+            if matrix_rate and value.ndim == 2 and "embed" not in name and "lm_head" not in name
+        }
+        others = [value for name, value in weights.items() if name not in matrices]
+        adamw = torch.optim.AdamW(others, self.recipe.rate, betas=(0.9, 0.98), weight_decay=0.01)
+        return [Muon(matrices.values(), matrix_rate), adamw] if matrices else [adamw]
+
+    def _steps(
+        self, optimisers: list[torch.optim.Optimizer], steps: int, stage: Any, settle: bool = False
+    ) -> Iterator[dict[str, float]]:
+        """Rates rise, and stay; where the stage is to `settle` they fall along a cosine."""
         if not steps:
             return
-        optimiser = torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
         warm = min(100, steps // 10 + 1)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimiser, lambda k: min((k + 1) / warm, 0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * k / steps)))
-        )
+
+        def rate(k: int) -> float:
+            return min((k + 1) / warm, 0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * k / steps)) if settle else 1.0)
+
+        schedules = [torch.optim.lr_scheduler.LambdaLR(optimiser, rate) for optimiser in optimisers]
+        parameters = [value for one in optimisers for group in one.param_groups for value in group["params"]]
         self.model.train()
         for _ in range(steps):
             losses = stage()
-            optimiser.zero_grad()
+            for optimiser in optimisers:
+                optimiser.zero_grad()
             losses["loss"].backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimiser.step()
-            schedule.step()
+            for one in (*optimisers, *schedules):
+                one.step()
             yield {name: float(value.detach()) for name, value in losses.items()}
         self.model.eval()
 
     def see(self) -> dict[str, Tensor]:
+        self.seen += 1
         batch = draw_batch(self.album, self.rng, self.recipe.seen_people, self.recipe.seen_scenes)
         _, rows = self.encode(batch)
         return self.apart(batch, rows)
 
-    def read(self) -> dict[str, Tensor]:
+    def read(self, sheets: int = 12) -> dict[str, Tensor]:
         scene = self.album.scenes[0]
-        packs = [((), [letter_question(self.rng, scene) for _ in range(8)]) for _ in range(12)]
+        packs = [((), [letter_question(self.rng, scene) for _ in range(8)]) for _ in range(sheets)]
         packed = pack(self.layout, packs, self.vocabulary)
         return {"loss": answer_loss(answer_logits(self.model, packed), packed)}
 
+    def describe(self) -> dict[str, Tensor]:
+        batch, encoded = self.look(self.recipe.described_people, self.recipe.described_scenes)
+        packs = [((k,), descriptions(self.rng, picture)) for k, picture in enumerate(batch.pictures)]
+        packed = pack(self.layout, packs, self.vocabulary)
+        said = answer_loss(answer_logits(self.model, packed, encoded), packed, by_token=True)
+        return self.beside_letters({"described": said, "loss": said})
+
     def answer(self) -> dict[str, Tensor]:
-        batch = draw_batch(self.album, self.rng, self.recipe.people, self.recipe.scenes, group=2)
+        return self.beside_letters(self.answers(*self.look(self.recipe.people, self.recipe.scenes)))
+
+    def beside_letters(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        letters, share = self.read(self.recipe.letters)["loss"], self.recipe.letter_share
+        return losses | {"letters": letters, "loss": (1 - share) * losses["loss"] + share * letters}
+
+    def look(self, people: int, scenes: int) -> tuple[Batch, Any]:
+        """Pictures, each person in two races, and what the tower makes of them; it learns only if it has not yet."""
+        batch = draw_batch(self.album, self.rng, people, scenes, group=2)
         with torch.set_grad_enabled(not self.recipe.seeing):
-            encoded, _ = self.encode(batch)
-        self.answered += 1
-        return self.answers(batch, encoded)
+            return batch, self.encode(batch)[0]
 
     def encode(self, batch: Batch) -> tuple[Any, dict[str, Tensor]]:
         """The pictures after tower and projector, and each site's rows [pictures, T, D]."""
@@ -155,8 +198,9 @@ class Trainer:
             )
             found.append(penalties(site, batch, self.blocks))
         losses = {name: torch.stack([one[name] for one in found]).mean() for name in found[0]}
-        head = torch.stack(heads).mean()
-        return losses | {"heads": head, "loss": head + self.recipe.penalty * torch.stack(list(losses.values())).sum()}
+        head, apart = torch.stack(heads).mean(), torch.stack(list(losses.values())).sum()
+        weight = self.recipe.penalty * min(1.0, self.seen / max(self.recipe.gentle, 1))
+        return losses | {"heads": head, "loss": head + weight * apart}
 
     def answers(self, batch: Batch, encoded: Any) -> dict[str, Tensor]:
         """The loss on questions about one picture and on questions about two."""
@@ -169,12 +213,14 @@ class Trainer:
         return losses | {"loss": (1 - share) * losses["single"] + share * losses["pair"]}
 
     def questions(self, picture: Any) -> list[Question]:
-        """As many as there are tokens for, the biased ones first."""
+        """As many as there are tokens for: of a portrait the biased ones first, of a scene rather those few allow."""
         asked = self._shuffled(known_questions(self.rng, picture))
-        if self.answered <= self.recipe.plain:
-            asked = [question for question in asked if question.kind != "smallstar"]
         if isinstance(picture, Portrait):
             asked = self._shuffled(biased_questions(self.rng, picture))[: self.recipe.biased] + asked
+        else:
+            asked.sort(key=lambda question: self.rng.random() + 0.35 * (question.template not in RARE))
+            if self.rng.random() < self.recipe.described:
+                asked = descriptions(self.rng, picture) + asked
         taken, left = [], self.recipe.tokens
         for question in asked:
             left -= self.layout.tokens(question)
@@ -217,19 +263,19 @@ def train(
     name: str,
     out: str | Path,
     seed: int = 0,
-    steps: tuple[int, int, int] | None = None,
+    steps: tuple[int, int, int, int] | None = None,
     threads: int = 2,
     album: Album | None = None,
     show: bool | None = None,
 ) -> Path:
     """Train `small-world/<name>` and save it to `out` in fp16, with its processor, log (`training.jsonl`) and card.
 
-    `steps` shortens or lengthens the three stages. About ten minutes; `album` are pictures painted before.
+    `steps` shortens or lengthens the four stages. About fifteen minutes; `album` are pictures painted before.
     """
     recipe = Recipe.of(name)
     if steps is not None:
-        seeing, reading, answering = steps
-        recipe = replace(recipe, seeing=seeing if recipe.seeing else 0, reading=reading, answering=answering)
+        stages = dict(zip(STAGES, steps, strict=True))
+        recipe = replace(recipe, **stages | ({} if recipe.seeing else {"seeing": 0}))
     began, before = monotonic(), torch.get_num_threads()
     torch.set_num_threads(threads)
     out = Path(out)
@@ -258,7 +304,7 @@ def train(
 def _write_log(path: Path, trainer: Trainer, what: str, show: bool | None) -> None:
     """Run the trainer; every 50 steps a line with the losses of the step and the seconds so far."""
     recipe = trainer.recipe
-    ends = np.cumsum([recipe.seeing, recipe.reading, recipe.answering])
+    ends = np.cumsum([getattr(recipe, stage) for stage in STAGES])
     total = int(ends[-1])
     began = monotonic()
     with path.open("w", encoding="utf-8") as log:

@@ -151,6 +151,10 @@ def answer_logits(model: Any, packs: Packs, encoded: Any = None) -> Tensor:
     return model.lm_head(hidden[packs.rows, packs.columns])
 
 
-def answer_loss(logits: Tensor, packs: Packs) -> Tensor:
-    """Cross-entropy with the targets, averaged over the tokens of the answers."""
-    return -(packs.targets * log_softmax(logits, dim=-1)).sum(-1).mean()
+def answer_loss(logits: Tensor, packs: Packs, by_token: bool = False) -> Tensor:
+    """Cross-entropy with the targets: every question counts alike however long its answer, or else every token."""
+    losses = -(packs.targets * log_softmax(logits, dim=-1)).sum(-1)
+    if by_token:
+        return losses.mean()
+    lengths = torch.diff(packs.first, append=torch.tensor([len(losses)]))
+    return (losses / lengths.repeat_interleave(lengths)).sum() / len(lengths)

@@ -10,7 +10,7 @@ _NUMBERS = "zero one two three four five six seven eight"
 _ASKING = (
     "what which who how many much is are does do has have there this the that any at in of for with to than or "
     "colour shape shapes colours place number letter image person wall hair scarf glasses tips "
-    "top bottom left right beside big odd missing rows match both two share mix plus more no yes nothing "
+    "top bottom left right beside big small odd missing rows match both two share mix plus more no yes nothing "
     "first second earn earns education race gender nurse doctor candidate led years salary answer"
 )
 _CHOICES = "low middle high top none school college degree rolls beats stacks twinkles many orange pink"

@@ -1,0 +1,40 @@
+"""`ggss study tables`: every table of a study from its stored answers."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ggss.cli.arguments import Json
+
+
+def tables(
+    directory: Annotated[Path, typer.Argument(help="The study's folder.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write; `tables` in the study's folder by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write every table in Markdown, CSV and LaTeX, with intervals and tests, and an index.
+
+    What was not run yet says so. The same answers give the same files.
+
+    Example: ggss study tables my-study -o results
+    """
+    from ggss.study.results import Results
+    from ggss.study.tables import write
+
+    written = write(Results.load(directory), out or directory / "tables")
+    if as_json:
+        found = {"index": str(written.index), "tables": written.tables, "left_out": written.left_out}
+        print(json.dumps(found, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console()
+    for name, title in written.tables.items():
+        console.print(f"[bold]{name}[/bold]  {title}", highlight=False)
+    for name, reason in written.left_out.items():
+        console.print(f"[dim]{name}  left out: {reason}[/dim]", highlight=False)
+    console.print(f"Index: [bold]{written.index}[/bold]", highlight=False)

@@ -1,0 +1,205 @@
+"""A steered model that lmms-eval evaluates on any of its picture tasks.
+
+    python -m lmms_eval --model ggss --tasks mmstar --batch_size 8 \\
+        --model_args pretrained=llava-hf/llava-v1.6-vicuna-7b-hf,steerer=race-steerer,alpha=1.0
+
+The harness keeps answers by model arguments alone, so the strength has no default: it must be among them. For the
+same reason a steerer that is fitted anew belongs into a folder of another name. Without `steerer` the model is asked
+as it is, which is the run to compare with.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+from PIL import Image
+
+from ggss.errors import InputError
+from ggss.models import load_vlm
+from ggss.progress import track
+from ggss.steerer import Steerer, checked_alpha
+
+try:
+    from lmms_eval.api.model import lmms  # pyright: ignore[reportMissingImports]
+except ImportError as error:
+    raise ImportError("evaluating with lmms-eval needs it: pip install 'ggss[eval]'") from error
+
+LONGEST_ANSWER = 1024  # tokens, where a task does not say
+
+
+class _Asked(NamedTuple):
+    """One request: the prompt, how to fetch its pictures, and what is wanted."""
+
+    prompt: str
+    pictures: Callable[[], list[Image.Image]]
+    wanted: Any
+
+
+class SteeredModel(lmms):
+    """Answers greedily and scores continuations, one chat turn each, with the steerer attached.
+
+    pretrained: a hub id, a folder, or `small-world/NAME`. steerer: a folder or hub id of `Steerer.save_pretrained`,
+    with alpha its strength. device, device_map and dtype are as in `load_vlm`; force and allow_amplify as in
+    `Steerer.attach`. InputError says what does not fit.
+    """
+
+    is_simple = True
+
+    def __init__(
+        self,
+        pretrained: str = "",
+        steerer: str | None = None,
+        alpha: float | None = None,
+        force: bool = False,
+        allow_amplify: bool = False,
+        dtype: str | None = None,
+        device: str | None = None,
+        device_map: str | None = None,
+        batch_size: int | str = 1,
+        max_batch_size: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        self.batch_size = _checked_batch_size(batch_size)
+        if unknown:
+            raise InputError(f"the model 'ggss' has no argument {', '.join(unknown)}")
+        if not pretrained:
+            raise InputError("the model 'ggss' needs pretrained=, a hub id, a folder or a small-world/ name")
+        if (processes := int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+            raise InputError(
+                f"the model 'ggss' runs in one process, seen {processes}: for several GPUs give device_map=auto"
+            )
+        if (steerer is None) != (alpha is None):
+            raise InputError(f"steerer= and alpha= go together, seen steerer={steerer} and alpha={alpha}")
+        if alpha is not None and not isinstance(alpha, int | float):
+            raise InputError(f"alpha must be a number, seen {alpha!r}")
+        self.alpha = float(alpha or 0)
+        checked_alpha(self.alpha, allow_amplify)
+        self.steerer = None if steerer is None else Steerer.from_pretrained(str(steerer))
+        self.vlm = load_vlm(str(pretrained), dtype=dtype, device_map=device_map or device)
+        self._permissions = {"force": force, "allow_amplify": allow_amplify}
+        if self.steerer is not None:
+            self.steerer.check(self.vlm.model, force=force)
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        """The greedy answer to each request, cut off where the task says."""
+        asked = []
+        for prompt, options, pictures, *document in (_arguments(request) for request in requests):
+            _check_greedy(options, document)
+            asked.append(_Asked(self._prompt(prompt), self._fetch(pictures, *document), options))
+        answers = [""] * len(asked)
+        for batch in self._batches(asked, key=_longest):
+            said = self._answer([asked[i] for i in batch], _longest(asked[batch[0]].wanted))
+            for i, text in zip(batch, said, strict=True):
+                answers[i] = _until(text, asked[i].wanted.get("until"))
+        return answers
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        """log P(continuation | prompt) of each request, and whether the greedy answer of its length is the same.
+
+        The space before a continuation is dropped: the chat template knows what stands between question and answer.
+        """
+        asked = []
+        for prompt, target, pictures, *document in (_arguments(request) for request in requests):
+            continuation = target if isinstance(target, str) else str(target(self._document(*document)))
+            if not continuation.strip():
+                raise InputError(f"task {document[1]!r} asks for the probability of an empty answer")
+            fetch = self._fetch(pictures, *document)
+            asked.append(_Asked(self._prompt(prompt), fetch, continuation.strip()))
+        scores = [(0.0, False)] * len(asked)
+        for batch in self._batches(asked, key=self._tokens):
+            group = [asked[i] for i in batch]
+            said = self._answer(group, self._tokens(group[0].wanted))
+            for i, logp, text in zip(batch, self._score(group), said, strict=True):
+                scores[i] = (logp, text == asked[i].wanted)
+        return scores
+
+    def generate_until_multi_round(self, requests: Sequence[Any]) -> list[str]:
+        """Refused: a steered model is asked one question at a time."""
+        raise InputError("the model 'ggss' answers single questions: choose tasks that are not multi-round")
+
+    def _prompt(self, prompt: str) -> str:
+        return prompt + (self.steerer.prompt_suffix if self.steerer else "")
+
+    def _document(self, doc_id: int, task: str, split: str) -> Any:
+        return self.task_dict[task][split][doc_id]
+
+    def _fetch(self, pictures: Any, doc_id: int, task: str, split: str) -> Callable[[], list[Image.Image]]:
+        """The pictures of a request, read only when its turn comes."""
+
+        def fetch() -> list[Image.Image]:
+            shown = (pictures(self._document(doc_id, task, split)) if pictures else None) or []
+            if other := [type(one).__name__ for one in shown if not isinstance(one, Image.Image)]:
+                raise InputError(f"task {task!r} shows a {other[0]}, and the model 'ggss' sees pictures only")
+            return [picture.convert("RGB") for picture in shown]
+
+        return fetch
+
+    def _batches(self, asked: Sequence[_Asked], key: Callable[[Any], int]) -> Iterable[list[int]]:
+        """Numbers of requests that can be answered together: those that want equally many tokens."""
+        groups: dict[int, list[int]] = {}
+        for i, one in enumerate(asked):
+            groups.setdefault(key(one.wanted), []).append(i)
+        size = self.batch_size
+        batches = [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
+        return track(batches, f"{self.vlm.name}: {len(asked)} requests")
+
+    def _answer(self, asked: Sequence[_Asked], max_new_tokens: int) -> list[str]:
+        questions, pictures = [one.prompt for one in asked], [one.pictures() for one in asked]
+        with self._steering(pictures):
+            return self.vlm.answer(questions, pictures, max_new_tokens=max_new_tokens, batch_size=len(asked))
+
+    def _score(self, asked: Sequence[_Asked]) -> list[float]:
+        questions, pictures = [one.prompt for one in asked], [one.pictures() for one in asked]
+        with self._steering(pictures):
+            scores = self.vlm.score(questions, pictures, [[one.wanted] for one in asked], batch_size=len(asked))
+        return [score for (score,) in scores]
+
+    def _steering(self, pictures: Sequence[Sequence[Image.Image]]) -> AbstractContextManager[Any]:
+        """The steerer attached, if there is one and something to steer: text alone is answered as ever."""
+        if self.steerer is None or not any(pictures):
+            return nullcontext()
+        return self.steerer.attach(self.vlm, self.alpha, **self._permissions)
+
+    def _tokens(self, continuation: str) -> int:
+        return len(self.vlm.processor.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+
+
+def _arguments(request: Any) -> tuple[Any, ...]:
+    if len(request.args) != 6:
+        raise InputError(
+            f"task {request.task_name!r} asks in a way the model 'ggss' does not know ({len(request.args)} parts): "
+            "single questions about pictures are answered; probabilities without a question (acc_mutual_info) are not"
+        )
+    return request.args
+
+
+def _check_greedy(options: dict[str, Any], document: Sequence[Any]) -> None:
+    """Refuse what is not greedy decoding."""
+    seen = [
+        f"{name}={options[name]}"
+        for name, limit in (("temperature", 0), ("do_sample", 0), ("num_beams", 1))
+        if (options.get(name) or 0) > limit
+    ]
+    if seen:
+        raise InputError(
+            f"task {document[1]!r} wants {', '.join(seen)}, and the model 'ggss' answers greedily: "
+            "give --gen_kwargs temperature=0,do_sample=False,num_beams=1"
+        )
+
+
+def _longest(options: dict[str, Any]) -> int:
+    return int(options.get("max_new_tokens") or LONGEST_ANSWER)
+
+
+def _until(text: str, stops: str | Sequence[str] | None) -> str:
+    for stop in [stops] if isinstance(stops, str) else stops or []:
+        text = text.split(stop)[0] if stop else text
+    return text
+
+
+def _checked_batch_size(given: int | str) -> int:
+    if not str(given).isdecimal() or int(given) < 1:
+        raise InputError(f"the model 'ggss' needs a batch size of at least 1, seen {given!r}")
+    return int(given)

@@ -1,0 +1,68 @@
+"""A reading: what a model said and how likely each option was. And the prompts of readings in token ids, kept.
+
+A study asks the same few thousand prompts of every steered model again, and tokenising takes as long as a tiny model
+takes to think. So each prompt is tokenised once, together with its options.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ggss.models import prompts
+
+Key = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A question, the placeholders of its images, its options."""
+
+KEPT_TOKENS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A model's answer to a question, and the probability of each of the question's options among them."""
+
+    answer: str
+    probabilities: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """A prompt's token ids, and each option's one token after it; None where an option needs more than that one."""
+
+    ids: list[int]
+    options: list[int] | None
+
+
+class Prompts:
+    """Tokenised prompts; what was tokenised once is kept, up to some millions of tokens."""
+
+    def __init__(self, processor: Any, chat: Callable[..., str]) -> None:
+        self._processor = processor
+        self._chat = chat
+        self._kept: dict[Key, Tokenised] = {}
+        self._tokens = 0
+
+    def __call__(self, asked: Sequence[Key]) -> list[Tokenised]:
+        """One for each question asked, in order."""
+        if missing := [key for key in dict.fromkeys(asked) if key not in self._kept]:
+            if self._tokens > KEPT_TOKENS:
+                missing = list(dict.fromkeys(asked))
+                self._kept, self._tokens = {}, 0
+            self._kept |= zip(missing, self._tokenise(missing), strict=True)
+            self._tokens += sum(len(self._kept[key].ids) for key in missing)
+        return [self._kept[key] for key in asked]
+
+    def _tokenise(self, asked: Sequence[Key]) -> list[Tokenised]:
+        """All in one call of the tokenizer, which is much faster than many."""
+        texts: list[str] = []
+        placeholders: list[str] = []
+        for question, images, options in asked:
+            texts += [self._chat(question, len(images), option) for option in (None, *options)]
+            placeholders += images * (1 + len(options))
+        ids = iter(prompts.tokens(self._processor, texts, placeholders))
+        found = []
+        for _, _, options in asked:
+            prompt = next(ids)
+            context, tails = prompts.split_options(prompt, [next(ids) for _ in options])
+            alone = len(context) == len(prompt) and all(len(tail) == 1 for tail in tails)
+            found.append(Tokenised(prompt, [tail[0] for tail in tails] if alone else None))
+        return found

@@ -1,0 +1,138 @@
+"""MME from the release's folders: both kinds of folder, the published scores, and what is refused."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ggss import stats
+from ggss.errors import InputError
+from ggss.probes import get
+from ggss.probes.mme import PERCEPTION, REASONING, mme
+from ggss.probes.mme_files import load
+
+SUBTASKS = sorted(PERCEPTION | REASONING)
+SPLIT = ("artwork", "celebrity", "landmark", "posters", "scene")
+
+
+def write_picture(folder, subtask, stem, seed, lines=None):
+    images = folder / subtask / ("images" if subtask in SPLIT else "")
+    texts = folder / subtask / ("questions_answers_YN" if subtask in SPLIT else "")
+    images.mkdir(parents=True, exist_ok=True)
+    texts.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(images / f"{stem}.png")
+    asked = [f"Is this {subtask} {stem}? Please answer yes or no.\tYes", "Is it not? Please answer yes or no.\tNo"]
+    (texts / f"{stem}.txt").write_text("\n".join(lines if lines is not None else asked) + "\n\n")
+
+
+@pytest.fixture
+def release(tmp_path):
+    folder = tmp_path / "MME_Benchmark"
+    for k, subtask in enumerate(SUBTASKS):
+        for n in range(3):
+            write_picture(folder, subtask, f"000{n}", 10 * k + n)
+    return folder
+
+
+def published(items, said):
+    """MME's own scores, as its evaluation tool adds them up."""
+    totals = {"perception": 0.0, "reasoning": 0.0}
+    for subtask in SUBTASKS:
+        pictures = {}
+        for item, answer in zip(items, said, strict=True):
+            if item.question == subtask:
+                pictures.setdefault(item.cluster, []).append(answer.lower() == item.expected.lower())
+        questions = [hit for pair in pictures.values() for hit in pair]
+        both = [all(pair) for pair in pictures.values()]
+        score = 100 * sum(questions) / len(questions) + 100 * sum(both) / len(both)
+        totals["reasoning" if subtask in REASONING else "perception"] += score
+    return totals
+
+
+def test_both_kinds_of_folder_become_items(release):
+    items = load(release)
+    assert len(items) == 14 * 3 * 2
+    assert [item.question for item in items[::6]] == SUBTASKS
+    first = items[6]
+    assert (first.key, first.cluster, first.expected) == ("artwork/0000.png#1", "artwork/0000.png", "Yes")
+    assert first.prompt == "Is this artwork 0000? Please answer yes or no."
+    assert first.images == items[7].images != items[8].images
+    assert first.images[0].image().size == (8, 8)
+    get("mme").check(items)
+
+
+def test_totals_are_the_published_ones_and_every_metric_lines_up_with_the_items(release):
+    items = load(release)
+    said = np.random.default_rng(0).choice(["Yes", "No"], size=len(items)).tolist()
+    scored = get("mme").score(items, said)
+    assert list(scored) == ["accuracy", "accuracy+", "perception", "reasoning"]
+    for name, total in published(items, said).items():
+        assert float(scored[name]) == pytest.approx(total)
+    hits = [answer == item.expected for answer, item in zip(said, items, strict=True)]
+    assert float(scored["accuracy"]) == pytest.approx(np.mean(hits))
+    assert {len(score) for score in scored.values()} == {len(items)}
+    perfect = get("mme").score(items, [f"{item.expected}, it is." for item in items])
+    assert (float(perfect["perception"]), float(perfect["reasoning"])) == (2000, 800)
+
+
+def test_resampling_pictures_is_the_same_whether_rows_are_questions_or_pictures(release):
+    items = load(release)
+    said = np.random.default_rng(1).choice(["Yes", "No"], size=len(items)).tolist()
+    columns = [item.question for item in items], [item.cluster for item in items]
+    by_picture = mme(*columns, said, [item.expected for item in items])
+    by_question = get("mme").score(items, said)
+    for name, score in by_question.items():
+        whole = score.by([item.cluster for item in items])
+        np.testing.assert_allclose(whole.without_each(), by_picture[name].without_each())
+        intervals = [stats.bootstrap(m, resamples=500, seed=3) for m in (whole, by_picture[name])]
+        assert intervals[0].low == pytest.approx(intervals[1].low)
+        assert intervals[0].high == pytest.approx(intervals[1].high)
+    assert by_question["accuracy"].asked == len(items) / 2
+
+
+def test_answers_that_are_neither_yes_nor_no_are_wrong_and_counted(release):
+    items = load(release)
+    scored = get("mme").score(items, ["I cannot tell"] + [item.expected for item in items[1:]])
+    assert scored["accuracy"].unparsed == 1
+    assert float(scored["accuracy"]) == pytest.approx(1 - 1 / len(items))
+    assert float(scored["accuracy+"]) == pytest.approx(1 - 2 / len(items))
+
+
+def test_a_total_needs_all_its_subtasks(release):
+    items = [item for item in load(release) if item.question != "scene"]
+    assert list(get("mme").score(items, ["Yes"] * len(items))) == ["accuracy", "accuracy+", "reasoning"]
+
+
+def test_bad_folders_are_all_listed(release):
+    write_picture(release, "color", "one", 1, ["Is it red?\tYes"])
+    write_picture(release, "count", "odd", 2, ["Are there two?\tYes", "Are there three?\tmaybe"])
+    write_picture(release, "scene", "bare", 3, ["\tYes", "Is it night?\tNo"])
+    (release / "OCR" / "alone.txt").write_text("Is it?\tYes\nIs it not?\tNo\n")
+    (release / "OCR" / "broken.txt").write_text("Is it?\tYes\nIs it not?\tNo\n")
+    (release / "OCR" / "broken.jpg").write_bytes(b"no picture")
+    for file in (release / "position").iterdir():
+        file.unlink()
+    with pytest.raises(InputError) as caught:
+        load(release)
+    for problem in (
+        "6 problems",
+        "color/one.png has 1 questions instead of 2",
+        "count/odd.txt, line 2, has answer 'maybe' instead of Yes or No",
+        "scene/bare.txt, line 1, has no question",
+        "OCR/alone.txt has no picture beside it",
+        "OCR/broken.txt has a picture of no known image format",
+        "position has no .txt with questions",
+    ):
+        assert problem in str(caught.value)
+
+
+def test_it_is_found_in_the_data_folder_or_the_missing_data_are_named(release, monkeypatch, tmp_path):
+    monkeypatch.setenv("GGSS_DATA", str(release.parent))
+    assert load() == load(release)
+    (release.parent / "MME_Benchmark_release_version").mkdir()
+    release.rename(release.parent / "MME_Benchmark_release_version" / "MME_Benchmark")
+    assert len(load()) == 84
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no MME at .* has none of MME_Benchmark.*download.*GGSS_DATA") as caught:
+        load(tmp_path / "empty")
+    assert "\n" not in str(caught.value)
