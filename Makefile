@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-oldest lint format bench validity readme beyond world clean
+.PHONY: help setup demo test test-oldest test-eval lint format bench validity readme beyond study study-kill world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,17 @@ test-oldest: .venv-oldest/.ready  ## the same tests on the oldest supported tran
 	.venv-oldest/bin/python -m pip install -q -c constraints-oldest.txt -e '.[dev]'
 	touch $@
 
+test-eval: .venv-eval/.ready  ## MMStar's and MME's parquet files, and the steered model inside lmms-eval
+	.venv-eval/bin/python -m pytest tests_eval
+
+# lmms-eval brings a torchvision that breaks `import transformers` where there is no GPU, and needs none of it here.
+.venv-eval/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-eval
+	.venv-eval/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-eval/bin/python -m pip install -q -c constraints.txt -e '.[eval]' pytest
+	.venv-eval/bin/python -m pip uninstall -q -y torchvision
+	touch $@
+
 lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -53,10 +64,16 @@ readme: $(READY)  ## run the demo and put its output and pictures into README an
 beyond: $(READY)  ## the methods beyond the paper on the small world; writes docs/beyond.md
 	$(BIN)/python tools/beyond.py
 
+study: $(READY)  ## the small-world study (about 40 minutes); stop it and go on as you like
+	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
+
+study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if nothing had happened
+	$(BIN)/python tools/kill_study.py
+
 world: $(READY)  ## train the five small-world models again (about an hour) and check them
 	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled; do \
 		$(BIN)/ggss world train $$name -o src/ggss/smallworld/checkpoints/$$name || exit 1; done
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest demo-out .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .venv-eval demo-out study-out .pytest_cache .ruff_cache

@@ -4,6 +4,7 @@ import importlib
 import platform
 import sys
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("steer", "methods", "discovery", "start", "stats")
+PARTS = ("steer", "methods", "bend", "discovery", "start", "stats", "study")
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 
@@ -46,6 +47,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def page(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(cells(row)) + " |" for row in rows]
+    notes = "".join(f"\n{fill(row['note'], 118)}\n" for row in rows if "note" in row)
     return f"""# Performance
 
 Written by `make bench`; do not edit. Every line is a ratio of two things measured in turn, in the same run, on one
@@ -57,7 +59,7 @@ transformers {transformers.__version__}.
 | what | measured | peer | ratio | goal | met |
 | --- | --- | --- | --- | --- | --- |
 {chr(10).join(lines)}
-"""
+{notes}"""
 
 
 if __name__ == "__main__":

@@ -1,0 +1,131 @@
+"""What a sweep over strengths costs when pictures are encoded once, against a live hook that sees them every time."""
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+
+from bench.timing import row
+from ggss.models import load_vlm
+from ggss.probes import suites
+from ggss.probes.gallery import Gallery
+from ggss.probes.probe import Item
+from ggss.smallworld import town
+from ggss.study.plan import Plan
+from ggss.study.runner import run as run_study
+from ggss.study.store import Store
+
+MODEL = "small-world/qwen3-vl"
+TASKS, SHARE = ("mcq", "2afc", "nurse-doctor"), 1 / 3
+ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5)
+BATCH = 64
+PLAN = Plan.of(
+    {
+        "name": "bench",
+        "suite": "small-world",
+        "discovery": "small-world",
+        "models": [MODEL],
+        "methods": ["none", "ggss"],
+        "alphas": ALPHAS,
+        "steering": {"race": {"discover_on": ["cook"], "tasks": ["mcq", "2afc"]}},
+        "limit": 200,
+    }
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Painted:
+    """A picture that is painted already: neither side waits for the painter."""
+
+    picture: Image.Image
+
+    def image(self) -> Image.Image:
+        return self.picture
+
+
+def run() -> list[dict[str, Any]]:
+    torch.set_num_threads(1)
+    vlm = load_vlm(MODEL)
+    steerer = town.discover(Gallery(vlm), "race")
+    items = _items()
+    reused = Gallery(vlm)
+
+    def with_reuse(alpha: float) -> list[str]:
+        return [reading.answer for reading in reused.steered(steerer, alpha).read(items, 1, show=False)]
+
+    def with_hook(alpha: float) -> list[str]:
+        # Each question brings its own picture, as questions do that are asked one after the other.
+        pictures = [[source.image().copy() for source in item.images] for item in items]
+        with steerer.attach(vlm, alpha):
+            return vlm.answer([item.prompt for item in items], pictures, max_new_tokens=1, batch_size=BATCH)
+
+    Gallery(vlm).read(items[:2], 1, show=False)
+    said, seconds = zip(*(_timed(with_reuse, alpha) for alpha in ALPHAS), strict=True)
+    live, live_seconds = zip(*(_timed(with_hook, alpha) for alpha in ALPHAS), strict=True)
+    same = sum(a == b for mine, theirs in zip(said, live, strict=True) for a, b in zip(mine, theirs, strict=True))
+    asked = len(items) * len(ALPHAS)
+    ratio, later = sum(live_seconds) / sum(seconds), sum(seconds[1:]) / (len(seconds) - 1)
+    writes, whole = _writes()
+    return [
+        row(
+            f"sweep of {len(ALPHAS)} alphas, {same} of {asked} answers identical",
+            f"{sum(seconds):.1f} s",
+            f"live hook, images re-encoded, {sum(live_seconds):.1f} s",
+            ratio,
+            "at least 5 times faster, all identical",
+            ratio >= 5 and same == asked,
+        ),
+        row("one more alpha", f"{later:.2f} s", f"the first, {seconds[0]:.2f} s", later / seconds[0], ""),
+        row(
+            "database writes of a study",
+            f"{writes:.2f} s",
+            f"the whole run, {whole:.1f} s",
+            writes / whole,
+            "at most 5 %",
+            writes <= 0.05 * whole,
+        ),
+    ]
+
+
+def _items() -> list[Item]:
+    """A third of each task's people, the same ones first: how often a picture is shown again is as in the whole."""
+    suite = suites.load("small-world", split="evaluation")
+    items = [item for task in TASKS for item in _third(suite.items(task))]
+    painted = {source: Painted(source.image()) for item in items for source in item.images}
+    return [replace(item, images=tuple(painted[source] for source in item.images)) for item in items]
+
+
+def _third(items: Sequence[Item]) -> list[Item]:
+    people: dict[str, list[str]] = {}
+    for person in dict.fromkeys(item.cluster for item in items):
+        people.setdefault(person.partition("/")[0], []).append(person)
+    kept = {person for own in people.values() for person in own[: max(1, round(SHARE * len(own)))]}
+    return [item for item in items if item.cluster in kept]
+
+
+def _timed(sweep: Callable[[float], list[str]], alpha: float) -> tuple[list[str], float]:
+    start = time.perf_counter()
+    return sweep(alpha), time.perf_counter() - start
+
+
+def _writes() -> tuple[float, float]:
+    """The seconds spent writing to the store, and those of the whole run."""
+    write, spent = Store.write, [0.0]
+
+    def timed(*args: Any) -> None:
+        start = time.perf_counter()
+        write(*args)
+        spent[0] += time.perf_counter() - start
+
+    Store.write = timed
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            start = time.perf_counter()
+            run_study(PLAN, folder, show=False)
+            return spent[0], time.perf_counter() - start
+    finally:
+        Store.write = write

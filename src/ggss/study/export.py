@@ -1,0 +1,52 @@
+"""A study's answers as a file: one row per answered item, in the plan's order. Equal answers make equal files."""
+
+import json
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from ggss.errors import InputError
+from ggss.files import write_whole
+from ggss.study import grid
+from ggss.study.reading import StoredRuns, opened
+
+FORMATS = (".jsonl", ".parquet")
+
+
+def export(folder: str | Path, file: str | Path) -> int:
+    """Write all answers under the study's plan, finished or not, to a .jsonl or .parquet file; returns how many."""
+    file = Path(file)
+    if file.suffix not in FORMATS:
+        raise InputError(f"cannot tell a format from {str(file)!r}: end it in {' or '.join(FORMATS)}")
+    _, runs = opened(folder)
+    found = list(rows(runs))
+    data = _parquet(found) if file.suffix == ".parquet" else (f"{json.dumps(row)}\n".encode() for row in found)
+    write_whole(file, data)
+    return len(found)
+
+
+def rows(runs: StoredRuns) -> Iterator[dict[str, Any]]:
+    """The answered items of every cell; `weights`, `steerer` and `suite` are the hashes they are stored under."""
+    for cell in grid.all_cells(runs.plan):
+        if (fit := runs.fit(cell)) is None:
+            continue
+        key = runs.key(cell, fit)
+        answers = runs.store.answers(key)
+        hashes = {"weights": key.weights, "steerer": key.steerer, "suite": key.suite}
+        for item in runs.questions.items(cell.task):
+            if item.key in answers:
+                answer, probabilities = answers[item.key]
+                said = {"item": item.key, "answer": answer, "probabilities": probabilities}
+                yield {**cell._asdict(), **hashes, **said}
+
+
+def _parquet(found: list[dict[str, Any]]) -> bytes:
+    try:
+        import pyarrow  # pyright: ignore[reportMissingImports]
+        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError("parquet needs pyarrow: pip install 'ggss[parquet]', or export to .jsonl") from error
+    buffer = BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), buffer)
+    return buffer.getvalue()

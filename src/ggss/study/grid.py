@@ -1,0 +1,132 @@
+"""What a plan amounts to: its cells, the order in which they are worked off, and the items of each task."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ggss.errors import InputError
+from ggss.study.plan import BASELINE, MethodPlan, Plan
+
+if TYPE_CHECKING:
+    from ggss.probes import Item
+
+
+class Cell(NamedTuple):
+    """One task asked of one model under one steering; attribute "" and alpha 0 where activations are left alone."""
+
+    model: str
+    method: str
+    attribute: str
+    alpha: float
+    task: str
+
+
+class Unit(NamedTuple):
+    """What one worker does in one go: a method on a model, for all attributes, alphas and tasks."""
+
+    model: str
+    method: str
+
+
+def units(plan: Plan) -> list[Unit]:
+    """Model by model, the baseline first: the others are compared with it."""
+    first = [method for method in plan.methods if method.label == BASELINE]
+    ordered = [*first, *(method for method in plan.methods if method.label != BASELINE)]
+    return [
+        Unit(model.name, method.label)
+        for model in plan.models
+        for method in ordered
+        if method.models is None or model.name in method.models
+    ]
+
+
+def attributes(plan: Plan, method: MethodPlan) -> tuple[str, ...]:
+    """The attributes for which a method is fitted; one empty name if it does not steer."""
+    return tuple(plan.steering) if method.steers else ("",)
+
+
+def cell(plan: Plan, model: str, label: str, task: str, alpha: float | None, attribute: str | None) -> Cell:
+    """The cell that is meant; the attribute is the task's own unless given."""
+    if not plan.method(label).steers:
+        return Cell(model, label, "", 0.0, task)
+    if alpha is None:
+        raise InputError(f"{label!r} was run at several strengths: say which alpha")
+    return Cell(model, label, attribute or own_attribute(plan, task), float(alpha), task)
+
+
+def own_attribute(plan: Plan, task: str) -> str:
+    """The attribute under whose steering a task is read unless another is asked for."""
+    from ggss import probes
+
+    own = probes.get(task).attribute
+    if own in plan.steering:
+        return own
+    for attribute, steering in plan.steering.items():
+        if task in steering.tasks:
+            return attribute
+    raise InputError(f"{task} was measured under {' and '.join(plan.steering)} steering: say which attribute")
+
+
+def sweep(plan: Plan, unit: Unit) -> Iterator[Cell]:
+    """The cells that need no choice of alpha, ordered so that a steering is finished before the next begins."""
+    method = plan.method(unit.method)
+    everywhere = _measured(plan, method, "all")
+    if not method.steers:
+        tasks = [*plan.bias_tasks, *everywhere, *_measured(plan, method, "best")]
+        yield from (Cell(*unit, "", 0.0, task) for task in _kept(method, tasks))
+        return
+    for attribute, steering in plan.steering.items():
+        for alpha in plan.alphas if method.alphas is None else method.alphas:
+            for task in _kept(method, [*steering.tasks, *everywhere]):
+                yield Cell(*unit, attribute, float(alpha), task)
+
+
+def at_best(plan: Plan, unit: Unit, alpha: float) -> Iterator[Cell]:
+    """The cells that are measured at the chosen alpha only."""
+    method = plan.method(unit.method)
+    if method.steers:
+        everywhere = _measured(plan, method, "all")
+        tasks = [task for task in _measured(plan, method, "best") if task not in everywhere]
+        for attribute in plan.steering:
+            yield from (Cell(*unit, attribute, float(alpha), task) for task in _kept(method, tasks))
+
+
+def all_cells(plan: Plan) -> Iterator[Cell]:
+    """Every cell the plan can have, whatever alpha is chosen: what there may be to read."""
+    for unit in units(plan):
+        method = plan.method(unit.method)
+        alphas = plan.alphas if method.alphas is None else method.alphas
+        chosen = (found for alpha in alphas for found in at_best(plan, unit, alpha))
+        yield from dict.fromkeys([*sweep(plan, unit), *chosen])
+
+
+def _measured(plan: Plan, method: MethodPlan, at: str) -> list[str]:
+    return [
+        task
+        for measure in plan.measures
+        if measure.at == at and (measure.methods is None or method.label in measure.methods)
+        for task in measure.tasks
+    ]
+
+
+def _kept(method: MethodPlan, tasks: Sequence[str]) -> list[str]:
+    return [task for task in dict.fromkeys(tasks) if method.tasks is None or task in method.tasks]
+
+
+def chosen(items: Sequence["Item"], limit: int | None) -> tuple["Item", ...]:
+    """About `limit` of the items: whole clusters from all over the list, so that groups stay balanced."""
+    if limit is None or limit >= len(items):
+        return tuple(items)
+    sizes: dict[str, int] = {}
+    for item in items:
+        sizes[item.cluster] = sizes.get(item.cluster, 0) + 1
+    names = list(sizes)
+    count = min(len(names), max(2, round(limit * len(names) / len(items))))
+    kept = {names[i * len(names) // count] for i in range(count)}
+    return tuple(item for item in items if item.cluster in kept)
+
+
+def batches(items: Sequence["Item"], size: int) -> list[list[int]]:
+    """The items' numbers in batches of prompts of like length. The same items always share a batch: what a model
+    answers may hang on its company in the last digit."""
+    order = sorted(range(len(items)), key=lambda i: (len(items[i].images), len(items[i].prompt.split()), i))
+    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -1,0 +1,234 @@
+"""A plan is one YAML file: what is asked of which models, steered how. Everything a study does follows from it.
+
+    suite: {name: small-world, split: evaluation}     # the questions: a suite and what it is loaded with
+    benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: where GGSS_DATA says
+    discovery: small-world                            # the counterfactual set: the painted town, or a manifest
+    models: [small-world/qwen3-vl]                    # or {name: org/model, dtype: bfloat16, device_map: auto}
+    methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
+    alphas: [0.5, 1.0]
+    steering:                                         # by attribute: what it is discovered on, the bias measured
+      race: {discover_on: [cook, lawyer], tasks: [mcq]}
+    measures:                                         # what else is measured under every steering
+      - {tasks: [smallstar], at: best}                # at each method's best-avg-alpha, or at all
+
+A method may be limited to `models`, `tasks` or `alphas` of the plan. Paths are relative to the plan's file.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from ggss.activations import SITE
+from ggss.errors import InputError, problems
+from ggss.methods import registry, unsteered
+
+SMALL_WORLD = "small-world"
+BASELINE = "none"
+
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+Alphas = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+
+
+def _named(given: Any) -> Any:
+    return {"name": given} if isinstance(given, str) else given
+
+
+class Piece(BaseModel):
+    """Names and types are checked, unknown names refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SuitePlan(Piece):
+    """A suite's name, and what `suites.load` takes besides: `split`, `images`, files of benchmarks."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class ModelPlan(Piece):
+    """What `load_vlm` is given."""
+
+    name: str
+    dtype: str | None = None
+    device_map: str | None = None
+
+
+class MethodPlan(Piece):
+    """A method with its options, under a label of its own; None: all of the plan's models, tasks, alphas."""
+
+    name: str
+    label: str = ""
+    options: dict[str, Any] = {}
+    sites: str = SITE
+    models: Names | None = None
+    tasks: Names | None = None
+    alphas: Alphas | None = None
+
+    @model_validator(mode="after")
+    def _known(self) -> "MethodPlan":
+        checked = registry.checked_options(registry.get(self.name), self.options)
+        object.__setattr__(self, "label", self.label or self.name)
+        object.__setattr__(self, "options", checked.model_dump())
+        return self
+
+    @property
+    def steers(self) -> bool:
+        """False for the baselines that leave activations alone: they have no strength and no attribute."""
+        return registry.get(self.name).fit is not unsteered.fit
+
+
+class SteeringPlan(Piece):
+    """An attribute's discovery occupations (those its tasks are scored on stay out) and its bias tasks."""
+
+    discover_on: Names
+    tasks: Names
+
+
+class MeasurePlan(Piece):
+    """Tasks measured under every steering, at each method's best-avg-alpha or at all strengths."""
+
+    tasks: Names
+    at: Literal["best", "all"] = "best"
+    methods: Names | None = None
+
+
+class StatisticsPlan(Piece):
+    resamples: int = Field(default=10_000, ge=100)
+    permutations: int = Field(default=10_000, ge=100)
+    seed: int = 0
+
+
+class Plan(Piece):
+    """`Plan.load(path)` reads one, `Plan.of(mapping)` checks one; both list every problem."""
+
+    name: str
+    description: str = ""
+    suite: Annotated[SuitePlan, BeforeValidator(_named)]
+    benchmarks: dict[Literal["mmstar", "mme"], str | None] = {}
+    discovery: str
+    models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
+    methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
+    alphas: Alphas
+    steering: Annotated[dict[str, SteeringPlan], Field(min_length=1)]
+    measures: tuple[MeasurePlan, ...] = ()
+    limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
+    batch_size: int = Field(64, ge=1)
+    seed: int = 42
+    statistics: StatisticsPlan = StatisticsPlan()
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Plan":
+        path = Path(path)
+        try:
+            data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot read the plan {str(path)!r}: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"{str(path)!r} is not YAML: {' '.join(str(error).split())}") from error
+        if not isinstance(data, dict):
+            raise InputError(f"{str(path)!r} is not a plan: it holds {type(data).__name__}, not a mapping of names")
+        return cls.of({"name": path.stem} | data, str(path), path.parent.resolve())
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str = "the plan", folder: Path | None = None) -> "Plan":
+        """A checked plan; paths are relative to `folder` if one is given."""
+        try:
+            plan = cls.model_validate(data)
+        except ValidationError as error:
+            raise problems(f"{where} is not a plan", [_spelled(e) for e in error.errors()]) from None
+        if found := _contradictions(plan):
+            raise problems(f"{where} contradicts itself", found)
+        return plan._at(folder) if folder else plan
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """All tasks, those of bias first."""
+        measured = (task for measure in self.measures for task in measure.tasks)
+        return tuple(dict.fromkeys([*self.bias_tasks, *measured]))
+
+    @property
+    def bias_tasks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(task for steering in self.steering.values() for task in steering.tasks))
+
+    @property
+    def small(self) -> bool:
+        """All models are of the small world: their work is too small for more than one thread."""
+        return all(model.name.startswith(f"{SMALL_WORLD}/") for model in self.models)
+
+    def method(self, label: str) -> MethodPlan:
+        for method in self.methods:
+            if method.label == label:
+                return method
+        raise InputError(f"the plan has no method {label!r}; it has {', '.join(m.label for m in self.methods)}")
+
+    def model(self, name: str) -> ModelPlan:
+        for model in self.models:
+            if model.name == name:
+                return model
+        raise InputError(f"the plan has no model {name!r}; it has {', '.join(m.name for m in self.models)}")
+
+    def _at(self, folder: Path) -> "Plan":
+        """The same with its paths made absolute, so that it can be read from anywhere."""
+        files = {
+            name: str(folder / Path(value).expanduser())
+            for name, value in self.suite.options.items()
+            if name != "split" and isinstance(value, str)
+        }
+        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **files})
+        benchmarks = {task: path and str(folder / Path(path).expanduser()) for task, path in self.benchmarks.items()}
+        place = self.discovery if self.discovery == SMALL_WORLD else str(folder / Path(self.discovery).expanduser())
+        return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": place})
+
+
+def _contradictions(plan: Plan) -> list[str]:
+    """What no piece can know alone."""
+    from ggss import probes
+
+    models, labels = [m.name for m in plan.models], [m.label for m in plan.methods]
+    found = [f"models: {name!r} is there twice" for name in _twice(models)]
+    found += [f"methods: {label!r} is there twice, give one of them a label" for label in _twice(labels)]
+    found += [f"alphas: {alpha:g} is there twice" for alpha in _twice(plan.alphas)]
+    found += [
+        f"tasks: no probe {task!r}; there are {', '.join(probes.names())}"
+        for task in plan.tasks
+        if task not in probes.names()
+    ]
+    baseline = [method for method in plan.methods if method.label == method.name == BASELINE]
+    if not baseline or baseline[0].models or baseline[0].tasks:
+        found.append(f"methods: {BASELINE!r}, unlimited, is what every method is compared with: add it")
+    for method in plan.methods:
+        limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
+        for what, chosen, known in (*limits, ("alpha", method.alphas, plan.alphas)):
+            found += [
+                f"methods: {method.label!r} is limited to {what} {one!r}, which the plan does not have"
+                for one in chosen or ()
+                if one not in known
+            ]
+    for measure in plan.measures:
+        found += [
+            f"measures: {', '.join(measure.tasks)} for method {label!r}, which the plan does not have"
+            for label in measure.methods or ()
+            if label not in labels
+        ]
+        found += [f"measures: {task!r} is a bias task already" for task in measure.tasks if task in plan.bias_tasks]
+    for attribute, steering in plan.steering.items():
+        found += [f"steering: {attribute} discovers on {name!r} twice" for name in _twice(steering.discover_on)]
+    return found
+
+
+def _twice(names: Any) -> list[Any]:
+    return sorted({name for name in names if list(names).count(name) > 1})
+
+
+def _spelled(error: Any) -> str:
+    place = ".".join(str(part) for part in error["loc"]) or "plan"
+    return f"{place}: {error['msg'].removeprefix('Value error, ')}"

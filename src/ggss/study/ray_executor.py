@@ -1,0 +1,73 @@
+"""Workers as Ray actors, on one machine or many: one actor per replica. Needs the extra `ray`.
+
+Actors are restarted here, not by Ray: a new actor knows nothing, and the call that was lost is repeated on it. The
+models and pictures that a plan names must be where the actors run.
+"""
+
+from typing import Any
+
+from ggss.errors import InputError
+from ggss.study.executors import WorkerDied
+from ggss.study.plan import Plan
+
+
+def _ray() -> Any:
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError("the ray executor needs Ray: pip install 'ggss[ray]'") from error
+    return ray
+
+
+class RayActors:
+    """One actor per slot; each takes an accelerator where the cluster has some. RAY_ADDRESS names a cluster."""
+
+    def __init__(self, plan: Plan, workers: int | None) -> None:
+        self.ray = _ray()
+        self._ours = not self.ray.is_initialized()
+        if self._ours:
+            self.ray.init(log_to_driver=False, include_dashboard=False)
+        self.plan, self._gpus = plan, int(self.ray.cluster_resources().get("GPU", 0))
+        self.slots = workers or max(1, self._gpus)
+
+    def start(self, slot: int) -> "Actor":
+        return Actor(self.ray, self.plan, 1 if self._gpus else 0)
+
+    def close(self) -> None:
+        if self._ours:
+            self.ray.shutdown()
+
+
+class Actor:
+    """This end of an actor."""
+
+    def __init__(self, ray: Any, plan: Plan, gpus: int) -> None:
+        self.ray = ray
+        device = "cuda:0" if gpus else None  # Ray shows an actor only its own
+        self.handle = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus).remote(plan.model_dump_json(), device)
+
+    def call(self, name: str, *args: Any) -> Any:
+        try:
+            return self.ray.get(self.handle.call.remote(name, args))
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError):
+                raise error.cause from None
+            raise
+        except self.ray.exceptions.RayActorError as error:
+            raise WorkerDied(str(error)) from error
+
+    def close(self) -> None:
+        self.ray.kill(self.handle)
+
+
+class _Worker:
+    """The actor: made without torch, which is imported where the actor lives."""
+
+    def __init__(self, plan: str, device: str | None) -> None:
+        self.plan, self.device, self.worker = plan, device, None
+
+    def call(self, name: str, args: tuple[Any, ...]) -> Any:
+        from ggss.study.worker import Worker
+
+        self.worker = self.worker or Worker(Plan.model_validate_json(self.plan), self.device)
+        return getattr(self.worker, name)(*args)

@@ -1,0 +1,269 @@
+"""A table as a value, and its three forms: Markdown to read, CSV to compute with, LaTeX to print.
+
+The forms differ in nothing but notation: every number, interval, mark and note is in each of them.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number as it is printed, with its interval if it has one. `ranked` ones may be the best of a column."""
+
+    value: float
+    interval: tuple[float, float] | None = None
+    spec: str = ".2f"
+    unit: str = ""
+    mark: str = ""
+    ranked: bool = True
+
+    def number(self) -> str:
+        return _number(self.value, self.spec)
+
+    def bounds(self) -> str:
+        """Both bounds in words; empty without an interval."""
+        if self.interval is None:
+            return ""
+        low, high = self.interval
+        if math.isnan(low) or math.isnan(high):
+            return "undefined"
+        return f"{_number(low, self.spec)}, {_number(high, self.spec)}"
+
+
+Cell = str | tuple[Figure, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """`parts` names the figures of one cell, one below the other; `better` is the direction that wins."""
+
+    name: str
+    group: str = ""
+    better: Literal["lower", "higher", ""] = ""
+    parts: tuple[str, ...] = ("",)
+
+    @property
+    def arrow(self) -> str:
+        return {"lower": " ↓", "higher": " ↑", "": ""}[self.better]
+
+
+@dataclass(frozen=True)
+class Row:
+    label: str
+    cells: tuple[Cell, ...]
+    section: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """`name` is the file's; `title` says what is measured and which direction is better."""
+
+    name: str
+    title: str
+    corner: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    caption: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row.cells) != len(self.columns):
+                raise ValueError(f"{self.name}: row {row.label!r} has {len(row.cells)} of {len(self.columns)} cells")
+
+    def best(self) -> dict[int, float]:
+        """The best ranked number of each column that has a better direction, by the column's place."""
+        found = {}
+        for place, column in enumerate(self.columns):
+            ranked = [
+                round(cell[0].value, 9)
+                for cell in (row.cells[place] for row in self.rows)
+                if isinstance(cell, tuple) and cell[0].ranked and math.isfinite(cell[0].value)
+            ]
+            if column.better and len(ranked) > 1:
+                found[place] = min(ranked) if column.better == "lower" else max(ranked)
+        return found
+
+    def wins(self, cell: Cell, place: int, best: dict[int, float]) -> bool:
+        return (
+            place in best
+            and isinstance(cell, tuple)
+            and cell[0].ranked
+            and cell[0].number() == _number(best[place], cell[0].spec)
+        )
+
+
+def markdown(table: Table) -> str:
+    """One heading, the caption, a pipe table and the notes."""
+    notes = [f"- {note}" for note in table.notes]
+    blocks = [f"# {table.title}", table.caption, pipe_table(table), "\n".join(notes)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def pipe_table(table: Table) -> str:
+    """The rows and columns alone."""
+    best = table.best()
+    heads = [f"{column.group}<br>{_head(column)}" if column.group else _head(column) for column in table.columns]
+    lines = [_pipes([table.corner, *heads]), "| --- |" + " ---: |" * len(heads)]
+    for section, rows in _sections(table):
+        if section:
+            lines.append(_pipes([f"*{section}*", *[""] * len(heads)]))
+        for row in rows:
+            shown = [_md(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
+            lines.append(_pipes([row.label, *shown]))
+    return "\n".join(lines)
+
+
+def comma_separated(table: Table) -> str:
+    """Every figure with its bounds in columns of their own; words (not run) stand in the figure's column."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    shapes = [_shape(table, place) for place in range(len(table.columns))]
+    sections = any(row.section for row in table.rows)
+    head = ["section"] * sections + [table.corner]
+    for column, shape in zip(table.columns, shapes, strict=True):
+        for part, (bounds, mark) in zip(column.parts, shape, strict=True):
+            name = " ".join(word for word in (column.group, column.name, part) if word)
+            head += [name, *[f"{name} low", f"{name} high"] * bounds, *[f"{name} mark"] * mark]
+    writer.writerow(head)
+    for row in table.rows:
+        line = [row.section] * sections + [row.label]
+        for cell, shape in zip(row.cells, shapes, strict=True):
+            line += _fields(cell, shape)
+        writer.writerow(line)
+    return out.getvalue()
+
+
+def latex(table: Table) -> str:
+    """A booktabs table; needs the packages booktabs and makecell."""
+    best, width = table.best(), len(table.columns) + 1
+    lines = ["\\begin{table*}[!ht]", "\\centering", "\\scriptsize"]
+    lines.append(f"\\begin{{tabular}}{{@{{}}l{'r' * len(table.columns)}@{{}}}}")
+    lines.append("\\toprule")
+    if any(column.group for column in table.columns):
+        lines.append(" & ".join(["", *_spans(table.columns)]) + r" \\")
+    lines.append(" & ".join(_tex(head) for head in [table.corner, *map(_head, table.columns)]) + r" \\")
+    for section, rows in _sections(table):
+        lines.append("\\midrule")
+        if section:
+            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\emph{{{_tex(section)}}}}} \\")
+        for row in rows:
+            cells = [_tex_cell(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
+            lines.append(" & ".join([_tex(row.label), *cells]) + r" \\")
+    lines += ["\\bottomrule", "\\end{tabular}"]
+    words = " ".join([f"\\textbf{{{_tex(table.title)}}}", *(_tex(text) for text in (table.caption, *table.notes))])
+    lines += [f"\\caption{{{words.strip()}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float, spec: str) -> str:
+    if math.isnan(value):
+        return "undefined"
+    text = format(value, spec)
+    zero = text.lstrip("-+0.") == "" and text.startswith("-")
+    return text.replace("-", "+" if spec.startswith("+") else "", 1) if zero else text
+
+
+def _head(column: Column) -> str:
+    """The column's name, and in brackets what its second line is."""
+    below = ", ".join(part for part in column.parts if part)
+    return f"{column.name}{column.arrow}" + (f" ({below})" if below else "")
+
+
+def _sections(table: Table) -> Iterator[tuple[str, Sequence[Row]]]:
+    for section in dict.fromkeys(row.section for row in table.rows):
+        yield section, [row for row in table.rows if row.section == section]
+
+
+def _said(figure: Figure) -> str:
+    unit = f" {figure.unit}" if figure.unit and math.isfinite(figure.value) else ""
+    bounds = f" [{figure.bounds()}]" if figure.interval else ""
+    return f"{unit}{bounds}{figure.mark}"
+
+
+def _pipes(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _md(cell: Cell, wins: bool) -> str:
+    if isinstance(cell, str):
+        return cell
+    first, *rest = ((figure.number(), _said(figure)) for figure in cell)
+    return "<br>".join([f"**{first[0]}**{first[1]}" if wins else "".join(first), *map("".join, rest)])
+
+
+def _shape(table: Table, place: int) -> list[tuple[bool, bool]]:
+    """For each part of a column: does any figure have bounds, does any have a mark?"""
+    cells = [row.cells[place] for row in table.rows]
+    figures = [
+        [cell[part] for cell in cells if isinstance(cell, tuple) and part < len(cell)]
+        for part in range(len(table.columns[place].parts))
+    ]
+    return [(any(f.interval for f in of_part), any(f.mark for f in of_part)) for of_part in figures]
+
+
+def _fields(cell: Cell, shape: list[tuple[bool, bool]]) -> list[str]:
+    fields: list[str] = []
+    for part, (bounds, mark) in enumerate(shape):
+        if isinstance(cell, tuple) and part < len(cell):
+            figure = cell[part]
+            low, high = figure.interval or (math.nan, math.nan)
+            fields += [_plain(figure.value), *[_plain(low), _plain(high)] * bounds, *[figure.mark] * mark]
+        else:
+            fields += [cell if isinstance(cell, str) and part == 0 else "", *["", ""] * bounds, *[""] * mark]
+    return fields
+
+
+def _plain(value: float) -> str:
+    """Enough digits to compute with, few enough to be the same on every machine."""
+    return "" if math.isnan(value) else format(round(value, 9) + 0.0, ".8g")
+
+
+def _spans(columns: Sequence[Column]) -> list[str]:
+    spans: list[tuple[str, int]] = []
+    for column in columns:
+        if spans and spans[-1][0] == column.group:
+            spans[-1] = (column.group, spans[-1][1] + 1)
+        else:
+            spans.append((column.group, 1))
+    return [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{_tex(group)}}}}}" for group, count in spans]
+
+
+def _tex_cell(cell: Cell, wins: bool) -> str:
+    if isinstance(cell, str):
+        return _tex(cell)
+    said = [(_tex(figure.number()), _tex(_said(figure))) for figure in cell]
+    lines = [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(said)]
+    return lines[0] if len(lines) == 1 else r"\makecell[r]{" + r"\\".join(lines) + "}"
+
+
+_SIGNS = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "α": r"$\alpha$",
+    "κ": r"$\kappa$",
+    "Δ": r"$\Delta$",
+    "×": r"$\times$",
+    "³": "$^3$",
+    "±": r"$\pm$",
+    "→": r"$\rightarrow$",
+    "↓": r"$\downarrow$",
+    "↑": r"$\uparrow$",
+    "†": r"$^\dagger$",
+    "*": r"$^\ast$",
+    "<": "$<$",
+    ">": "$>$",
+    "`": "",
+}
+
+
+def _tex(text: str) -> str:
+    text = text.replace("<br>", " ")
+    return "".join(_SIGNS.get(sign, sign) for sign in text)

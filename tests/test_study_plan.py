@@ -1,0 +1,154 @@
+"""Plans: every problem at once, the grid that follows, and the plans that ship."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+import ggss
+from ggss.errors import InputError
+from ggss.probes import suites
+from ggss.study import grid
+from ggss.study.grid import Cell, Unit
+from ggss.study.plan import Plan
+
+STUDIES = Path(__file__).parent.parent / "studies"
+PLAN = {
+    "name": "tiny",
+    "suite": {"name": "small-world", "split": "evaluation"},
+    "discovery": "small-world",
+    "models": ["small-world/qwen3-vl", "small-world/llava-vicuna"],
+    "methods": ["ggss", "none", {"name": "ggss", "label": "sharp", "options": {"kappa": 10}, "alphas": [1.0]}],
+    "alphas": [0.5, 1.0],
+    "steering": {
+        "race": {"discover_on": ["cook"], "tasks": ["mcq"]},
+        "gender": {"discover_on": ["cook"], "tasks": ["nurse-doctor"]},
+    },
+    "measures": [{"tasks": ["smallstar"]}, {"tasks": ["recognition-race"], "at": "all", "methods": ["ggss"]}],
+}
+
+
+def changed(**pieces):
+    return PLAN | pieces
+
+
+def test_all_problems_are_listed_at_once():
+    wrong = changed(
+        models=[],
+        methods=["none", "magic", {"name": "ggss", "options": {"kapa": 1}}],
+        alphas=[0.5, -1],
+        measures=[{"tasks": ["smallstar"], "at": "worst"}],
+        sped=1,
+    )
+    with pytest.raises(InputError) as error:
+        Plan.of(wrong)
+    for part in ("models", "no method 'magic'", "kapa", "alphas.1", "measures.0.at", "sped"):
+        assert part in str(error.value)
+
+
+def test_contradictions_are_listed_at_once():
+    limited = {"name": "ggss", "label": "x", "models": ["nobody"], "tasks": ["ceo"], "alphas": [2.0]}
+    wrong = changed(
+        models=["a", "a"],
+        methods=["ggss", "ggss", limited],
+        measures=[{"tasks": ["mcq"]}, {"tasks": ["tea"], "methods": ["y"]}],
+    )
+    with pytest.raises(InputError) as error:
+        Plan.of(wrong)
+    for part in ("'a' is there twice", "'ggss' is there twice", "'none'", "'nobody'", "'ceo'", "2.0", "'tea'", "'y'"):
+        assert part in str(error.value)
+    assert "'mcq' is a bias task already" in str(error.value)
+
+
+def test_a_limited_baseline_is_refused():
+    with pytest.raises(InputError, match="'none', unlimited"):
+        Plan.of(changed(methods=[{"name": "none", "tasks": ["mcq"]}]))
+
+
+def test_units_begin_with_the_baseline_of_each_model():
+    found = grid.units(Plan.of(PLAN))
+    labels = ["none", "ggss", "sharp"]
+    assert found == [Unit(model, label) for model in PLAN["models"] for label in labels]
+
+
+def test_a_sweep_finishes_one_steering_before_the_next():
+    plan, unit = Plan.of(PLAN), Unit("small-world/qwen3-vl", "ggss")
+    assert list(grid.sweep(plan, unit)) == [
+        Cell(*unit, attribute, alpha, task)
+        for attribute, bias in (("race", "mcq"), ("gender", "nurse-doctor"))
+        for alpha in (0.5, 1.0)
+        for task in (bias, "recognition-race")
+    ]
+    assert list(grid.at_best(plan, unit, 0.5)) == [Cell(*unit, a, 0.5, "smallstar") for a in ("race", "gender")]
+
+
+def test_a_baseline_is_asked_everything_once():
+    plan, unit = Plan.of(PLAN), Unit("small-world/qwen3-vl", "none")
+    assert list(grid.sweep(plan, unit)) == [Cell(*unit, "", 0.0, t) for t in ("mcq", "nurse-doctor", "smallstar")]
+    assert not list(grid.at_best(plan, unit, 1.0))
+
+
+def test_a_method_is_held_to_its_limits():
+    only = {"name": "ggss", "models": ["small-world/qwen3-vl"], "tasks": ["mcq"], "alphas": [1.0]}
+    plan = Plan.of(changed(methods=["none", only]))
+    assert [cell for cell in grid.all_cells(plan) if cell.method == "ggss"] == [
+        Cell("small-world/qwen3-vl", "ggss", "race", 1.0, "mcq")
+    ]
+
+
+def test_paths_are_relative_to_the_file(tmp_path):
+    given = changed(
+        suite={"name": "reflect", "images": "faces.csv"}, discovery="faces.csv", benchmarks={"mmstar": "m.tsv"}
+    )
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(given))
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert plan.discovery == plan.suite.options["images"] == str(tmp_path / "faces.csv")
+    assert plan.benchmarks == {"mmstar": str(tmp_path / "m.tsv")}
+    assert Plan.of(plan.model_dump(mode="json")) == plan
+
+
+@pytest.mark.parametrize("text", ["models: [", "- a list", ""])
+def test_what_is_no_mapping_gets_a_sentence(tmp_path, text):
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"is not (YAML|a plan)"):
+        Plan.load(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor", "smallmme"])
+def test_a_limited_task_stays_balanced_and_measurable(task):
+    from ggss import probes
+
+    items = suites.load("small-world").items(task)
+    some = grid.chosen(items, 40)
+    assert 20 <= len(some) <= 60
+    clusters = {item.cluster for item in some}
+    assert len(clusters) >= 2
+    assert list(some) == [item for item in items if item.cluster in clusters]
+    said = [next(iter(item.options)) for item in some]
+    metric = next(iter(probes.get(task).score(some, said).values()))
+    assert float(metric) == float(metric)
+
+
+def test_batches_hold_every_item_once_in_the_company_of_its_length():
+    items = suites.load("small-world").items("smallstar")
+    found = grid.batches(items, 64)
+    assert sorted(number for batch in found for number in batch) == list(range(len(items)))
+    assert max(map(len, found)) == 64
+    lengths = [len(items[number].prompt.split()) for batch in found for number in batch]
+    assert lengths == sorted(lengths)
+
+
+def test_the_small_world_plan_has_every_method_and_the_papers_grid():
+    plan = Plan.load(STUDIES / "small-world.yaml")
+    assert {method.name for method in plan.methods} == set(ggss.methods.names())
+    points = [(m.options["kappa"], m.options["floor"]) for m in plan.methods if m.label.startswith("ggss kappa=")]
+    assert sorted(points) == sorted((kappa, floor) for kappa in (1, 2, 5, 10) for floor in (0, 0.3, 0.5))
+    assert plan.alphas == (0.25, 0.5, 0.75, 1.0, 1.5)
+    assert set(plan.steering["gender"].discover_on) == {"cook", "lawyer", "teacher"}
+
+
+def test_the_papers_plan_differs_from_the_small_worlds_only_in_material():
+    small, paper = Plan.load(STUDIES / "small-world.yaml"), Plan.load(STUDIES / "paper.yaml")
+    assert paper.steering == small.steering
+    assert paper.alphas == small.alphas
+    assert [m.label for m in paper.methods] == [m.label for m in small.methods if m.label != "ggss all sites"]

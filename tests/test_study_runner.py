@@ -1,0 +1,332 @@
+"""Running a study: right answers, each asked once, the same whoever asks and whatever dies on the way."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+from importlib.util import find_spec
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import ggss
+from ggss import smallworld
+from ggss.activations import SITE, Activations
+from ggss.cli.app import app
+from ggss.errors import InputError
+from ggss.smallworld.sets import focus_set
+from ggss.study import executors, grid, runner
+from ggss.study.board import Board, merged
+from ggss.study.executors import WorkerDied
+from ggss.study.export import export
+from ggss.study.grid import Unit
+from ggss.study.plan import Plan
+from ggss.study.reading import opened
+from ggss.study.results import Results
+from ggss.study.runner import run
+
+MODEL = "small-world/qwen3-vl"
+TINY = {
+    "name": "tiny",
+    "suite": {"name": "small-world", "split": "evaluation"},
+    "discovery": "small-world",
+    "models": [MODEL],
+    "methods": ["none", "ggss", {"name": "svd-token-euclidean", "alphas": [1.0]}],
+    "alphas": [0.5, 1.0],
+    "steering": {
+        "race": {"discover_on": ["cook"], "tasks": ["mcq"]},
+        "gender": {"discover_on": ["cook"], "tasks": ["nurse-doctor"]},
+    },
+    "measures": [{"tasks": ["smallstar"]}],
+    "limit": 20,
+    "batch_size": 8,
+}
+PLAN = Plan.of(TINY)
+
+
+def exported(folder):
+    export(folder, folder / "answers.jsonl")
+    return (folder / "answers.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A finished study; leave it as it is."""
+    folder = tmp_path_factory.mktemp("study")
+    run(PLAN, folder)
+    return folder
+
+
+def test_every_cell_is_whole_and_nothing_is_asked_twice(study, tmp_path):
+    results = Results.load(study)
+    swept = {cell for unit in grid.units(PLAN) for cell in grid.sweep(PLAN, unit)}
+    found = {(r.model, r.method, r.attribute, r.alpha, r.task) for r in results}
+    assert swept <= found
+    assert {r.alpha for r in results if r.task == "smallstar" and r.method == "svd-token-euclidean"} == {1.0}
+    assert sum(r.task == "smallstar" and r.method == "ggss" for r in results) == 2  # one alpha, two attributes
+    shutil.copytree(study, tmp_path / "copy")
+    again = run(PLAN, tmp_path / "copy")
+    assert again.asked == 0
+    assert again.reused == sum(len(r.items) for r in results)
+    assert Results.load(tmp_path / "copy").hash == results.hash
+
+
+def test_answers_are_those_of_a_live_steered_model(study):
+    """The reference shares no code with the runner: pictures re-encoded, a hook on the live model."""
+    vlm = ggss.load_vlm(MODEL)
+    portraits = [p for p in focus_set().values() if p.person.occupation == "cook"]
+    acts = Activations(
+        [features.rows[SITE] for features in vlm.encode([p.paint() for p in portraits], sites=SITE)],
+        [{"race": p.race, "gender": p.gender} for p in portraits],
+        [(p.person.occupation, p.person.identity) for p in portraits],
+    )
+    steerer = ggss.fit("ggss", acts, attribute="race")
+    found = Results.load(study).run(MODEL, "ggss", "mcq", alpha=1.0)
+    prompts, pictures = [i.prompt for i in found.items], [[s.image() for s in i.images] for i in found.items]
+    with steerer.attach(vlm, alpha=1.0):
+        assert vlm.answer(prompts, pictures, max_new_tokens=1) == list(found.answers)
+        scores = vlm.score(prompts, pictures, [list(item.options) for item in found.items])
+    expected = torch.tensor(scores).softmax(1)
+    torch.testing.assert_close(torch.tensor(found.probabilities), expected, rtol=0, atol=1e-4)
+    unsteered = Results.load(study).run(MODEL, "none", "mcq")
+    assert unsteered.probabilities != found.probabilities
+
+
+def test_a_changed_plan_asks_only_what_is_new(study, tmp_path):
+    shutil.copytree(study, tmp_path / "copy")
+    asked = len(Results.load(study).run(MODEL, "none", "mcq").items)
+    more = Plan.of(
+        TINY | {"alphas": [0.5, 0.75, 1.0], "measures": [], "steering": {"race": TINY["steering"]["race"]}}
+    )
+    assert run(more, tmp_path / "copy").asked == asked
+    sharp = {"name": "ggss", "options": {"kappa": 10}}
+    other = Plan.of(TINY | {"methods": ["none", sharp], "alphas": [1.0], "measures": [], "steering": more.steering})
+    before = Results.load(study).run(MODEL, "ggss", "mcq", alpha=1.0)
+    assert run(other, tmp_path / "copy").asked == asked
+    after = Results.load(tmp_path / "copy").run(MODEL, "ggss", "mcq", alpha=1.0)
+    assert after.probabilities != before.probabilities
+    assert run(PLAN, tmp_path / "copy").asked == 0
+    assert exported(tmp_path / "copy") == exported(study)
+
+
+def test_results_of_another_recipe_are_not_shown(study):
+    _, runs = opened(study)
+    other = Plan.of(TINY | {"methods": ["none", {"name": "ggss", "options": {"kappa": 10}}]})
+    hidden = Results(other, type(runs)(other, runs.store, runs.questions))
+    assert hidden.run(MODEL, "none", "mcq") is not None
+    assert hidden.run(MODEL, "ggss", "mcq", alpha=1.0) is None
+
+
+def test_other_weights_are_asked_again(tmp_path):
+    copy = tmp_path / "model"
+    shutil.copytree(smallworld.CHECKPOINTS / "qwen3-vl", copy)
+    plan = Plan.of(TINY | {"models": [str(copy)], "methods": ["none"], "measures": []})
+    first = run(plan, tmp_path / "study")
+    assert run(plan, tmp_path / "study").asked == 0
+    weights = load_file(copy / "model.safetensors")
+    name = next(name for name in weights if "language_model.layers.0.mlp" in name)
+    save_file(weights | {name: weights[name] + 0.01}, copy / "model.safetensors", {"format": "pt"})
+    assert run(plan, tmp_path / "study").asked == first.asked
+
+
+def test_processes_give_the_same_rows_even_if_one_is_killed(study, tmp_path, monkeypatch):
+    calls, whole = [], executors.Child.call
+
+    def killed_at_the_fifth(self, name, *args):
+        calls.append(name)
+        if len(calls) == 5:
+            os.kill(self.process.pid, signal.SIGKILL)
+        return whole(self, name, *args)
+
+    monkeypatch.setattr(executors.Child, "call", killed_at_the_fifth)
+    run(PLAN, tmp_path, "processes", workers=2)
+    assert calls[4] in ("fit", "read")
+    assert exported(tmp_path) == exported(study)
+
+
+def life(plan, folder, statement):
+    """A study whose process kills itself at a given SQL statement, wherever that is in a transaction."""
+    from ggss.study import store
+
+    torch.set_num_threads(1)
+    connect, seen = store._connect, []
+
+    def mortal(*args):
+        connection = connect(*args)
+        connection.set_trace_callback(count)
+        return connection
+
+    def count(_):
+        seen.append(1)
+        if len(seen) == statement:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    store._connect = mortal
+    run(Plan.model_validate_json(plan), folder, show=False)
+
+
+def test_killed_at_any_statement_a_study_ends_as_if_nothing_had_happened(study, tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ggss.study.runner", "ggss.study.worker"])
+    rng, kills = random.Random(0), []
+    for statement in [rng.randrange(1, 30), *(rng.randrange(30, 200) for _ in range(4)), 0]:
+        process = context.Process(target=life, args=(PLAN.model_dump_json(), tmp_path, statement))
+        process.start()
+        process.join()
+        kills.append(process.exitcode == -signal.SIGKILL)
+    assert kills == [True] * 5 + [False]
+    assert process.exitcode == 0
+    assert exported(tmp_path) == exported(study)
+
+
+def test_what_cannot_be_run_is_named_and_the_rest_is_done(tmp_path):
+    lost = {"name": "ggss", "label": "lost", "sites": "deepstack-9"}
+    plan = Plan.of(TINY | {"methods": ["none", lost, "ggss"], "measures": [], "alphas": [1.0]})
+    with pytest.raises(
+        InputError, match=r"the rest is done.*: 1 problem\n  - lost on small-world/qwen3-vl: .*deepstack-9"
+    ):
+        run(plan, tmp_path)
+    assert Results.load(tmp_path).run(MODEL, "ggss", "mcq", alpha=1.0) is not None
+    assert Results.load(tmp_path).run(MODEL, "lost", "mcq", alpha=1.0) is None
+
+
+def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others(tmp_path):
+    plan = Plan.of(
+        TINY | {"models": ["./nowhere", MODEL], "methods": ["none", "ggss"], "measures": [], "alphas": [1.0]}
+    )
+    with pytest.raises(InputError, match=r"1 problem\n  - none on ./nowhere: .*does not exist"):
+        run(plan, tmp_path)
+    assert Results.load(tmp_path).run(MODEL, "ggss", "mcq", alpha=1.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sentence"),
+    [
+        ({"suite": {"name": "small-world", "split": "evening"}}, "evening"),
+        ({"steering": {"race": {"discover_on": ["baker"], "tasks": ["mcq"]}}}, "'baker'"),
+        ({"suite": "small-town"}, "small-town"),
+    ],
+)
+def test_a_plan_that_does_not_fit_its_material_is_refused_before_anything_is_made(tmp_path, pieces, sentence):
+    with pytest.raises(InputError, match=sentence):
+        run(Plan.of(TINY | pieces), tmp_path / "study")
+    assert not (tmp_path / "study").exists()
+
+
+def test_workers_that_always_die_are_given_up():
+    class Mortal:
+        started = 0
+
+        def start(self, slot):
+            self.started += 1
+            return self
+
+        def call(self, name):
+            raise WorkerDied
+
+        def close(self):
+            pass
+
+    pool = Mortal()
+    with pytest.raises(InputError, match="workers died one after the other"):
+        runner.calls(pool, 0)("open")
+    assert pool.started == runner.LIVES
+
+
+def test_the_board_keeps_workers_on_their_model_and_behind_its_baseline():
+    board = Board([Unit(model, method) for model in "ab" for method in ("none", "x", "y")])
+    first, second = board.take(""), board.take("")
+    assert {first, second} == {Unit("a", "none"), Unit("b", "none")}
+    board.done(first)
+    assert board.take("a") == Unit("a", "x")
+    board.done(second)
+    assert board.take("b") == Unit("b", "x")
+    assert board.take("b") == Unit("b", "y")
+    assert board.take("b") == Unit("a", "y")
+
+
+def test_merged_streams_stop_at_the_first_error():
+    stopped = []
+
+    def broken():
+        yield 1
+        raise InputError("no")
+
+    with pytest.raises(InputError, match="no"):
+        list(merged([broken(), iter([2, 3])], lambda: stopped.append(True)))
+    assert stopped == [True]
+
+
+def test_the_command_line_runs_looks_and_exports(study, tmp_path):
+    cli = CliRunner()
+    shutil.copytree(study, tmp_path / "copy")
+    (tmp_path / "plan.yaml").write_text(json.dumps(TINY))  # JSON is YAML
+    done = cli.invoke(app, ["study", "run", str(tmp_path / "plan.yaml"), "-o", str(tmp_path / "copy")])
+    assert done.output.startswith("0 questions asked")
+    seen = json.loads(cli.invoke(app, ["study", "status", str(study), "--json"]).output)
+    assert seen["answered"] == seen["of"] == sum(unit["of"] for unit in seen["units"])
+    assert {unit["alpha"] for unit in seen["units"] if unit["method"] == "ggss"} <= {0.5, 1.0}
+    assert "100%" in cli.invoke(app, ["study", "status", str(study)]).output
+    cli.invoke(app, ["study", "export", str(study), "-o", str(tmp_path / "all.jsonl")])
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert len(rows) == seen["answered"]
+    assert len({(r["weights"], r["steerer"], r["alpha"], r["suite"], r["item"]) for r in rows}) == len(rows)
+    planned = json.loads(cli.invoke(app, ["study", "plan", str(tmp_path / "plan.yaml"), "--json"]).output)
+    assert planned["models"][0]["questions"] == seen["of"]
+    assert planned["models"][0]["seconds"] > 0
+
+
+def test_an_unfinished_study_says_how_far_it_is(study, tmp_path):
+    shutil.copytree(study, tmp_path / "copy")
+    more = Plan.of(TINY | {"methods": [*TINY["methods"], {"name": "ggss", "label": "lost", "sites": "deepstack-9"}]})
+    with pytest.raises(InputError):
+        run(more, tmp_path / "copy")
+    seen = json.loads(CliRunner().invoke(app, ["study", "status", str(tmp_path / "copy"), "--json"]).output)
+    assert {u["method"]: u["answered"] == u["of"] for u in seen["units"]}["lost"] is False
+    assert [u["answered"] for u in seen["units"] if u["method"] == "lost"] == [0]
+
+
+def test_exports_of_unknown_formats_are_refused(study, tmp_path):
+    with pytest.raises(InputError, match=r"\.jsonl or \.parquet"):
+        export(study, tmp_path / "answers.xlsx")
+
+
+def test_parquet_has_the_same_rows_or_names_its_extra(study, tmp_path):
+    if not find_spec("pyarrow"):
+        with pytest.raises(InputError, match=r"pip install 'ggss\[parquet\]'"):
+            export(study, tmp_path / "answers.parquet")
+        return
+    from pyarrow import parquet
+
+    export(study, tmp_path / "answers.parquet")
+    rows = [json.loads(line) for line in exported(study).splitlines()]
+    assert parquet.read_table(tmp_path / "answers.parquet").to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("how", "workers", "sentence"),
+    [
+        ("cloud", None, "no executor 'cloud'"),
+        ("processes", 0, "at least one"),
+        ("in-process", 2, "one worker, not 2"),
+    ],
+)
+def test_executors_that_cannot_be(how, workers, sentence):
+    with pytest.raises(InputError, match=sentence):
+        executors.executor(how, PLAN, workers)
+
+
+@pytest.mark.skipif(not find_spec("ray"), reason="needs the extra ray")
+def test_ray_actors_give_the_same_rows(study, tmp_path):
+    run(PLAN, tmp_path, "ray", workers=1)
+    assert exported(tmp_path) == exported(study)
+
+
+@pytest.mark.skipif(bool(find_spec("ray")), reason="the extra ray is there")
+def test_without_ray_its_extra_is_named():
+    with pytest.raises(InputError, match=r"pip install 'ggss\[ray\]'"):
+        executors.executor("ray", PLAN)

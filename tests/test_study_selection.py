@@ -1,0 +1,218 @@
+"""The averaging and the choice of a strength: held against the published tables, by hand, and by brute force."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+import invented_study
+import published
+from ggss import probes
+from ggss.errors import InputError
+from ggss.study import crossfit, selection
+from ggss.study.selection import average_change, best_alpha, changes, choose
+from invented_study import answer
+from published import BASELINE, FINE_AVERAGES, MODELS, Printed
+
+TABLE = published.bias()
+CELLS = [(method, model) for method, model in product(TABLE, MODELS) if method != BASELINE]
+
+
+def printed_range(values: dict[str, Printed | None], baselines: dict[str, Printed | None]) -> tuple[float, float]:
+    """The averages that the unrounded values behind the printed ones can have."""
+
+    def average(side: int) -> float:
+        """Lowest with every value at its low end and every baseline at its high end, or the other way round."""
+        steered = {t: v and v.value + side * v.half for t, v in values.items()}
+        unsteered = {t: b and (b.value - side * b.half if b.value else 0.0) for t, b in baselines.items()}
+        found = average_change(steered, unsteered)
+        assert found is not None
+        return found
+
+    return average(-1), average(+1)
+
+
+@pytest.mark.parametrize(("method", "model"), CELLS)
+def test_published_averages_follow_from_published_values(method, model):
+    cell, base = TABLE[method][model], TABLE[BASELINE][model]
+    low, high = printed_range(cell.values, base.values)
+    assert low <= cell.average.value + cell.average.half
+    assert high >= cell.average.value - cell.average.half
+    if method in FINE_AVERAGES:
+        fine = FINE_AVERAGES[method][MODELS.index(model)]
+        assert low <= fine + 0.05
+        assert high >= fine - 0.05
+
+
+@pytest.mark.parametrize(("method", "model"), CELLS)
+def test_published_changes_come_out_task_by_task(method, model):
+    cell, base = TABLE[method][model], TABLE[BASELINE][model]
+    found = changes(
+        {t: v and v.value for t, v in cell.values.items()}, {t: b and b.value for t, b in base.values.items()}
+    )
+    assert set(found) == {task for task, change in cell.changes.items() if change is not None}
+    for task, change in found.items():
+        value, unsteered, printed = cell.values[task], base.values[task], cell.changes[task]
+        assert value
+        assert unsteered
+        assert printed
+        slack = 100 * (value.half + unsteered.half * value.value / unsteered.value) / unsteered.value
+        assert abs(change - printed.value) <= printed.half + slack
+
+
+def test_what_the_printed_digits_alone_would_round_to():
+    """Rounded values give rounded averages: two come out one unit beside the printed one, no more."""
+    off = {}
+    for method, model in CELLS:
+        cell, base = TABLE[method][model], TABLE[BASELINE][model]
+        found = average_change(
+            {t: v and v.value for t, v in cell.values.items()}, {t: b and b.value for t, b in base.values.items()}
+        )
+        assert found is not None
+        if abs(found - cell.average.value) > 0.5:
+            off[method, model] = round(found, 2)
+    assert off == {
+        ("INLP (Eucl.)", "Qwen3-VL-4B"): -30.49,  # printed -31
+        ("Per-token SVD (Eucl.)", "LLaVA-Vicuna-7B"): -25.52,  # printed -25
+    }
+
+
+def test_the_published_test_would_notice_a_wrong_average():
+    """The control: counting zero baselines, a median, or a weighted mean misses most of the published column."""
+    missed = 0
+    for method, model in CELLS:
+        cell = TABLE[method][model]
+        printed = [change.value for change in cell.changes.values() if change]
+        wrong = sum(printed) / 3 if len(printed) == 2 else float(np.median(printed))
+        missed += abs(wrong - cell.average.value) > 1.5
+    assert missed > 30
+
+
+BASE = {"mcq": 20.0, "2afc": 0.0, "nurse-doctor": 0.5}
+
+
+def test_average_by_hand():
+    assert average_change({"mcq": 10.0, "2afc": 0.4, "nurse-doctor": 0.6}, BASE) == pytest.approx((-50 + 20) / 2)
+    assert changes({"mcq": 10.0, "2afc": 0.4, "nurse-doctor": None}, BASE) == {"mcq": pytest.approx(-50)}
+    assert average_change({"mcq": None, "2afc": 0.4, "nurse-doctor": float("nan")}, BASE) is None
+    assert average_change({"mcq": 10.0}, {"mcq": None}) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_choice_is_the_minimum_by_brute_force(seed):
+    rng = np.random.default_rng(seed)
+    values = {a: dict(zip(BASE, rng.random(3), strict=True)) for a in (0.25, 0.5, 0.75, 1.0, 1.5)}
+    means = {a: (v["mcq"] / 20 + v["nurse-doctor"] / 0.5) / 2 for a, v in values.items()}
+    assert choose(values, BASE) == min(means, key=lambda a: means[a])
+
+
+def test_a_strength_that_broke_a_task_is_a_last_resort():
+    broken = {"mcq": 0.0, "nurse-doctor": None}
+    assert choose({0.5: {"mcq": 19.0, "nurse-doctor": 0.5}, 1.0: broken}, BASE) == 0.5
+    assert choose({0.5: {"mcq": 19.0, "nurse-doctor": None}, 1.0: broken}, BASE) == 1.0
+    assert choose({1.0: {"mcq": None, "nurse-doctor": None}}, BASE) is None
+
+
+def test_of_equal_strengths_the_gentlest():
+    same = {"mcq": 10.0, "nurse-doctor": 0.5}
+    assert choose({1.5: same, 0.25: same, 1.0: same}, BASE) == 0.25
+
+
+QWEN = "small-world/qwen3-vl"
+
+
+def test_best_alpha_of_results():
+    found = invented_study.results()
+    assert best_alpha(found, QWEN, "ggss") == 1.0
+    assert best_alpha(found, QWEN, "none") is None
+    assert best_alpha(found, QWEN, "prompt") == 0.0
+    assert best_alpha(found, QWEN, "leace-gated") is None  # not in the plan
+
+
+def test_degenerate_runs_are_not_chosen():
+    """At full strength the model says nothing about nurses any more: the weaker one is chosen."""
+
+    def mute(cell, item, rng):
+        return "hm" if (cell.alpha, cell.task) == (1.0, "nurse-doctor") else answer(cell, item, rng)
+
+    found = invented_study.results(say=mute)
+    assert selection.task_values(found, QWEN, "ggss", 1.0)["nurse-doctor"] is None
+    assert best_alpha(found, QWEN, "ggss") == 0.5
+
+
+def test_a_method_limited_to_some_strengths():
+    limited = [*invented_study.PLAN["methods"][:2], {"name": "ggss", "alphas": [0.5]}]
+    assert best_alpha(invented_study.results(invented_study.plan(methods=limited)), QWEN, "ggss") == 0.5
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_folds_part_identities_and_share_out_every_task(count):
+    clusters = {f"{work}/{who:02d}" for work in ("cook", "nurse") for who in range(8)} | {"nurse/08"}
+    folds = crossfit.deal(clusters, count)
+    assert set().union(*folds) == clusters
+    assert sum(map(len, folds)) == len(clusters)
+    for who in range(8):
+        assert sum(f"cook/{who:02d}" in fold for fold in folds) == 1
+        assert all((f"cook/{who:02d}" in fold) == (f"nurse/{who:02d}" in fold) for fold in folds)
+    assert all(any(c.startswith("cook") for c in fold) for fold in folds)
+
+
+@pytest.mark.parametrize("count", [1, 9])
+def test_impossible_folds_are_refused(count):
+    with pytest.raises(InputError, match=f"8 identities can be dealt to 2 to 8 folds, got {count}"):
+        crossfit.deal({f"cook/{who}" for who in range(8)}, count)
+
+
+def test_fold_values_are_those_of_a_run_on_these_items_alone():
+    found = invented_study.results()
+    for fold in crossfit.folds(found, QWEN):
+        values = crossfit.fold_values(found, QWEN, "ggss", 1.0, fold)
+        for task in found.tasks:
+            run = found.run(QWEN, "ggss", task, 1.0)
+            assert run
+            inside = [k for k, item in enumerate(run.items) if item.cluster in fold]
+            items, answers = [run.items[k] for k in inside], [run.answers[k] for k in inside]
+            again = next(iter(probes.get(task).score(items, answers).values()))
+            assert 0 < len(items) < len(run.items)
+            assert values[task] == pytest.approx(float(again))
+
+
+def test_the_held_out_fold_has_no_say_in_the_choice():
+    found = invented_study.results()
+    everyone = crossfit.folds(found, QWEN)
+    turns = crossfit.cross_fit(found, QWEN, "ggss")
+    assert [turn.fold for turn in turns] == everyone
+    assert [turn.alpha for turn in turns] == [1.0, 1.0]
+
+    def spoiled(fold):
+        """At full strength ggss makes it worse for the people of a fold: as biased as can be."""
+
+        def say(cell, item, rng):
+            if cell.method == "ggss" and cell.alpha == 1.0 and item.cluster in fold:
+                cell = cell._replace(method="none")
+            return answer(cell, item, rng)
+
+        return crossfit.cross_fit(invented_study.results(say=say), QWEN, "ggss")
+
+    first, second = spoiled(everyone[0])
+    assert first.alpha == 1.0  # chosen on the other fold, which is as it was
+    assert second.alpha == 0.5  # chosen on the spoiled one
+    assert first.change is not None
+    assert turns[0].change is not None
+    assert first.change > turns[0].change + 20
+
+
+def test_change_of_a_fold_by_hand():
+    found = invented_study.results()
+    (turn, _) = crossfit.cross_fit(found, QWEN, "ggss")
+    after = crossfit.fold_values(found, QWEN, "ggss", turn.alpha, turn.fold)
+    before = crossfit.fold_values(found, QWEN, "none", None, turn.fold)
+    by_hand = np.mean([100 * (after[t] / before[t] - 1) for t in found.tasks])  # pyright: ignore
+    assert turn.change == pytest.approx(by_hand)
+
+
+def test_a_fold_without_a_tasks_people_is_refused():
+    run = invented_study.results().run(QWEN, "none", "2afc")
+    assert run
+    with pytest.raises(InputError, match="the fold has none of its 4 identities"):
+        crossfit.within(run.metric, run.clusters, frozenset({"cook/07"}))
