@@ -64,8 +64,9 @@ readme: $(READY)  ## run the demo and put its output and pictures into README an
 beyond: $(READY)  ## the methods beyond the paper on the small world; writes docs/beyond.md
 	$(BIN)/python tools/beyond.py
 
-study: $(READY)  ## the small-world study (about 40 minutes); stop it and go on as you like
+study: $(READY)  ## the small-world study (about 40 minutes) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
+	$(BIN)/ggss study tables study-out -o results/small-world
 
 study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if nothing had happened
 	$(BIN)/python tools/kill_study.py

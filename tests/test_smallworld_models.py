@@ -16,15 +16,15 @@ from ggss.smallworld.suite import as_item
 
 # Lines that are not reached yet. Whoever reaches one takes it off the list: the test holds both ways.
 SHORT = {
-    "llava-vicuna": {"SmallStar", "its lowest dimension"},
-    "qwen3-vl": {"SmallStar", "its lowest dimension", "all sites, gender recognised under race steering"},
+    "llava-vicuna": {"its lowest dimension", "SmallStar under race steering"},
+    "qwen3-vl": {"its lowest dimension"},
 }
 
 
 @pytest.mark.parametrize("name", smallworld.embedded())
 def test_the_model_shows_what_it_should(name):
     lines = check(name)
-    assert {line.what for line in lines if line.met is False} == SHORT[name], lines
+    assert {line.what for line in lines if line.met is False} == SHORT.get(name, set()), lines
 
 
 @pytest.mark.parametrize("name", smallworld.embedded())
