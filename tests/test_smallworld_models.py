@@ -17,6 +17,7 @@ from ggss.smallworld.suite import as_item
 # Lines that are not reached yet. Whoever reaches one takes it off the list: the test holds both ways.
 SHORT = {
     "llava-vicuna": {"its lowest dimension", "SmallStar under race steering"},
+    "llava-mistral": {"its lowest dimension"},
     "qwen3-vl": {"its lowest dimension"},
 }
 

@@ -1,0 +1,39 @@
+"""The committed tables of the small-world study: whole, of this plan, and the ones that the pages show."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from ggss.study.plan import Plan
+from ggss.study.tables import BUILDERS
+from tools import readme
+
+RESULTS = Path(readme.RESULTS).parent
+INDEX = (RESULTS / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_index_is_of_the_plan_and_names_the_answers() -> None:
+    plan = Plan.load(readme.ROOT / "studies" / "small-world.yaml")
+    assert re.search(r"sha256 `[0-9a-f]{64}`", INDEX)
+    assert f"models: {', '.join(model.name for model in plan.models)}" in INDEX
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_table_is_there_in_three_forms_or_left_out_with_a_reason(name: str) -> None:
+    there = [form for form in ("md", "csv", "tex") if (RESULTS / f"{name}.{form}").exists()]
+    assert there == ["md", "csv", "tex"] if f"| {name} |" in INDEX else f"- {name}: " in INDEX
+
+
+def test_the_readme_shows_the_main_table() -> None:
+    shown = readme.README.read_text(encoding="utf-8").split("<!-- results: written by `make readme` -->")[1]
+    assert shown.split("<!-- /results -->")[0].strip() == readme.main_table()
+
+
+def test_the_main_table_has_every_method_on_every_backbone() -> None:
+    with readme.RESULTS.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    averages = [float(value) for row in rows for name, value in row.items() if name.endswith(readme.AVERAGE)]
+    assert len(averages) == 4 * len(rows)
+    assert min(averages) < -50  # something was steered away
