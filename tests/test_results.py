@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
+from tools import readme
 
 from ggss.study.plan import Plan
 from ggss.study.tables import BUILDERS
-from tools import readme
 
 RESULTS = Path(readme.RESULTS).parent
 INDEX = (RESULTS / "README.md").read_text(encoding="utf-8")

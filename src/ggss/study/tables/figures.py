@@ -49,7 +49,9 @@ class Figures:
         return self.results.whole(model, method, task, alpha, attribute)
 
     def alpha(self, model: str, method: str) -> float | None:
-        """best-avg-alpha."""
+        """best-avg-alpha; 0 of a method that does not steer, however few of its answers can be read."""
+        if any(one.label == method and not one.steers for one in self.results.plan.methods):
+            return 0.0 if any(self.run(model, method, task, 0.0) for task in self.results.tasks) else None
         return self._once(("alpha", model, method), lambda: selection.best_alpha(self.results, model, method))
 
     def held_out(self, model: str, method: str) -> list[HeldOut]:

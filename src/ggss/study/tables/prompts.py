@@ -6,7 +6,7 @@ from ggss.study.tables.figures import Figures
 
 
 def prompt_baseline(figures: Figures) -> Table | str:
-    models = [model for model in figures.results.models if figures.alpha(model, names.PROMPT) is not None]
+    models = [model for model in figures.results.models if cells.any_run(figures, [names.PROMPT], [model])]
     if not models:
         return "needs runs of prompt on the bias tasks"
     tasks, rows = figures.results.tasks, []
