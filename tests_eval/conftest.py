@@ -24,7 +24,7 @@ from ggss.smallworld.smallstar import smallstar
 from ggss.steerer import Steerer
 
 torch.set_num_threads(1)
-MODEL = "small-world/llava-vicuna"
+MODEL = "small-world/entangled"  # here steering shows in capability answers too
 
 
 @pytest.fixture(scope="session")
