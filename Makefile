@@ -64,14 +64,15 @@ readme: $(READY)  ## run the demo and put its output and pictures into README an
 beyond: $(READY)  ## the methods beyond the paper on the small world; writes docs/beyond.md
 	$(BIN)/python tools/beyond.py
 
-study: $(READY)  ## the small-world study (about 40 minutes) and its tables; stop it and go on as you like
+study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
 	$(BIN)/ggss study tables study-out -o results/small-world
+	$(BIN)/python tools/results.py
 
 study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if nothing had happened
 	$(BIN)/python tools/kill_study.py
 
-world: $(READY)  ## train the five small-world models again (about an hour) and check them
+world: $(READY)  ## train the five small-world models again (about two hours on one thread) and check them
 	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled; do \
 		$(BIN)/ggss world train $$name -o src/ggss/smallworld/checkpoints/$$name || exit 1; done
 	$(BIN)/ggss world check

@@ -32,6 +32,7 @@ from ggss.models import (
     resolve,
 )
 from ggss.models.families import known_family
+from ggss.models.reading import Tokenised
 from ggss.smallworld.architectures import NAMES, build
 
 Pictures = list[Image.Image]
@@ -708,3 +709,9 @@ def test_bad_questions_are_refused(vlm: Vlm, pictures: Pictures) -> None:
     with pytest.raises(InputError, match="batch_size=0"):
         vlm.encode(pictures, batch_size=0)
     assert isinstance(vlm.encode(pictures[:1])[0], Features)
+
+
+def test_options_are_read_at_once_only_if_the_next_token_decides():
+    assert Tokenised([1, 2], [1, 2], [[3], [4]]).at_once
+    assert not Tokenised([1, 2], [1, 2], [[3], [4, 5]]).at_once
+    assert not Tokenised([1, 2], [1], [[6], [7]]).at_once  # the tokenizer merged the prompt's end with the options

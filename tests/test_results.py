@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import readme
+from tools import readme, results
 
 from ggss.study.plan import Plan
 from ggss.study.tables import BUILDERS
@@ -29,6 +29,10 @@ def test_every_table_is_there_in_three_forms_or_left_out_with_a_reason(name: str
 def test_the_readme_shows_the_main_table() -> None:
     shown = readme.README.read_text(encoding="utf-8").split("<!-- results: written by `make readme` -->")[1]
     assert shown.split("<!-- /results -->")[0].strip() == readme.main_table()
+
+
+def test_the_page_that_reads_the_tables_has_their_numbers() -> None:
+    assert results.PAGE.read_text(encoding="utf-8") == results.page()
 
 
 def test_the_main_table_has_every_method_on_every_backbone() -> None:

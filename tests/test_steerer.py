@@ -107,6 +107,20 @@ def test_save_and_load_are_bit_exact(steerer, rows, tmp_path):
         assert (again / name).read_bytes() == (tmp_path / "s" / name).read_bytes()
 
 
+def test_the_content_hash_is_of_what_steers_and_nothing_else(steerer, tmp_path):
+    own = steerer.content_hash
+    loaded = ggss.Steerer.from_pretrained(steerer.save_pretrained(tmp_path))
+    assert loaded.content_hash == replace(steerer, source={}, recommended_alpha=0.5).content_hash == own
+    operator = steerer.operators[SITE]
+    others = [
+        replace(steerer, prompt_suffix=" Be fair."),
+        replace(steerer, operators={SITE: replace(operator, kappa=operator.kappa + 1)}),
+        replace(steerer, operators={SITE: replace(operator, basis=operator.basis.flip(1))}),
+        replace(steerer, operators={"elsewhere": operator}),
+    ]
+    assert len({own, *(other.content_hash for other in others)}) == 1 + len(others)
+
+
 def test_intersectional_values_survive(tmp_path):
     steerer = ggss.fit("ggss", planted(identities=4)[0], attribute=("race", "gender"))
     loaded = ggss.Steerer.from_pretrained(steerer.save_pretrained(tmp_path / "s"))

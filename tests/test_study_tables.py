@@ -421,3 +421,15 @@ def test_the_command_writes_and_says_what(results, tmp_path, monkeypatch):
     plain = CliRunner().invoke(app, [str(tmp_path), "-o", str(tmp_path / "other")])
     assert "left out" in plain.output
     assert (tmp_path / "other" / "README.md").exists()
+
+
+def test_an_instruction_that_makes_all_answers_unreadable_is_still_shown():
+    def confused(cell, item, rng):
+        return "hm" if cell.method == "prompt" else answer(cell, item, rng)
+
+    found = Figures(invented_study.results(invented_study.plan(), confused))
+    shown = BUILDERS["prompt_baseline"](found)
+    assert [row.label for row in shown.rows] == ["qwen3-vl", "entangled"]
+    assert all("unreadable" in cell for row in shown.rows for cell in (row.cells[1], row.cells[3], row.cells[5]))
+    capability = {row.label: row for row in BUILDERS["capability"](found).rows}["Fairness instruction"]
+    assert "not run" not in capability.cells

@@ -1,5 +1,7 @@
 """The artefact: a method's operators for the sites of one model. Steer rows, attach to a model, keep, share."""
 
+import hashlib
+import json
 import math
 import os
 from collections.abc import Hashable, Iterator
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ggss import operator
+from ggss import hashing, operator
 from ggss.activations import SITE
 from ggss.attachment import Run, attached
 from ggss.errors import InputError, problems
@@ -186,6 +188,18 @@ class Steerer:
                 f"projector weights: the steerer knows {expected[:12]}, the model has {seen[:12]} (force overrides)"
             )
         return found
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of all that decides what the steerer does: its operators and what it appends to prompts."""
+        digest = hashlib.sha256(self.prompt_suffix.encode())
+        for site, chosen in sorted(self.operators.items()):
+            digest.update(json.dumps([site, chosen.kind, chosen.scalars()], sort_keys=True).encode())
+            hashing.add(digest, chosen.tensors())
+            for name, stream in sorted(chosen.streams().items()):
+                for tensor in stream:
+                    hashing.add_one(digest, name, tensor)
+        return digest.hexdigest()
 
     def save_pretrained(self, folder: "str | os.PathLike[str]") -> "Path":
         """Write `steerer.safetensors`, `config.json` and a README card into a folder."""

@@ -133,9 +133,8 @@ def _steerer(name: str | None, alpha: float) -> "Steerer | None":
 
 def _used(steerer: "Steerer") -> "Used":
     from ggss.probes.records import Used
-    from ggss.study.identity import steerer_hash
 
-    return Used(hash=steerer_hash(steerer), method=steerer.method)
+    return Used(hash=steerer.content_hash, method=steerer.method)
 
 
 def _summary(asked: "list[Record]", seed: int) -> "list[Row]":

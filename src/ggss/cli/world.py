@@ -43,7 +43,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of the weights, the pictures and the drawn labels.")] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
 ) -> None:
-    """Train one of the tiny models from nothing: at most 20 minutes on two cores."""
+    """Train one of the tiny models from nothing: about twenty minutes."""
     from ggss.smallworld.training import train as run
 
     print(run(name, out, seed=seed, threads=threads))

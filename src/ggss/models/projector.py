@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ggss import hashing
 from ggss.errors import InputError
 from ggss.models.discovery import family_of
 from ggss.models.families import Family
@@ -41,8 +42,5 @@ def vision_fingerprint(model: nn.Module) -> str:
 
 def _digest(parameters: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
-    for name in sorted(parameters):
-        values = parameters[name].detach().cpu().contiguous()
-        digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
-        digest.update(values.view(-1).view(torch.uint8).numpy().data)
+    hashing.add(digest, parameters)
     return digest.hexdigest()

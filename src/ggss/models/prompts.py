@@ -1,6 +1,6 @@
 """From questions about images to token ids: chat template, image placeholders, left padding, answer options."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any
@@ -51,6 +51,19 @@ def left_padded(processor: Any, sequences: Sequence[Ids], device: torch.device) 
     if "mm_token_type_ids" in processor.model_input_names:
         inputs["mm_token_type_ids"] = processor.create_mm_token_type_ids(padded)
     return {name: torch.tensor(value, device=device) for name, value in inputs.items()}
+
+
+def shared_positions(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Of prompts that are laid out alike, the first one's positions; Qwen3-VL counts them prompt by prompt."""
+    count = getattr(model.base_model, "get_rope_index", None)
+    if count is None or "image_grid_thw" not in inputs:
+        return {}
+    types, grids = inputs["mm_token_type_ids"], inputs["image_grid_thw"]
+    images = len(grids) // len(types)
+    alike = inputs["attention_mask"].all() and (types == types[0]).all() and len(grids) == images * len(types)
+    if not alike or not (grids.unflatten(0, (len(types), images)) == grids[:images]).all():
+        return {}
+    return {"position_ids": count(inputs["input_ids"][:1], types[:1], grids[:images])[0]}
 
 
 def split_options(prompt: Ids, joint: Sequence[Ids]) -> tuple[Ids, list[Ids]]:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from ggss.models import prompts
 
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]
@@ -26,10 +29,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Tokenised:
-    """A prompt's token ids, and each option's one token after it; None where an option needs more than that one."""
+    """A prompt's token ids; the context that it shares with all its options; each option's own ids after that."""
 
     ids: list[int]
-    options: list[int] | None
+    context: list[int]
+    tails: list[list[int]]
+
+    @property
+    def at_once(self) -> bool:
+        """The token after the prompt decides between the options: each is one token of its own."""
+        return len(self.context) == len(self.ids) and all(len(tail) == 1 for tail in self.tails)
 
 
 class Prompts:
@@ -62,7 +71,19 @@ class Prompts:
         found = []
         for _, _, options in asked:
             prompt = next(ids)
-            context, tails = prompts.split_options(prompt, [next(ids) for _ in options])
-            alone = len(context) == len(prompt) and all(len(tail) == 1 for tail in tails)
-            found.append(Tokenised(prompt, [tail[0] for tail in tails] if alone else None))
+            found.append(Tokenised(prompt, *prompts.split_options(prompt, [next(ids) for _ in options])))
         return found
+
+
+def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[float, ...]]:
+    """Each prompt's probabilities of its one-token options among them, from the logits [prompts, words] after it."""
+    shares: list[tuple[float, ...]] = [()] * len(asked)
+    by_count: dict[int, list[int]] = {}
+    for i, prompt in enumerate(asked):
+        by_count.setdefault(len(prompt.tails), []).append(i)
+    for count, rows in by_count.items():  # prompts with as many options are worked on together
+        if count:
+            tokens = torch.tensor([[tail[0] for tail in asked[i].tails] for i in rows], device=logits.device)
+            for i, own in zip(rows, logits[rows].gather(1, tokens).softmax(1).tolist(), strict=True):
+                shares[i] = tuple(own)
+    return shares

@@ -1,8 +1,6 @@
 """A vision-language model that answers and scores questions about images, and encodes an image once for many."""
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any, TypeVar
@@ -14,12 +12,13 @@ from transformers.utils.generic import ModelOutput
 
 from ggss.errors import InputError
 from ggss.models import prompts
+from ggss.models.capture import captured
 from ggss.models.discovery import family_of
 from ggss.models.families import MLP1, MLP2, Family, known_family
 from ggss.models.features import Features
 from ggss.models.processors import BACKEND
-from ggss.models.projector import fingerprint, resolve, vision_fingerprint
-from ggss.models.reading import Prompts, Reading, Tokenised
+from ggss.models.projector import fingerprint, vision_fingerprint
+from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
 
 Picture = Image.Image | Features
 
@@ -178,29 +177,20 @@ class Vlm:
 
     def _read_at_once(self, asked: Sequence[Choice]) -> list[Reading] | None:
         """The next token's logits tell both; None where some option is longer than a token."""
-        prompts = self._prompts(
-            [(question, tuple(self._placeholders(pictures)), tuple(options)) for question, pictures, options in asked]
-        )
-        if any(prompt.options is None for prompt in prompts):
+        tokenised = self._tokenised(asked)
+        if not all(prompt.at_once for prompt in tokenised):
             return None
         inputs, _ = self._image_inputs([pictures for _, pictures, _ in asked])
-        inputs |= self._text_inputs([prompt.ids for prompt in prompts])
-        inputs |= self._shared_positions(inputs)
+        inputs |= self._text_inputs([prompt.ids for prompt in tokenised])
+        inputs |= prompts.shared_positions(self.model, inputs)
         logits = self.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
-        shares = _shares(logits, prompts)
-        return [Reading(self._word(token), own) for token, own in zip(logits.argmax(1).tolist(), shares, strict=True)]
+        said = zip(logits.argmax(1).tolist(), option_shares(logits, tokenised), strict=True)
+        return [Reading(self._word(token), shares) for token, shares in said]
 
-    def _shared_positions(self, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Of prompts that are laid out alike, the first one's positions; Qwen3-VL counts them prompt by prompt."""
-        count = getattr(self.model.base_model, "get_rope_index", None)
-        if count is None or "image_grid_thw" not in inputs:
-            return {}
-        types, grids = inputs["mm_token_type_ids"], inputs["image_grid_thw"]
-        images = len(grids) // len(types)
-        alike = inputs["attention_mask"].all() and (types == types[0]).all() and len(grids) == images * len(types)
-        if not alike or not (grids.unflatten(0, (len(types), images)) == grids[:images]).all():
-            return {}
-        return {"position_ids": count(inputs["input_ids"][:1], types[:1], grids[:images])[0]}
+    def _tokenised(self, asked: Sequence[Choice]) -> list[Tokenised]:
+        return self._prompts(
+            [(question, tuple(self._placeholders(pictures)), tuple(options)) for question, pictures, options in asked]
+        )
 
     def _read_in_turn(self, asked: Sequence[Choice], max_new_tokens: int, batch_size: int) -> list[Reading]:
         questions, images = [question for question, _, _ in asked], [pictures for _, pictures, _ in asked]
@@ -214,12 +204,13 @@ class Vlm:
 
     def _score(self, asked: Sequence[Choice], batch_size: int) -> list[list[float]]:
         kept = self._kept([pictures for _, pictures, _ in asked])
+        seen = [(question, pictures, options) for (question, _, options), pictures in zip(asked, kept, strict=True)]
         scores = [[0.0] * len(options) for _, _, options in asked]
         runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
-        for i, (context, tails) in enumerate(self._options(asked, kept)):
-            for j, tail in enumerate(tails):
+        for i, prompt in enumerate(self._tokenised(seen)):
+            for j, tail in enumerate(prompt.tails):
                 # The last token is only read, never fed: options of one token need a single run between them.
-                runs.setdefault((i, (*context, *tail[:-1])), []).append((i, j, tail))
+                runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
         for batch in _batches(list(runs.items()), batch_size):
             inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
             inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch])
@@ -232,19 +223,6 @@ class Vlm:
                     steps = row[-len(tail) :]
                     scores[i][j] = steps[range(len(tail)), tail].sum().item()
         return scores
-
-    def _options(
-        self, asked: Sequence[Choice], images: Sequence[Sequence[Picture]]
-    ) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """Each question's context and options in token ids; all are tokenised in one call, which is much faster."""
-        texts: list[str] = []
-        placeholders: list[str] = []
-        for (question, _, options), pictures in zip(asked, images, strict=True):
-            texts += [self._chat(question, len(pictures), option) for option in (None, *options)]
-            placeholders += self._placeholders(pictures) * (1 + len(options))
-        ids = iter(prompts.tokens(self.processor, texts, placeholders))
-        for _, _, options in asked:
-            yield prompts.split_options(next(ids), [next(ids) for _ in options])
 
     def _kept(self, images: Sequence[Sequence[Picture]]) -> list[list[Picture]]:
         """The same with each distinct picture encoded, if the family can answer from features."""
@@ -291,9 +269,9 @@ class Vlm:
 
     def _encode(self, images: Sequence[Image.Image], sites: dict[str, str]) -> list[Features]:
         inputs, placeholders = self._pixels(images)
-        with self._captured(sites) as captured:
+        with captured(self.model, sites) as found:
             self.model.base_model.get_image_features(**inputs, return_dict=True)
-        rows = {site: torch.cat(outputs) for site, outputs in captured.items()}
+        rows = {site: torch.cat(outputs) for site, outputs in found.items()}
         one = next(iter(rows.values()))
         counts = [len(one)] if len(images) == 1 else self.family.rows_per_image(self.model, inputs)
         split = {site: all_rows.split(counts) for site, all_rows in rows.items()}
@@ -307,47 +285,11 @@ class Vlm:
             for i, placeholder in enumerate(placeholders)
         ]
 
-    @contextmanager
-    def _captured(self, sites: dict[str, str]) -> Iterator[dict[str, list[Tensor]]]:
-        """What the sites' modules return to this thread meanwhile, as flat rows."""
-        captured: dict[str, list[Tensor]] = {site: [] for site in sites}
-        thread = threading.get_ident()
-
-        def keep(site: str, output: Any) -> None:
-            if threading.get_ident() == thread:
-                rows = output[0] if isinstance(output, tuple) else output
-                captured[site].append(rows.detach().flatten(0, -2).clone())
-
-        modules = {site: resolve(self.model, path) for site, path in sites.items()}
-        hooks = [
-            module.register_forward_hook(lambda _, __, output, site=site: keep(site, output))
-            for site, module in modules.items()
-        ]
-        try:
-            yield captured
-        finally:
-            for hook in hooks:
-                hook.remove()
-
 
 def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     if size < 1:
         raise InputError(f"a batch needs at least one item, not batch_size={size}")
     return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _shares(logits: Tensor, prompts: Sequence[Tokenised]) -> list[tuple[float, ...]]:
-    """Each prompt's probabilities of its options among them; prompts with as many options are worked on together."""
-    shares: list[tuple[float, ...]] = [()] * len(prompts)
-    by_count: dict[int, list[int]] = {}
-    for i, prompt in enumerate(prompts):
-        by_count.setdefault(len(prompt.options or ()), []).append(i)
-    for count, rows in by_count.items():
-        if count:
-            tokens = torch.tensor([prompts[i].options for i in rows], device=logits.device)
-            for i, own in zip(rows, logits[rows].gather(1, tokens).softmax(1).tolist(), strict=True):
-                shares[i] = tuple(own)
-    return shares
 
 
 def _check(questions: Sequence[str], images: Sequence[Sequence[Picture]]) -> None:

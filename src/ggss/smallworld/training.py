@@ -270,7 +270,8 @@ def train(
 ) -> Path:
     """Train `small-world/<name>` and save it to `out` in fp16, with its processor, log (`training.jsonl`) and card.
 
-    `steps` shortens or lengthens the four stages. About fifteen minutes; `album` are pictures painted before.
+    `steps` shortens or lengthens the four stages. About twenty minutes on one
+    thread; `album` are pictures painted before.
     """
     recipe = Recipe.of(name)
     if steps is not None:

@@ -74,7 +74,7 @@ class Worker:
             steerer = self._fit(label, attribute)
             self._steerers[label, attribute] = (
                 steerer,
-                Fitted(identity.steerer_hash(steerer), tuple(steerer.warnings)),
+                Fitted(steerer.content_hash, tuple(steerer.warnings)),
             )
         return self._steerers[label, attribute][1]
 

@@ -1,5 +1,7 @@
 """The tables of bias at each method's best-avg-alpha: main results and those that share its form."""
 
+from collections.abc import Mapping
+
 from ggss.study.rendering import Cell, Column, Figure, Row, Table
 from ggss.study.tables import cells, names
 from ggss.study.tables.figures import Figures
@@ -21,37 +23,34 @@ def _caption(figures: Figures, models: list[str]) -> str:
 
 
 def main_results(figures: Figures) -> Table | str:
-    models, rows = names.subjects(figures.results), cells.families(names.EXTERNAL)
-    methods = [label for _, label, _ in rows]
-    if not models or not cells.any_run(figures, [*methods, names.GGSS], models):
-        return "needs runs of ggss or of a baseline on the bias tasks"
-    return Table(
-        "main_results",
-        "How much demographic bias is left in the answers, by method and model (lower is better)",
-        "Method",
-        cells.bias_columns(figures, models),
-        (
-            cells.unsteered_row(figures, models),
-            *(cells.bias_row(figures, name, label, models, family) for family, label, name in rows),
-            cells.bias_row(figures, "GGSS", names.GGSS, models, "Calibrated gate and slerp"),
-        ),
-        _caption(figures, models),
-        _NOTES,
+    title = "How much demographic bias is left in the answers, by method and model (lower is better)"
+    return _by_family(figures, "main_results", title, names.EXTERNAL, (names.GGSS,)) or (
+        "needs runs of ggss or of a baseline on the bias tasks"
     )
 
 
 def svd_ablation(figures: Figures) -> Table | str:
-    models, rows = names.subjects(figures.results), cells.families(names.SVD)
-    if not models or not cells.any_run(figures, [label for _, label, _ in rows], models):
-        return "needs runs of the svd-* methods on the bias tasks"
+    title = "What is left of the bias when gate and slerp, or pooling too, are taken out of GGSS (lower is better)"
+    return _by_family(figures, "svd_ablation", title, names.SVD) or (
+        "needs runs of the svd-* methods on the bias tasks"
+    )
+
+
+def _by_family(
+    figures: Figures, name: str, title: str, groups: Mapping[str, Mapping[str, str]], enough: tuple[str, ...] = ()
+) -> Table | None:
+    """Unsteered, families of methods, GGSS; None if none of the methods, or of those that are `enough`, was run."""
+    models, rows = names.subjects(figures.results), cells.families(groups)
+    if not models or not cells.any_run(figures, [*(label for _, label, _ in rows), *enough], models):
+        return None
     return Table(
-        "svd_ablation",
-        "What is left of the bias when gate and slerp, or pooling too, are taken out of GGSS (lower is better)",
+        name,
+        title,
         "Method",
         cells.bias_columns(figures, models),
         (
             cells.unsteered_row(figures, models),
-            *(cells.bias_row(figures, name, label, models, family) for family, label, name in rows),
+            *(cells.bias_row(figures, shown, label, models, family) for family, label, shown in rows),
             cells.bias_row(figures, "GGSS", names.GGSS, models, "Calibrated gate and slerp"),
         ),
         _caption(figures, models),

@@ -1,0 +1,33 @@
+"""What modules of a model return while it runs."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from ggss.models.projector import resolve
+
+
+@contextmanager
+def captured(model: nn.Module, sites: Mapping[str, str]) -> Iterator[dict[str, list[Tensor]]]:
+    """Site -> what the module at its path returns to this thread meanwhile, a tensor of flat rows for each call."""
+    found: dict[str, list[Tensor]] = {site: [] for site in sites}
+    thread = threading.get_ident()
+
+    def keep(site: str, output: Any) -> None:
+        if threading.get_ident() == thread:
+            rows = output[0] if isinstance(output, tuple) else output
+            found[site].append(rows.detach().flatten(0, -2).clone())
+
+    modules = {site: resolve(model, path) for site, path in sites.items()}
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, site=site: keep(site, output))
+        for site, module in modules.items()
+    ]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()

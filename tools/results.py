@@ -1,0 +1,79 @@
+"""docs/results.md: the reading of the small-world study, its numbers taken from the committed tables."""
+
+import csv
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+TABLES = ROOT / "results" / "small-world"
+PAGE = ROOT / "docs" / "results.md"
+BACKBONES = ("llava-vicuna", "llava-mistral", "pixtral", "qwen3-vl")
+
+TEMPLATE = Path(__file__).with_suffix(".md")  # the judgements are written there; only the numbers move
+
+
+def rows(table: str, key: str = "Method") -> dict[str, dict[str, str]]:
+    """A table's rows by their label."""
+    with (TABLES / f"{table}.csv").open(encoding="utf-8", newline="") as stream:
+        return {row[key]: row for row in csv.DictReader(stream)}
+
+
+def averages(table: str, method: str, models: tuple[str, ...] = BACKBONES) -> str:
+    row = rows(table)[method]
+    return ", ".join(f"{float(row[f'{model} Avg Δ%']):+.0f} % on {model}" for model in models)
+
+
+def average(table: str, method: str, model: str) -> str:
+    return averages(table, method, (model,)).split(" on ")[0]
+
+
+def costs(method: str) -> list[float]:
+    """Points of SmallStar lost under race steering, least first."""
+    row = rows("capability")[method]
+    return sorted(-float(row[f"race steering {model} change"]) for model in BACKBONES)
+
+
+def capability() -> dict[str, str]:
+    """How GGSS's change of capability was judged on the backbones."""
+    with (TABLES / "capability_significance.csv").open(encoding="utf-8", newline="") as stream:
+        judged = [row for row in csv.DictReader(stream) if row["section"] == "GGSS"]
+    judged = [row for row in judged if row["Model, steering"].startswith(BACKBONES)]
+    costly = [row for row in judged if row["verdict"] != "equivalent"]
+    told = [f"{row['Model, steering']} steering, {float(row['Δ points']):+.1f} points" for row in costly]
+    return {
+        "same": str(len(judged) - len(costly)),
+        "cases": str(len(judged)),
+        "costly": "; ".join(told) or "none",
+    }
+
+
+def page() -> str:
+    tests = [rows("significance", "Model")[model] for model in BACKBONES]
+    nurses = [model for model, row in zip(BACKBONES, tests, strict=True) if float(row[f"{_TEST} N/D Holm"]) <= 0.05]
+    control = rows("recognition", "Model")["entangled"]
+    loss = float(rows("capability")["GGSS"]["race steering entangled change"])
+    inlp, svd = costs("INLP (sph.)"), costs("Pooled SVD (Eucl.)")
+    return TEMPLATE.read_text(encoding="utf-8").format(
+        averages=averages("main_results", "GGSS"),
+        p_all=f"{max(float(row[f'{_TEST} all tasks p']) for row in tests):.1g}",
+        p_holm=f"{max(float(row[f'{_TEST} all tasks Holm']) for row in tests):.2g}",
+        nurses=" and ".join(nurses) or "none",
+        inlp=averages("main_results", "INLP (sph.)"),
+        inlp_least=f"{inlp[0]:.0f}",
+        inlp_most=f"{inlp[-1]:.0f}",
+        svd=averages("svd_ablation", "Pooled SVD (Eucl.)"),
+        svd_most=f"{svd[-1]:.1f}",
+        merger=average("beyond", "GGSS", "qwen3-vl"),
+        sites=average("beyond", "ggss all sites", "qwen3-vl"),
+        auto=average("beyond", "ggss-auto", "qwen3-vl"),
+        control=f"{-loss:.1f}",
+        named=f"{float(control[f'{_NAMED} unsteered']):.0f}",
+        unnamed=f"{float(control[f'{_NAMED} GGSS']):.0f}",
+        **capability(),
+    )
+
+
+_TEST, _NAMED = "against unsteered,", "race recognition, gender steering"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
