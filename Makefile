@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup demo test test-oldest test-eval lint format bench validity readme beyond study study-kill world clean
+.PHONY: help setup demo test test-oldest test-eval test-ray lint format bench validity readme beyond study study-kill world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -43,6 +43,15 @@ test-eval: .venv-eval/.ready  ## MMStar's and MME's parquet files, and the steer
 	.venv-eval/bin/python -m pip uninstall -q -y torchvision
 	touch $@
 
+test-ray: .venv-ray/.ready  ## studies on Ray actors
+	.venv-ray/bin/python -m pytest tests/test_study_ray.py
+
+.venv-ray/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-ray/bin/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
+	touch $@
+
 lint: $(READY)  ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -78,4 +87,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval demo-out study-out .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out .pytest_cache .ruff_cache

@@ -4,6 +4,8 @@ import csv
 import io
 import math
 import re
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -178,7 +180,7 @@ def test_titles_say_the_direction(written, name):
 
 @pytest.mark.parametrize("name", list(BUILDERS))
 def test_latex_is_well_formed(written, name):
-    text = (written[1] / f"{name}.tex").read_text()
+    text = re.sub(r"^% needs .*\n|(?<=\{)%$", "", (written[1] / f"{name}.tex").read_text(), flags=re.MULTILINE)
     bare = re.sub(r"\\[{}]", "", text)
     assert bare.count("{") == bare.count("}")
     assert not re.search(r"(?<!\\)[%#_]", text.replace("\\label{tab:" + name + "}", ""))
@@ -187,6 +189,20 @@ def test_latex_is_well_formed(written, name):
     body = text[text.index("\\toprule") : text.index("\\bottomrule")]
     lines = [line for line in body.splitlines() if line.endswith("\\\\") and "\\multicolumn" not in line]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {columns}
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_latex_compiles_and_fits_its_page(written, tmp_path):
+    pages = "".join(rf"\input{{{file}}}\clearpage" for file in sorted(written[1].glob("*.tex")))
+    makecell = r"\providecommand{\makecell}[2][c]{\begin{tabular}[c]{@{}#1@{}}#2\end{tabular}}"
+    (tmp_path / "all.tex").write_text(
+        r"\documentclass{article}\usepackage[landscape,margin=1cm]{geometry}\usepackage{booktabs,graphicx}"
+        rf"\IfFileExists{{makecell.sty}}{{\usepackage{{makecell}}}}{{}}{makecell}\begin{{document}}{pages}\end{{document}}"
+    )
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
 
 
 def test_main_results_hold_the_runs_numbers(results, figures, written):
@@ -390,6 +406,7 @@ def test_csv_by_hand():
 def test_latex_by_hand():
     lines = latex(SMALL).splitlines()
     assert r" & \multicolumn{1}{c}{\textbf{one}} & \multicolumn{1}{c}{\textbf{}} \\" in lines
+    assert r"Method & \makecell[r]{MCQ $\downarrow$\\(change \%)} & note \\" in lines
     assert r"none & 20.00 [18.00, 22.00] & 100 \% of it\_ \\" in lines
     assert r"a|b & \makecell[r]{12.00 [10.00, 14.00]\\-40 \% [undefined]$^\dagger$} &  \\" in lines
     assert r"\multicolumn{3}{@{}l@{}}{\emph{S \& T}} \\" in lines

@@ -26,9 +26,14 @@ class RayActors:
         self.ray = _ray()
         self._ours = not self.ray.is_initialized()
         if self._ours:
-            self.ray.init(log_to_driver=False, include_dashboard=False)
-        self.plan, self._gpus = plan, int(self.ray.cluster_resources().get("GPU", 0))
-        self.slots = workers or max(1, self._gpus)
+            self.ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+        room = self.ray.cluster_resources()
+        self.plan, self._gpus = plan, int(room.get("GPU", 0))
+        self.slots, most = workers or max(1, self._gpus), self._gpus or int(room.get("CPU", 0))
+        if self.slots > most:  # Ray would let the others wait for ever
+            self.close()
+            kind = "accelerators" if self._gpus else "processors"
+            raise InputError(f"{self.slots} workers need as many {kind}, and the Ray cluster has {most}")
 
     def start(self, slot: int) -> "Actor":
         return Actor(self.ray, self.plan, 1 if self._gpus else 0)

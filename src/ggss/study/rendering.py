@@ -140,14 +140,20 @@ def comma_separated(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A booktabs table; needs the packages booktabs and makecell."""
+    """A booktabs table, made narrower where the page is."""
     best, width = table.best(), len(table.columns) + 1
-    lines = ["\\begin{table*}[!ht]", "\\centering", "\\scriptsize"]
+    lines = [
+        "% needs \\usepackage{booktabs,graphicx,makecell}",
+        "\\begin{table*}[!ht]",
+        "\\centering",
+        "\\scriptsize",
+    ]
+    lines.append(r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%")
     lines.append(f"\\begin{{tabular}}{{@{{}}l{'r' * len(table.columns)}@{{}}}}")
     lines.append("\\toprule")
     if any(column.group for column in table.columns):
         lines.append(" & ".join(["", *_spans(table.columns)]) + r" \\")
-    lines.append(" & ".join(_tex(head) for head in [table.corner, *map(_head, table.columns)]) + r" \\")
+    lines.append(" & ".join([_tex(table.corner), *map(_tex_head, table.columns)]) + r" \\")
     for section, rows in _sections(table):
         lines.append("\\midrule")
         if section:
@@ -155,8 +161,8 @@ def latex(table: Table) -> str:
         for row in rows:
             cells = [_tex_cell(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
             lines.append(" & ".join([_tex(row.label), *cells]) + r" \\")
-    lines += ["\\bottomrule", "\\end{tabular}"]
-    words = " ".join([f"\\textbf{{{_tex(table.title)}}}", *(_tex(text) for text in (table.caption, *table.notes))])
+    lines += ["\\bottomrule", "\\end{tabular}}"]
+    words = " ".join([f"\\textbf{{{_tex(table.title)}.}}", *(_tex(text) for text in (table.caption, *table.notes))])
     lines += [f"\\caption{{{words.strip()}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
 
@@ -171,8 +177,12 @@ def _number(value: float, spec: str) -> str:
 
 def _head(column: Column) -> str:
     """The column's name, and in brackets what its second line is."""
+    return " ".join(_head_lines(column))
+
+
+def _head_lines(column: Column) -> list[str]:
     below = ", ".join(part for part in column.parts if part)
-    return f"{column.name}{column.arrow}" + (f" ({below})" if below else "")
+    return [f"{column.name}{column.arrow}", *([f"({below})"] if below else [])]
 
 
 def _sections(table: Table) -> Iterator[tuple[str, Sequence[Row]]]:
@@ -238,7 +248,16 @@ def _tex_cell(cell: Cell, wins: bool) -> str:
     if isinstance(cell, str):
         return _tex(cell)
     said = [(_tex(figure.number()), _tex(_said(figure))) for figure in cell]
-    lines = [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(said)]
+    return _stacked(
+        [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(said)]
+    )
+
+
+def _tex_head(column: Column) -> str:
+    return _stacked([_tex(line) for line in _head_lines(column)])
+
+
+def _stacked(lines: Sequence[str]) -> str:
     return lines[0] if len(lines) == 1 else r"\makecell[r]{" + r"\\".join(lines) + "}"
 
 
