@@ -9,6 +9,7 @@ import numpy as np
 
 from ggss.probes import Item
 from ggss.study import grid
+from ggss.study.gates import Gates
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 from ggss.study.results import Results, Run
@@ -150,4 +151,5 @@ def results(
 ) -> Results:
     """All cells of a plan, or those to keep, with the answers that `say` gives."""
     study = study or plan()
-    return Results(study, {cell: run(cell, say) for cell in grid.all_cells(study) if keep(cell)})
+    gates = {(model.name, "ggss", "race"): Gates(0.113, 0.05, 0.196, 0.85, 0.72, 0.14) for model in study.models}
+    return Results(study, {cell: run(cell, say) for cell in grid.all_cells(study) if keep(cell)}, gates)

@@ -69,6 +69,7 @@ def test_every_cell_is_whole_and_nothing_is_asked_twice(study, tmp_path):
     assert swept <= found
     assert {r.alpha for r in results if r.task == "smallstar" and r.method == "svd-token-euclidean"} == {1.0}
     assert sum(r.task == "smallstar" and r.method == "ggss" for r in results) == 2  # one alpha, two attributes
+    assert set(results.gates) == {(MODEL, "ggss", "race"), (MODEL, "ggss", "gender")}
     shutil.copytree(study, tmp_path / "copy")
     again = run(PLAN, tmp_path / "copy")
     assert again.asked == 0

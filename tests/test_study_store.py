@@ -9,8 +9,10 @@ import pytest
 
 from ggss.errors import InputError
 from ggss.study import store as stores
+from ggss.study.gates import Gates
 from ggss.study.store import DATABASE, Fit, Key, StoreError, reading, writing
 
+GATES = Gates(0.1, 0.05, 0.2, 0.8, 0.7, 0.1)
 KEY = Key("weights", "steerer", 0.5, "suite")
 ROWS = [("one", "a", (0.25, 0.75)), ("two", "b", ())]
 
@@ -58,9 +60,9 @@ def test_a_batch_is_whole_or_absent(folder):
 def test_fits_and_facts_are_replaced(folder):
     with writing(folder) as store:
         for steerer in ("old", "new"):
-            store.remember("m", "ggss", "race", Fit("r", "w", "weights", steerer, ("careful",)))
+            store.remember("m", "ggss", "race", Fit("r", "w", "weights", steerer, ("careful",), GATES))
             store.tell("plan", {"name": steerer})
-        assert store.fit("m", "ggss", "race") == Fit("r", "w", "weights", "new", ("careful",))
+        assert store.fit("m", "ggss", "race") == Fit("r", "w", "weights", "new", ("careful",), GATES)
         assert store.about("plan") == {"name": "new"}
         assert store.fit("m", "ggss", "gender") is None
         assert store.about("nothing") is None
@@ -119,9 +121,9 @@ def test_a_read_only_folder(folder):
 
 def test_a_database_of_another_version(folder, monkeypatch):
     before = (folder / DATABASE).read_bytes()
-    monkeypatch.setattr(stores, "VERSION", 2)
+    monkeypatch.setattr(stores, "VERSION", 3)
     for opened in (lambda: reading(folder), lambda: writing(folder).__enter__()):
-        with pytest.raises(InputError, match="has version 1 and this ggss reads version 2"):
+        with pytest.raises(InputError, match="has version 2 and this ggss reads version 3"):
             opened()
     assert (folder / DATABASE).read_bytes() == before
 

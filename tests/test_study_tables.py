@@ -191,6 +191,14 @@ def test_latex_is_well_formed(written, name):
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {columns}
 
 
+def test_gate_calibration_shows_how_the_gates_lie(written):
+    rows = table(written[1], "gate_calibration")
+    pooled, by_token = (rows["qwen3-vl", f"GGSS, {what} statistics"] for what in ("pooled", "per-token"))
+    assert (pooled["Gate's median and std"], pooled["Mean gate"]) == ("0.113 ± 0.050", "0.85")
+    assert (pooled["Tokens above 0.9"], pooled["Tokens below 0.4"]) == ("72", "14")
+    assert by_token["Mean gate"] == "not run"
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_latex_compiles_and_fits_its_page(written, tmp_path):
     pages = "".join(rf"\input{{{file}}}\clearpage" for file in sorted(written[1].glob("*.tex")))
@@ -322,6 +330,15 @@ def test_the_same_answers_give_the_same_bytes(results, written, tmp_path):
     write(invented_study.results(invented_study.plan(methods=METHODS), other), tmp_path)
     changed = [name for name in names if (tmp_path / name).read_bytes() != (written[1] / name).read_bytes()]
     assert {"README.md", "main_results.md", "results_report.csv"} <= set(changed)
+
+
+def test_too_few_people_to_hold_some_out_cost_no_other_table(tmp_path, monkeypatch):
+    few = {task: tuple(i for i in items if i.cluster.endswith("/00")) for task, items in invented_study.ITEMS.items()}
+    monkeypatch.setattr(invented_study, "ITEMS", invented_study.ITEMS | {"mcq": few["mcq"]})
+    done = write(invented_study.results(invented_study.plan(methods=["none", "ggss"])), tmp_path, show=False)
+    assert "the fold has none of its 1 identities" in done.left_out["heldout_alpha"]
+    assert "heldout_methods" in done.left_out
+    assert "main_results" in done.tables
 
 
 def test_tables_without_runs_are_left_out_with_the_reason(tmp_path):

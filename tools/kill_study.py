@@ -1,7 +1,8 @@
 """`make study-kill`: does a study survive? Twenty kill -9 at random moments of the smoke study, resumed each time.
 
-Whenever a study gets to its end between kills, its answers must equal those of a run that nobody disturbed, byte for
-byte, and a new one is begun until all kills have been dealt. Exit code 1 if anything was lost, doubled or changed.
+Whenever a study gets to its end between kills, its answers and its tables must equal those of a run that nobody
+disturbed, byte for byte, and a new one is begun until all kills have been dealt. Exit code 1 if anything was lost,
+doubled or changed.
 """
 
 import argparse
@@ -16,7 +17,9 @@ from rich.console import Console
 
 from ggss.study.export import export
 from ggss.study.plan import Plan
+from ggss.study.results import Results
 from ggss.study.store import reading
+from ggss.study.tables import write
 
 PLAN = Path(__file__).parent.parent / "studies" / "smoke.yaml"
 # Imported once and then forked: a life takes a second to begin, not ten.
@@ -46,10 +49,11 @@ def lived(
     return finished
 
 
-def answers(folder: Path) -> bytes:
-    file = folder / "answers.jsonl"
-    export(folder, file)
-    return file.read_bytes()
+def found(folder: Path) -> dict[str, bytes]:
+    """All answers and all tables, by the name of their file."""
+    export(folder, folder / "found" / "answers.jsonl")
+    write(Results.load(folder), folder / "found", show=False)
+    return {file.name: file.read_bytes() for file in sorted((folder / "found").iterdir())}
 
 
 def main() -> int:
@@ -64,8 +68,9 @@ def main() -> int:
         lived(context, plan, Path(place) / "undisturbed", None)
         start = time.monotonic()
         lived(context, plan, Path(place) / "timed", None)
-        whole, expected = time.monotonic() - start, answers(Path(place) / "undisturbed")
-        console.print(f"undisturbed: {len(expected.splitlines()):,} answers in {whole:.0f} s")
+        whole, expected = time.monotonic() - start, found(Path(place) / "undisturbed")
+        count = len(expected["answers.jsonl"].splitlines())
+        console.print(f"undisturbed: {count:,} answers in {whole:.0f} s, {len(expected) - 1} files of tables")
         kills = studies = 0
         while kills < given.kills:
             folder = Path(place) / f"study-{studies}"
@@ -74,10 +79,11 @@ def main() -> int:
                 count = reading(folder).count() if (folder / "study.sqlite").exists() else 0
                 console.print(f"kill {kills}: {count:,} answers so far")
             studies += 1
-            if answers(folder) != expected:
-                console.print(f"[red]study {studies} has other answers than the undisturbed one[/red]")
+            mine = found(folder)
+            if changed := [name for name in expected | mine if mine.get(name) != expected.get(name)]:
+                console.print(f"[red]study {studies} differs from the undisturbed one in {', '.join(changed)}[/red]")
                 return 1
-    console.print(f"{kills} kills, {studies} studies: all ended with the same answers, byte for byte")
+    console.print(f"{kills} kills, {studies} studies: all ended with the same answers and tables, byte for byte")
     return 0
 
 

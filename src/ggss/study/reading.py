@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ggss.errors import InputError
 from ggss.study import grid, identity
+from ggss.study.gates import Gates
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 from ggss.study.questions import Questions
@@ -30,6 +31,14 @@ class StoredRuns(Mapping[Cell, Run]):
 
     def key(self, cell: Cell, fit: Fit) -> Key:
         return Key(fit.weights, fit.steerer, cell.alpha, self.questions.hash(cell.task))
+
+    def gates(self) -> dict[tuple[str, str, str], Gates]:
+        """By model, method and attribute."""
+        found = {}
+        for cell in dict.fromkeys(grid.Cell(*cell[:3], 0.0, "") for cell in grid.all_cells(self.plan)):
+            if (fit := self.fit(cell)) and fit.gates:
+                found[cell[:3]] = fit.gates
+        return found
 
     def count(self, cell: Cell) -> int:
         """How many of a cell's items have their answer."""
@@ -62,7 +71,8 @@ class StoredRuns(Mapping[Cell, Run]):
 
 def stored(folder: str | Path) -> Results:
     """The results in a study's folder."""
-    return Results(*opened(folder))
+    plan, runs = opened(folder)
+    return Results(plan, runs, runs.gates())
 
 
 def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ggss.study import grid
+from ggss.study.gates import Gates
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 
@@ -64,11 +65,17 @@ class Run:
 
 
 class Results:
-    """Every whole run that there is under a plan; `runs` may read them only as they are asked for."""
+    """Every whole run that there is under a plan; `runs` may read them only as they are asked for.
 
-    def __init__(self, plan: Plan, runs: Mapping[Cell, Run]) -> None:
+    gates: by model, method and attribute, how a gate lies on the discovery tokens.
+    """
+
+    def __init__(
+        self, plan: Plan, runs: Mapping[Cell, Run], gates: Mapping[tuple[str, str, str], Gates] | None = None
+    ) -> None:
         self.plan = plan
         self._runs = runs
+        self.gates = gates or {}
 
     @classmethod
     def load(cls, folder: str | Path) -> "Results":

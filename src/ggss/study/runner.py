@@ -149,7 +149,7 @@ class Driver:
         """The cell's fit, made by the worker and remembered."""
         recipe = identity.recipe(self.plan, cell.model, cell.method, cell.attribute)
         made = call("fit", cell.model, cell.method, cell.attribute)
-        fit = Fit(recipe, identity.made_with(weights, self.data), weights, made.steerer, made.notes)
+        fit = Fit(recipe, identity.made_with(weights, self.data), weights, made.steerer, made.notes, made.gates)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)
         return fit
 

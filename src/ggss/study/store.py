@@ -13,20 +13,22 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ggss.errors import InputError
+from ggss.study.gates import Gates
 
 DATABASE, LOCK = "study.sqlite", "study.lock"
-VERSION = 1
+VERSION = 2
 _APPLICATION = 0x67677373  # "ggss", in the header of the file
 _SCHEMA = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE fits (
     model TEXT, method TEXT, attribute TEXT, recipe TEXT NOT NULL, made_with TEXT NOT NULL,
-    weights TEXT NOT NULL, steerer TEXT NOT NULL, notes TEXT NOT NULL, PRIMARY KEY (model, method, attribute)
+    weights TEXT NOT NULL, steerer TEXT NOT NULL, notes TEXT NOT NULL, gates TEXT NOT NULL,
+    PRIMARY KEY (model, method, attribute)
 ) WITHOUT ROWID;
 CREATE TABLE runs (
     id INTEGER PRIMARY KEY, weights TEXT NOT NULL, steerer TEXT NOT NULL, alpha REAL NOT NULL, suite TEXT NOT NULL,
@@ -52,6 +54,7 @@ class Fit:
     """What a (model, method, attribute) of a plan stands for.
 
     recipe: hash of what the plan says of it. made_with: hash of all else it depends on. notes: discovery's warnings.
+    gates: how its gate lies on the tokens, if it has one.
     """
 
     recipe: str
@@ -59,6 +62,7 @@ class Fit:
     weights: str
     steerer: str
     notes: tuple[str, ...] = ()
+    gates: Gates | None = None
 
 
 @dataclass(frozen=True)
@@ -90,19 +94,23 @@ class Store:
             write("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
 
     def fit(self, model: str, method: str, attribute: str) -> Fit | None:
-        columns = "recipe, made_with, weights, steerer, notes"
+        columns = "recipe, made_with, weights, steerer, notes, gates"
         row = self._first(
             f"SELECT {columns} FROM fits WHERE model = ? AND method = ? AND attribute = ?", model, method, attribute
         )
         if row is None:
             return None
-        recipe, made_with, weights, steerer, notes = row
-        return Fit(recipe, made_with, weights, steerer, tuple(json.loads(notes)))
+        recipe, made_with, weights, steerer, notes, gates = row
+        measured = json.loads(gates)
+        said = tuple(json.loads(notes))
+        return Fit(recipe, made_with, weights, steerer, said, Gates(**measured) if measured else None)
 
     def remember(self, model: str, method: str, attribute: str, fit: Fit) -> None:
-        row = (model, method, attribute, fit.recipe, fit.made_with, fit.weights, fit.steerer, json.dumps(fit.notes))
+        gates = json.dumps(fit.gates and asdict(fit.gates))
+        hashes = (fit.recipe, fit.made_with, fit.weights, fit.steerer)
         with self._transaction() as write:
-            write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            row = (model, method, attribute, *hashes, json.dumps(fit.notes), gates)
+            write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def write(self, key: Key, answers: Iterable[Answer]) -> None:
         """Add a batch, whole or not at all; an item that has its answer keeps it."""

@@ -15,7 +15,7 @@ from ggss import methods
 from ggss.errors import InputError
 from ggss.models import load_vlm
 from ggss.probes.gallery import Gallery
-from ggss.study import grid, identity
+from ggss.study import gates, grid, identity
 from ggss.study.discovery import Discovery
 from ggss.study.plan import Plan
 from ggss.study.questions import Questions
@@ -34,10 +34,11 @@ Reply = tuple[int, str, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Fitted:
-    """A fit as the store knows it: the steerer's hash and what discovery warned of."""
+    """A fit as the store knows it: the steerer's hash, what discovery warned of, how its gate lies on the tokens."""
 
     steerer: str
     notes: tuple[str, ...]
+    gates: gates.Gates | None
 
 
 @dataclass
@@ -71,11 +72,7 @@ class Worker:
         self.open(model)
         if (label, attribute) not in self._steerers:
             self._steerers = {key: kept for key, kept in self._steerers.items() if key[0] == label}
-            steerer = self._fit(label, attribute)
-            self._steerers[label, attribute] = (
-                steerer,
-                Fitted(steerer.content_hash, tuple(steerer.warnings)),
-            )
+            self._steerers[label, attribute] = self._fit(label, attribute)
         return self._steerers[label, attribute][1]
 
     def read(self, cell: grid.Cell, numbers: Sequence[int], steerer: str) -> list[Reply]:
@@ -119,13 +116,14 @@ class Worker:
             if picture not in gallery.kept:
                 gallery.see(self._companies[picture])
 
-    def _fit(self, label: str, attribute: str) -> "Steerer":
+    def _fit(self, label: str, attribute: str) -> "tuple[Steerer, Fitted]":
         method = self.plan.method(label)
         any_attribute = attribute or next(iter(self.plan.steering))
         self._hang(self._gallery, self._discovery.pictures(any_attribute))
         torch.manual_seed(self.plan.seed)
         acts = self._discovery.activations(self._gallery, any_attribute, method.sites)
-        return methods.fit(method.name, acts, attribute=any_attribute, **method.options)
+        steerer = methods.fit(method.name, acts, attribute=any_attribute, **method.options)
+        return steerer, Fitted(steerer.content_hash, tuple(steerer.warnings), gates.measure(steerer, acts))
 
     def _seen(self, cell: grid.Cell) -> Any:
         """The pictures as the cell's steering shows them; those of the steering before are let go."""

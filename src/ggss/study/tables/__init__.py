@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ggss.errors import InputError
 from ggss.files import write_whole
 from ggss.progress import track
 from ggss.study import rendering
@@ -71,13 +72,16 @@ class Written:
 
 
 def write(results: Results, folder: str | Path, show: bool | None = None) -> Written:
-    """Write all tables into a folder; a table of an earlier time that can no longer be made is removed."""
+    """Write all tables into a folder; one that these answers do not allow is left out, and an older one removed."""
     folder, figures = Path(folder), Figures(results)
     files: dict[str, str] = {}
     made: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for name, build in track(BUILDERS.items(), "tables", total=len(BUILDERS), show=show):
-        table = build(figures)
+        try:
+            table = build(figures)
+        except InputError as error:  # such as too few people to hold some out
+            table = str(error)
         if isinstance(table, str):
             left_out[name] = table
             continue

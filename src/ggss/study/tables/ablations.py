@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ggss.study.gates import OPEN, SHUT, Gates
 from ggss.study.rendering import Cell, Column, Figure, Row, Table
 from ggss.study.tables import capability, cells, names
 from ggss.study.tables.figures import Figures
@@ -126,7 +127,8 @@ def gate_calibration(figures: Figures) -> Table | str:
             shown = cells.measured(figures, figures.run(model, label, TASK, chosen))
             star = capability.shown(capability.kept(figures, model, label, task, "race")) if task else cells.NOT_RUN
             bias = cells.average(figures, model, label, own, "+.1f")
-            rows.append(Row(name, (bias, shown, *swept, star), names.model(model)))
+            gate = _gate(figures.results.gates.get((model, label, "race")))
+            rows.append(Row(name, (bias, shown, *swept, star, *gate), names.model(model)))
     mcq = names.task(TASK).name
     return Table(
         "gate_calibration",
@@ -139,8 +141,21 @@ def gate_calibration(figures: Figures) -> Table | str:
             Column(
                 f"{capability.MULTIPLE_CHOICE.get(task or '', 'capability')}, race steering", parts=("", "change")
             ),
+            Column("Gate's median and std"),
+            Column("Mean gate"),
+            Column(f"Tokens above {OPEN:g}"),
+            Column(f"Tokens below {SHUT:g}"),
         ),
         tuple(rows),
-        "The same subspace; the gate's median and spread come from pooled representatives, or from single tokens.",
+        "The same subspace; the gate's median and spread come from pooled representatives, or from single tokens. "
+        "The last columns are of all tokens of the pictures that race was discovered on, so they have no interval.",
         (cells.INTERVALS, cells.DEGENERATE),
     )
+
+
+def _gate(gates: Gates | None) -> tuple[Cell, ...]:
+    if gates is None:
+        return (cells.NOT_RUN,) * 4
+    calibrated = f"{gates.median:.3f} ± {gates.std:.3f}"
+    shares = (Figure(100 * share, None, ".0f", "%") for share in (gates.open, gates.shut))
+    return calibrated, (Figure(gates.mean, None, ".2f"),), *((share,) for share in shares)

@@ -38,7 +38,7 @@ class Digests(Results):
     """The same results; `run` gives digests, `whole` the runs as they are. What the plan lacks was not run."""
 
     def __init__(self, results: Results) -> None:
-        self.plan = results.plan
+        self.plan, self.gates = results.plan, results.gates
         self._results = results
         self._known: dict[tuple[object, ...], Digest | None] = {}
 
