@@ -32,6 +32,12 @@ def changed(**pieces):
     return PLAN | pieces
 
 
+def test_the_plan_in_the_docs_is_one():
+    page = (STUDIES.parent / "docs" / "study.md").read_text()
+    plan = Plan.of({"name": "docs"} | yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]))
+    assert [method.label for method in plan.methods] == ["none", "prompt", "ggss", "ggss sharp"]
+
+
 def test_all_problems_are_listed_at_once():
     wrong = changed(
         models=[],
