@@ -1,5 +1,7 @@
 """Asking: readings are what the model answers and scores, galleries look once, records and comparisons add up."""
 
+import errno
+import io
 import json
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -18,6 +20,7 @@ from ggss.probes import Item, records, suites
 from ggss.probes.asking import ask
 from ggss.probes.comparison import compare
 from ggss.probes.gallery import Gallery
+from ggss.probes.shelf import Shelf
 from ggss.probes.summary import summarise
 from ggss.stats import bootstrap, holm, signflip
 from test_methods_live import activations
@@ -140,14 +143,45 @@ def test_a_gallery_looks_once_whoever_steers(qwen, steerer):
     assert len(LOOKS) == 9
 
 
-def test_a_gallery_without_room_looks_again_and_reads_the_same(qwen, steerer):
+def test_a_gallery_without_room_looks_once_and_reads_the_same_from_its_shelf(qwen, steerer):
     roomy = Gallery(qwen).steered(steerer, 1.0)
     LOOKS.clear()
     tight = Gallery(qwen, room=0).steered(steerer, 1.0)
-    for one, other in zip(tight.read(ITEMS, 1, batch_size=2), roomy.read(ITEMS, 1, batch_size=2), strict=True):
+    readings = tight.read(ITEMS, 1, batch_size=2)
+    for one, other in zip(readings, roomy.read(ITEMS, 1, batch_size=2), strict=True):
         assert one.answer == other.answer
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
     assert tight.kept == tight.below.kept == {}
+    LOOKS.clear()
+    assert tight.read(ITEMS, 1, batch_size=2) == readings
+    assert not LOOKS
+
+
+def test_where_the_disk_is_full_too_a_gallery_looks_again(qwen, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr("ggss.probes.shelf.tempfile.TemporaryFile", Full)
+    gallery = Gallery(qwen, room=0)
+    first = gallery.read(ITEMS, 1)
+    LOOKS.clear()
+    assert gallery.read(ITEMS, 1) == first
+    assert LOOKS
+
+
+def test_features_come_back_from_the_shelf_as_they_were(tiny):
+    for family in ("llava-vicuna", "pixtral", "qwen3-vl"):
+        vlm, shelf = tiny(family), Shelf()
+        features = vlm.encode([Image.effect_noise((64, 48), 60).convert("RGB"), Image.new("RGB", (64, 64), "red")])
+        for name, one in zip("ab", features, strict=True):
+            shelf.put(name, one)
+        for name, one in zip("ba", reversed(features), strict=True):
+            again = shelf.get(name)
+            assert again.placeholder == one.placeholder
+            for mine, theirs in ((again.rows, one.rows), (again.inputs, one.inputs)):
+                assert mine.keys() == theirs.keys()
+                assert all(torch.equal(mine[key], value) for key, value in theirs.items())
 
 
 def test_batches_cover_every_item_once(qwen):

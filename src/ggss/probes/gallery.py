@@ -1,7 +1,8 @@
 """Asking a model many items fast: each picture goes through the vision tower once, steered or not.
 
-A picture's features are kept and answered from; steering changes the features of many pictures together. Of a family
-whose models cannot answer from features, the pictures themselves are kept and the steerer is attached to the model.
+A picture's features are kept, in memory or else on disk, and answered from; steering changes the features of many
+pictures together. Of a family whose models cannot answer from features, the pictures themselves are kept and the
+steerer is attached to the model.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +14,7 @@ from ggss.models import Reading, Vlm
 from ggss.models.features import Features, steered
 from ggss.models.vlm import Picture
 from ggss.probes.probe import Item
+from ggss.probes.shelf import Shelf
 from ggss.progress import track
 from ggss.steerer import Steerer
 
@@ -22,7 +24,7 @@ ROOM = 4 * 2**30
 
 @dataclass(frozen=True)
 class Gallery:
-    """Pictures as a model sees them; what was seen once is kept, up to `room` bytes.
+    """Pictures as a model sees them; what was seen once is kept, up to `room` bytes in memory, the rest on the shelf.
 
     `below` is the gallery that this one steers: encodings are shared with it.
     """
@@ -33,6 +35,7 @@ class Gallery:
     alpha: float = 0.0
     room: int = ROOM
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    shelf: Shelf = field(default_factory=Shelf, repr=False)
 
     def steered(self, steerer: Steerer, alpha: float, force: bool = False) -> "Gallery":
         """The same pictures after steering. InputError if the steerer was made for another model, unless forced."""
@@ -107,10 +110,15 @@ class Gallery:
 
     def _look(self, sources: Sequence[Any]) -> Sequence[Picture]:
         if self.below is None or self.steerer is None:
-            pictures = [source.image() for source in sources]
-            return self.vlm.encode(pictures) if self._from_features else pictures
+            new = [source for source in sources if source not in self.shelf]
+            seen = dict(zip(new, self._look_anew(new), strict=True)) if new else {}
+            return [seen[source] if source in seen else self.shelf.get(source) for source in sources]
         below = self.below.see(sources)
         return steered(below, self.steerer, self.alpha) if self._from_features else below
+
+    def _look_anew(self, sources: Sequence[Any]) -> Sequence[Picture]:
+        pictures = [source.image() for source in sources]
+        return self.vlm.encode(pictures) if self._from_features else pictures
 
     def _attach(self, live: ExitStack) -> None:
         if self.below is not None and self.steerer is not None and not self._from_features:
@@ -118,13 +126,15 @@ class Gallery:
             live.enter_context(self.steerer.attach(self.vlm.model, self.alpha))
 
     def _make_room(self) -> None:
-        """Let go of the pictures that have been kept longest."""
+        """Let go of the pictures that have been kept longest; what a model made of one is put on the shelf."""
         sizes = {source: _size(picture) for source, picture in self.kept.items()}
         excess = sum(sizes.values()) - self.room
         for source, size in sizes.items():
             if excess <= 0:
                 return
-            del self.kept[source]
+            picture = self.kept.pop(source)
+            if self.below is None and isinstance(picture, Features):
+                self.shelf.put(source, picture)
             excess -= size
 
 
