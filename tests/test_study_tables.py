@@ -9,6 +9,7 @@ import subprocess
 
 import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 import invented_study
@@ -16,7 +17,7 @@ from ggss import probes
 from ggss.cli import study_tables
 from ggss.stats import bootstrap, holm, mcnemar, signflip
 from ggss.study.rendering import Column, Figure, Row, Table, comma_separated, latex, markdown
-from ggss.study.tables import BUILDERS, Figures, write
+from ggss.study.tables import BUILDERS, Figures, capability, names, picture, write
 from invented_study import answer
 
 QWEN, CONTROL = "small-world/qwen3-vl", "small-world/entangled"
@@ -189,6 +190,22 @@ def test_latex_is_well_formed(written, name):
     body = text[text.index("\\toprule") : text.index("\\bottomrule")]
     lines = [line for line in body.splitlines() if line.endswith("\\\\") and "\\multicolumn" not in line]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {columns}
+
+
+def test_the_picture_is_drawn_once_more_the_same_and_linked(written, results, figures, tmp_path):
+    folder = written[1]
+    assert f"({picture.NAME})" in (folder / "README.md").read_text()
+    with Image.open(folder / picture.NAME) as image:
+        assert image.width > 700
+    assert picture.draw(Figures(results)) == (folder / picture.NAME).read_bytes()
+    points = picture._points(figures, QWEN, "smallstar")
+    assert set(points) == set(names.compared(results))
+    bias, kept = points["ggss"]
+    assert bias.estimate == figures.average(QWEN, "ggss", 1.0).estimate
+    changes = [capability.kept(figures, QWEN, "ggss", "smallstar", of).change.difference for of in ("race", "gender")]
+    assert kept.estimate == pytest.approx(np.mean(changes))
+    without = invented_study.plan(measures=[])
+    assert "no multiple-choice" in write(invented_study.results(without), tmp_path).left_out[picture.NAME]
 
 
 def test_gate_calibration_shows_how_the_gates_lie(written):

@@ -20,6 +20,7 @@ from ggss.study.tables import (
     capability,
     heldout,
     index,
+    picture,
     prompts,
     recognition,
     report,
@@ -94,7 +95,14 @@ def write(results: Results, folder: str | Path, show: bool | None = None) -> Wri
         files[f"{REPORT}.csv"] = rendering.comma_separated(report.together(found))
     else:
         left_out[REPORT] = "nothing was run yet"
-    files["README.md"] = index.page(results, made, left_out, files)
+    seen = picture.draw(figures)
+    if isinstance(seen, str):
+        left_out[picture.NAME] = seen
+        (folder / picture.NAME).unlink(missing_ok=True)
+    else:
+        write_whole(folder / picture.NAME, seen)
+    shown = None if isinstance(seen, str) else f"![{picture.TITLE}]({picture.NAME})"
+    files["README.md"] = index.page(results, made, left_out, files, shown)
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     for name in left_out:

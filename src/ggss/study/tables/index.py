@@ -9,7 +9,13 @@ from ggss.version import library_versions
 LIBRARIES = ("numpy", "scipy")
 
 
-def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str], files: Collection[str]) -> str:
+def page(
+    results: Results,
+    made: Mapping[str, str],
+    left_out: Mapping[str, str],
+    files: Collection[str],
+    picture: str | None = None,
+) -> str:
     plan = results.plan
     versions = library_versions() | {name: version(name) for name in LIBRARIES}
     statistics = plan.statistics
@@ -26,6 +32,7 @@ def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str],
         f"seed {statistics.seed}",
         f"- tabulated with {', '.join(f'{name} {number}' for name, number in versions.items())}",
         "",
+        *([picture, ""] if picture else []),
         "| table | what it says | files |",
         "| --- | --- | --- |",
     ]
