@@ -58,9 +58,8 @@ def _drawn(panels: Mapping[str, Mapping[str, tuple[Interval, Interval]]], benchm
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(3.1 * len(panels) + 1, 4.6), sharex=True, sharey=True, squeeze=False
-    )
+    width = max(9.0, 3.1 * len(panels) + 1)
+    figure, axes = plt.subplots(1, len(panels), figsize=(width, 4.9), sharex=True, sharey=True, squeeze=False)
     drawn: dict[str, Any] = {}
     for axis, (model, points) in zip(axes.flat, panels.items(), strict=True):
         axis.axhline(0, color=SOFT, linewidth=0.8, zorder=0)
@@ -79,10 +78,11 @@ def _drawn(panels: Mapping[str, Mapping[str, tuple[Interval, Interval]]], benchm
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     axes[0, 0].set_ylabel(f"{benchmark}: change in points", color=INK)
-    figure.supxlabel("bias left, percent of unsteered", color=INK, fontsize=10, y=0.125)
-    figure.suptitle(f"{TITLE} (best: top left)", color=INK, fontsize=13, y=0.985)
-    figure.legend(drawn.values(), drawn.keys(), loc="lower center", ncols=len(drawn), frameon=False, fontsize=9)
-    figure.subplots_adjust(left=0.8 / (3.1 * len(panels) + 1), right=0.985, top=0.86, bottom=0.24, wspace=0.08)
+    figure.supxlabel("bias left, percent of unsteered", color=INK, fontsize=10, y=0.16)
+    figure.suptitle(f"{TITLE}\n(best: top left)", color=INK, fontsize=13, y=0.985)
+    kinds = sorted(drawn, key=lambda kind: (kind != _GGSS[0], kind))
+    figure.legend([drawn[kind] for kind in kinds], kinds, loc="lower center", ncols=4, frameon=False, fontsize=9)
+    figure.subplots_adjust(left=0.8 / width, right=0.985, top=0.81, bottom=0.28, wspace=0.08)
     data = io.BytesIO()
     figure.savefig(data, dpi=110, metadata={"Software": None})
     plt.close(figure)
