@@ -14,18 +14,11 @@ from ggss.smallworld.check import check
 from ggss.smallworld.smallstar import smallstar
 from ggss.smallworld.suite import as_item
 
-# Lines that are not reached yet. Whoever reaches one takes it off the list: the test holds both ways.
-SHORT = {
-    "llava-vicuna": {"its lowest dimension", "SmallStar under race steering"},
-    "llava-mistral": {"its lowest dimension"},
-    "qwen3-vl": {"its lowest dimension"},
-}
-
 
 @pytest.mark.parametrize("name", smallworld.embedded())
 def test_the_model_shows_what_it_should(name):
     lines = check(name)
-    assert {line.what for line in lines if line.met is False} == SHORT.get(name, set()), lines
+    assert not [line for line in lines if line.met is False], lines
 
 
 @pytest.mark.parametrize("name", smallworld.embedded())

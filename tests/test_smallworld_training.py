@@ -1,6 +1,7 @@
 """The trainer: what it feeds a model is what the processor would, its steps are seeded, and its checkpoints load."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from ggss.models.prompts import chat
 from ggss.smallworld import embedded, training
 from ggss.smallworld.architectures import NAMES, build
 from ggss.smallworld.bias_questions import ask_ceo, ask_pair, ask_race, ask_salary
-from ggss.smallworld.lessons import DISCOVERY_PROMPT, descriptions
+from ggss.smallworld.lessons import DISCOVERY_PROMPT, comparing_questions, descriptions
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import Person
-from ggss.smallworld.scenes import Scene, Shape
+from ggss.smallworld.questions import LETTERS
+from ggss.smallworld.scenes import Scene, Shape, draw_scene
+from ggss.smallworld.templates import SHARED
 from ggss.smallworld.training import MODELS, Recipe, Trainer, train
-from ggss.smallworld.training_album import GROUP, Album, draw_batch, image_inputs, paint_album
+from ggss.smallworld.training_album import GROUP, PAIR_PLANS, Album, draw_batch, image_inputs, paint_album
 from ggss.smallworld.training_losses import Blocks, penalties, simplex
 from ggss.smallworld.training_optimiser import Muon, orthogonal
 from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
@@ -40,7 +43,7 @@ def album() -> Album:
 
 def tiny(name: str, album: Album, seed: int = 0) -> Trainer:
     recipe = Recipe.of(name)
-    recipe = replace(recipe, seeing=min(recipe.seeing, 2), reading=2, describing=2, answering=2, **TINY)
+    recipe = replace(recipe, seeing=min(recipe.seeing, 2), reading=2, describing=2, answering=2, comparing=2, **TINY)
     return Trainer(name, album, recipe, seed, width=48, heads=4, layers=2)
 
 
@@ -98,7 +101,7 @@ def test_a_few_steps_lower_the_loss(name: str, album: Album) -> None:
 
     before = loss()
     steps = list(trainer.run())
-    assert len(steps) == trainer.recipe.seeing + 6
+    assert len(steps) == trainer.recipe.seeing + 8
     assert loss() < before
 
 
@@ -185,12 +188,12 @@ def test_penalties_are_nought_when_attributes_are_apart(album: Album) -> None:
 def test_training_writes_model_log_and_card(tmp_path: Path, album: Album, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "measure", lambda vlm: {"smallstar": 0.25})
     monkeypatch.setattr(training.Recipe, "of", staticmethod(lambda name: Recipe(**TINY)))
-    train("pixtral", tmp_path, seed=7, steps=(1, 1, 1, 1), threads=1, album=album)
+    train("pixtral", tmp_path, seed=7, steps=(1, 1, 1, 1, 1), threads=1, album=album)
     model = AutoModelForImageTextToText.from_pretrained(tmp_path)
     assert model.dtype == torch.float16
     log = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
-    assert log[-1]["step"] == 4
-    assert log[-1]["stage"] == "answering"
+    assert log[-1]["step"] == 5
+    assert log[-1]["stage"] == "comparing"
     assert np.isfinite(log[-1]["loss"])
     card = (tmp_path / "README.md").read_text()
     assert "small-world/pixtral" in card
@@ -214,3 +217,37 @@ def test_committed_checkpoints_load_as_they_are(name: str) -> None:
 
 def test_committed_checkpoints_are_small() -> None:
     assert sum(path.stat().st_size for path in SHELF.rglob("*") if path.is_file()) <= 15_000_000
+
+
+def test_what_two_shapes_share_is_asked_evenly_and_answered_rightly() -> None:
+    rng = np.random.default_rng(0)
+    scenes = [draw_scene(rng, "training", PAIR_PLANS[k % len(PAIR_PLANS)]) for k in range(2_400)]
+    shared, share = Counter(), Counter()
+    for scene in scenes:
+        for question in comparing_questions(rng, scene):
+            if question.template == "shared":
+                answer = question.answer
+                shared[question.choices[LETTERS.index(answer)] if answer in LETTERS else answer] += 1
+            if question.template == "share":
+                first, second = scene.shapes
+                part = question.text.split()[-2]
+                assert question.answer == ("yes" if getattr(first, part) == getattr(second, part) else "no")
+                share[part, question.answer] += 1
+    assert set(shared) == set(SHARED)
+    assert max(shared.values()) < 2 * min(shared.values())
+    assert len(share) == 4
+    assert max(share.values()) < 2 * min(share.values())
+
+
+def test_comparing_can_begin_from_a_checkpoint(album: Album) -> None:
+    """The last stage hangs on the saved weights and the seed alone."""
+    whole = tiny("pixtral", album)
+    steps = list(whole.run())
+    before = tiny("pixtral", album)
+    before.recipe = replace(before.recipe, comparing=0)
+    list(before.run())
+    later = tiny("pixtral", album)
+    saved = {name: weights.half().float() for name, weights in before.model.state_dict().items()}
+    later.model.load_state_dict(saved)
+    assert list(later.compare()) == steps[-2:]
+    assert all(torch.equal(a, b) for a, b in zip(whole.model.parameters(), later.model.parameters(), strict=True))

@@ -20,7 +20,7 @@ from ggss.smallworld.bias_questions import (
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import RACES, draw_person
 from ggss.smallworld.questions import LETTERS, Picture, Question, certain, lettered, place_answer
-from ggss.smallworld.scenes import CELLS, PLANS
+from ggss.smallworld.scenes import CELLS, PLANS, Scene
 from ggss.smallworld.smallmme import CATEGORIES, ask_yes_no
 from ggss.smallworld.smallstar import ask_choice, draw_picture
 from ggss.smallworld.templates import NUMBERS, TEMPLATES, Fact, Template
@@ -28,6 +28,8 @@ from ggss.smallworld.templates import NUMBERS, TEMPLATES, Fact, Template
 DISCOVERY_PROMPT = "describe this image in detail ."
 LESSONS = ("portrait", "scene", "pair")
 RARE = frozenset({"beside", "big", "shared", "odd", "absent", "missing", "mix"})  # few scenes allow these templates
+HARDEST = frozenset({"beside", "shared", "share"})
+USUAL = {"nothing": 0.35, "no": 0.5}  # how often two shapes are compared that have nothing in common, as most have
 
 
 def draw_training(rng: np.random.Generator, lesson: str, count: int = 8) -> list[Question]:
@@ -80,6 +82,32 @@ def known_questions(rng: np.random.Generator, picture: Picture) -> list[Question
                 questions.append(_word(template, fact, picture))
     pairs = [ask_yes_no(rng, category, picture) for category in CATEGORIES]
     return questions + [pair[int(rng.integers(2))] for pair in pairs if pair]
+
+
+def comparing_questions(rng: np.random.Generator, scene: Scene) -> list[Question]:
+    """The same, and more of what is hardest: what stands beside another shape, and what two shapes share.
+
+    That is asked evenly, and also by halves: the colour alone, the shape alone.
+    """
+    asked = known_questions(rng, scene)
+    for template in [one for one in TEMPLATES if one.name in HARDEST] * 2:
+        if fact := template.ask(rng, scene):
+            asked.append(ask_choice(rng, template, fact, scene))
+    if len(scene.shapes) == 2:
+        asked += [_share(scene, part) for part in ("colour", "shape")]
+    return [q for q in asked if q.template not in ("shared", "share") or rng.random() < USUAL.get(_said(q), 1)]
+
+
+def _share(scene: Scene, part: str) -> Question:
+    first, second = scene.shapes
+    answer = "yes" if getattr(first, part) == getattr(second, part) else "no"
+    text, options = f"do the two shapes share the {part} ?", ("yes", "no")
+    return Question("word", text, options, answer, (scene,), template="share", truth=certain(options, answer))
+
+
+def _said(question: Question) -> str:
+    """The answer in words."""
+    return question.choices[LETTERS.index(question.answer)] if question.choices else question.answer
 
 
 def _word(template: Template, fact: Fact, picture: Picture) -> Question:

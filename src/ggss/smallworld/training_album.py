@@ -1,6 +1,6 @@
 """The pictures a model is trained on: painted once, asked about again and again."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -11,8 +11,9 @@ from ggss.progress import track
 from ggss.smallworld.brush import SIZE
 from ggss.smallworld.painter import Portrait, variants
 from ggss.smallworld.people import GENDERS, RACES, Person, people
-from ggss.smallworld.scenes import Scene, draw_scene
+from ggss.smallworld.scenes import PLANS, Scene, draw_scene
 
+PAIR_PLANS = (*PLANS, "pair", "pair", "pair", "pair")
 TOKENS = 4  # image tokens to a side, in every tiny architecture
 
 
@@ -44,6 +45,14 @@ def paint_album(people_per_occupation: int = 400, scenes: int = 12_000, seed: in
     walls = [np.asarray(scene.paint()) for scene in track(drawn, "painting scenes")]
     shape = (len(crowd), len(RACES), len(GENDERS), SIZE, SIZE, 3)
     return Album(crowd, np.stack(faces).reshape(shape), drawn, np.stack(walls))
+
+
+def with_pairs(album: Album, seed: int) -> Album:
+    """The same people, and as many new scenes, half of which show two shapes to be compared."""
+    rng = np.random.default_rng(seed)
+    drawn = tuple(draw_scene(rng, "training", PAIR_PLANS[k % len(PAIR_PLANS)]) for k in range(len(album.scenes)))
+    walls = [np.asarray(scene.paint()) for scene in track(drawn, "painting scenes")]
+    return replace(album, scenes=drawn, walls=np.stack(walls))
 
 
 GROUP = len(RACES) + 1
