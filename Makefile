@@ -83,7 +83,7 @@ study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if no
 
 world: $(READY)  ## train the five small-world models again (about two hours on one thread) and check them
 	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled; do \
-		$(BIN)/ggss world train $$name -o src/ggss/smallworld/checkpoints/$$name || exit 1; done
+		$(BIN)/ggss world train $$name --threads 1 -o src/ggss/smallworld/checkpoints/$$name || exit 1; done
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
