@@ -46,6 +46,20 @@ def capability() -> dict[str, str]:
     }
 
 
+def matched_gate(model: str) -> str:
+    """GGSS against the Euclidean update with the same gate, and the test between them."""
+    table = rows("geometry_ablation", "Variant")
+    ggss, flat = (float(table[name][model]) for name in (f"GGSS (spherical + {_GATE})", f"Euclidean + {_GATE}"))
+    return f"{ggss:+.0f} % against {flat:+.0f} %, p = {float(table['p (geometry, gate fixed)'][f'{model} Holm']):.2g}"
+
+
+def pooled_gates() -> str:
+    """The least and the greatest mean gate over the backbones."""
+    with (TABLES / "gate_calibration.csv").open(encoding="utf-8", newline="") as stream:
+        means = [float(row["Mean gate"]) for row in csv.DictReader(stream) if row["Gate"] == "GGSS, pooled statistics"]
+    return f"{min(means):.2f} to {max(means):.2f}"
+
+
 def page() -> str:
     tests = [rows("significance", "Model")[model] for model in BACKBONES]
     nurses = [model for model, row in zip(BACKBONES, tests, strict=True) if float(row[f"{_TEST} N/D Holm"]) <= 0.05]
@@ -56,7 +70,7 @@ def page() -> str:
         averages=averages("main_results", "GGSS"),
         p_all=f"{max(float(row[f'{_TEST} all tasks p']) for row in tests):.1g}",
         p_holm=f"{max(float(row[f'{_TEST} all tasks Holm']) for row in tests):.2g}",
-        nurses=" and ".join(nurses) or "none",
+        nurses=", ".join(nurses) or "none",
         inlp=averages("main_results", "INLP (sph.)"),
         inlp_least=f"{inlp[0]:.0f}",
         inlp_most=f"{inlp[-1]:.0f}",
@@ -65,6 +79,9 @@ def page() -> str:
         merger=average("beyond", "GGSS", "qwen3-vl"),
         sites=average("beyond", "ggss all sites", "qwen3-vl"),
         auto=average("beyond", "ggss-auto", "qwen3-vl"),
+        better=matched_gate("qwen3-vl"),
+        worse=matched_gate("llava-mistral"),
+        gates=pooled_gates(),
         control=f"{-loss:.1f}",
         named=f"{float(control[f'{_NAMED} unsteered']):.0f}",
         unnamed=f"{float(control[f'{_NAMED} GGSS']):.0f}",
@@ -72,7 +89,7 @@ def page() -> str:
     )
 
 
-_TEST, _NAMED = "against unsteered,", "race recognition, gender steering"
+_TEST, _NAMED, _GATE = "against unsteered,", "race recognition, gender steering", "calibrated gate"
 
 
 if __name__ == "__main__":
