@@ -56,7 +56,8 @@ def matched_gate(model: str) -> str:
 def pooled_gates() -> str:
     """The least and the greatest mean gate over the backbones."""
     with (TABLES / "gate_calibration.csv").open(encoding="utf-8", newline="") as stream:
-        means = [float(row["Mean gate"]) for row in csv.DictReader(stream) if row["Gate"] == "GGSS, pooled statistics"]
+        pooled = [row for row in csv.DictReader(stream) if row["Gate"] == "GGSS, pooled statistics"]
+    means = [float(row["Mean gate"]) for row in pooled]
     return f"{min(means):.2f} to {max(means):.2f}"
 
 
