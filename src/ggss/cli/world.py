@@ -41,7 +41,7 @@ def train(
     name: Annotated[str, typer.Argument(help="llava-vicuna, llava-mistral, pixtral, qwen3-vl or entangled.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the model to.")],
     seed: Annotated[int, typer.Option(help="Of the weights, the pictures and the drawn labels.")] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads.")] = 2,
+    threads: Annotated[int, typer.Option(help="CPU threads; the weights depend on it.")] = 2,
 ) -> None:
     """Train one of the tiny models from nothing: about twenty minutes."""
     from ggss.smallworld.training import train as run

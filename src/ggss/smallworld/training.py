@@ -305,8 +305,8 @@ def train(
 ) -> Path:
     """Train `small-world/<name>` and save it to `out` in fp16, with its processor, log (`training.jsonl`) and card.
 
-    `steps` shortens or lengthens the five stages. About twenty minutes on one
-    thread; `album` are pictures painted before.
+    `steps` shortens or lengthens the five stages; `album` are pictures painted before. The weights depend on the
+    number of threads: sums are taken in another order, and small differences grow.
     """
     recipe = Recipe.of(name)
     if steps is not None:
