@@ -17,6 +17,7 @@ from PIL import Image
 
 from ggss.models import Vlm
 from ggss.smallworld.architectures import NAMES, build
+from ggss.study.export import export
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -67,3 +68,9 @@ def noise(seed: int, height: int = 64, width: int = 64) -> Image.Image:
 def pictures() -> list[Image.Image]:
     """Four pictures, the last two of other shapes."""
     return [noise(0), noise(1), noise(2, 48, 96), noise(3, 80, 32)]
+
+
+def exported(study: Path) -> bytes:
+    """All answers of a study, as its export has them."""
+    export(study, study / "answers.jsonl")
+    return (study / "answers.jsonl").read_bytes()

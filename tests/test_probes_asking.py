@@ -1,8 +1,8 @@
 """Asking: readings are what the model answers and scores, galleries look once, records and comparisons add up."""
 
-import errno
 import io
 import json
+import resource
 from collections import Counter
 from dataclasses import dataclass, replace
 
@@ -157,17 +157,22 @@ def test_a_gallery_without_room_looks_once_and_reads_the_same_from_its_shelf(qwe
     assert not LOOKS
 
 
-def test_where_the_disk_is_full_too_a_gallery_looks_again(qwen, monkeypatch):
-    class Full(io.BytesIO):
-        def write(self, data):
-            raise OSError(errno.ENOSPC, "no space left")
-
-    monkeypatch.setattr("ggss.probes.shelf.tempfile.TemporaryFile", Full)
+def test_where_the_disk_is_full_too_a_gallery_looks_again(qwen):
+    """A real limit on the size of files: the first features fit, the others do not or not wholly."""
+    expected = Gallery(qwen).read(ITEMS, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     gallery = Gallery(qwen, room=0)
-    first = gallery.read(ITEMS, 1)
-    LOOKS.clear()
-    assert gallery.read(ITEMS, 1) == first
+    gallery.see([ITEMS[0].images[0]])
+    size = gallery.shelf._open().seek(0, io.SEEK_END)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, hard))
+        assert [reading.answer for reading in gallery.read(ITEMS, 1)] == [reading.answer for reading in expected]
+        LOOKS.clear()
+        assert [reading.answer for reading in gallery.read(ITEMS, 1)] == [reading.answer for reading in expected]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert LOOKS
+    assert ITEMS[0].images[0] not in LOOKS  # the one that is on the shelf
 
 
 def test_features_come_back_from_the_shelf_as_they_were(tiny):

@@ -22,11 +22,12 @@ from ggss.smallworld.people import Person
 from ggss.smallworld.questions import LETTERS
 from ggss.smallworld.scenes import Scene, Shape, draw_scene
 from ggss.smallworld.templates import SHARED
-from ggss.smallworld.training import MODELS, Recipe, Trainer, train
+from ggss.smallworld.training import Trainer, train
 from ggss.smallworld.training_album import GROUP, PAIR_PLANS, Album, draw_batch, image_inputs, paint_album
 from ggss.smallworld.training_losses import Blocks, penalties, simplex
 from ggss.smallworld.training_optimiser import Muon, orthogonal
 from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
+from ggss.smallworld.training_recipe import MODELS, Recipe
 from ggss.smallworld.vocabulary import WORDS
 
 TINY = {

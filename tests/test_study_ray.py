@@ -5,14 +5,13 @@ import signal
 
 import pytest
 
+from conftest import exported
 from ggss.errors import InputError
-from ggss.study import executors
-from ggss.study.export import export
+from ggss.study import executors, ray_executor
 from ggss.study.plan import Plan
 from ggss.study.runner import run
 
 ray = pytest.importorskip("ray", reason="needs the extra ray: make test-ray")
-ray_executor = pytest.importorskip("ggss.study.ray_executor")
 
 PLAN = Plan.of(
     {
@@ -37,11 +36,6 @@ def cluster():
     ray.init(num_cpus=2, num_gpus=0, log_to_driver=False, include_dashboard=False, logging_level="error")
     yield
     ray.shutdown()
-
-
-def exported(folder):
-    export(folder, folder / "answers.jsonl")
-    return (folder / "answers.jsonl").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import ggss
+from conftest import exported
 from ggss import smallworld
 from ggss.activations import SITE, Activations
 from ggss.cli.app import app
@@ -47,11 +48,6 @@ TINY = {
     "batch_size": 8,
 }
 PLAN = Plan.of(TINY)
-
-
-def exported(folder):
-    export(folder, folder / "answers.jsonl")
-    return (folder / "answers.jsonl").read_bytes()
 
 
 @pytest.fixture(scope="module")

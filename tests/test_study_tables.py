@@ -211,7 +211,12 @@ def test_the_picture_is_drawn_once_more_the_same_and_linked(written, results, fi
 def test_gate_calibration_shows_how_the_gates_lie(written):
     rows = table(written[1], "gate_calibration")
     pooled, by_token = (rows["qwen3-vl", f"GGSS, {what} statistics"] for what in ("pooled", "per-token"))
-    assert (pooled["Gate's median and std"], pooled["Mean gate"]) == ("0.113 ± 0.050", "0.85")
+    assert (pooled["Gate's median"], pooled["Gate's median std"], pooled["Tokens' median"]) == (
+        "0.113",
+        "0.05",
+        "0.196",
+    )
+    assert pooled["Mean gate"] == "0.85"
     assert (pooled["Tokens above 0.9"], pooled["Tokens below 0.4"]) == ("72", "14")
     assert by_token["Mean gate"] == "not run"
 
@@ -358,7 +363,13 @@ def test_too_few_people_to_hold_some_out_cost_no_other_table(tmp_path, monkeypat
     done = write(invented_study.results(invented_study.plan(methods=["none", "ggss"])), tmp_path, show=False)
     assert "the fold has none of its 2 identities" in done.left_out["heldout_alpha"]
     assert "heldout_methods" in done.left_out
-    assert "main_results" in done.tables
+    assert {"main_results", "results_report"} <= done.tables.keys()
+    assert (tmp_path / picture.NAME).exists()
+    monkeypatch.setitem(invented_study.ITEMS, "mcq", tuple(i for i in few["mcq"] if i.cluster.endswith("/00")))
+    alone = write(invented_study.results(invented_study.plan(methods=["none", "ggss"])), tmp_path, show=False)
+    assert "in one cluster, 'cook/00': at least two are needed" in alone.left_out["main_results"]
+    assert "at least two are needed" in alone.left_out["results_report"]
+    assert not (tmp_path / "main_results.md").exists()
 
 
 def test_tables_without_runs_are_left_out_with_the_reason(tmp_path):

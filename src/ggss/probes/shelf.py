@@ -1,5 +1,6 @@
 """Where features go that memory has no room for: a file without a name, which is gone when its process is."""
 
+import io
 import tempfile
 import weakref
 from typing import IO, Any
@@ -29,12 +30,12 @@ class Shelf:
         data = save({name: value.contiguous().cpu() for name, value in tensors.items()})
         try:
             file = self._open()
-            start = file.seek(0, 2)
-            file.write(data)
-            file.flush()
+            start = file.seek(0, io.SEEK_END)
+            whole = file.write(data) == len(data)
         except OSError:
             return
-        self._places[source] = (start, len(data), features.placeholder, next(iter(features.rows.values())).device)
+        if whole:
+            self._places[source] = (start, len(data), features.placeholder, next(iter(features.rows.values())).device)
 
     def get(self, source: Any) -> Features:
         """The same features, on the device they came from."""
@@ -49,6 +50,7 @@ class Shelf:
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
-            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (as long as the shelf lives)
+            # Without a buffer: one that a full disk refuses would be refused again at every later use of the file.
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (as long as the shelf lives)
             weakref.finalize(self, self._file.close)
         return self._file

@@ -12,7 +12,7 @@ weights learn at once.
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -21,11 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ggss.errors import InputError
 from ggss.models import Vlm
 from ggss.models.families import known_family
 from ggss.progress import track
-from ggss.smallworld.architectures import NAMES, build
+from ggss.smallworld.architectures import build
 from ggss.smallworld.bias_questions import ask_pair
 from ggss.smallworld.lessons import (
     HARDEST,
@@ -43,56 +42,10 @@ from ggss.smallworld.training_card import measure, write_card
 from ggss.smallworld.training_losses import Blocks, penalties, site_rows
 from ggss.smallworld.training_optimiser import Muon
 from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
+from ggss.smallworld.training_recipe import STAGES, Recipe
 from ggss.smallworld.vocabulary import WORDS
 
-MODELS = (*NAMES, "entangled")
-STAGES = ("seeing", "reading", "describing", "answering", "comparing")
 SIGHT = ("model.vision_tower.", "model.multi_modal_projector.", "model.visual.")  # weights before the text model
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Everything that training depends on beside the pictures and the seed."""
-
-    seeing: int = 1200  # steps
-    reading: int = 200
-    describing: int = 400
-    answering: int = 1600
-    comparing: int = 500
-    rate: float = 2e-3  # peaks of the learning rates: AdamW's
-    matrix_rate: float = 0.01  # and Muon's
-    sight_matrix_rate: float = 0.02  # Muon's in seeing; 0: AdamW alone
-    comparing_rate: float = 0.01  # Muon's in comparing
-    seen_people: int = 4  # of a step; each is six pictures
-    seen_scenes: int = 40
-    whole_shapes: bool = True  # shapes are too large for one token of 16 x 16 pixels
-    penalty: float = 3.0  # weight of the penalties beside the heads
-    gentle: int = 500  # steps until it is reached, so that an attribute of the wrong sign can still turn round
-    letters: int = 4  # sheets of letter questions beside every step of describing and answering
-    letter_share: float = 0.25  # of their loss
-    described: float = 0.15  # how often answering describes a scene again
-    described_people: int = 6  # of a step of describing, each in two races
-    described_scenes: int = 24
-    people: int = 3  # of a step of answering
-    scenes: int = 12
-    pairs: int = 3
-    pair_share: float = 0.15  # of the loss on questions
-    biased: int = 3  # questions of a portrait whose answers are planted
-    tokens: int = 130  # of the questions about one picture
-
-    @staticmethod
-    def of(name: str) -> "Recipe":
-        if name not in MODELS:
-            raise InputError(f"there is no small-world model {name!r} to train; choose one of {', '.join(MODELS)}")
-        if name == "entangled":
-            return Recipe(seeing=0, comparing=0)
-        if name == "qwen3-vl":  # its tokens are merged from patches of 8 x 8: it sees sooner, but a step takes longer
-            # Taught to compare as fast as the others, it would read gender where race is.
-            return Recipe(
-                **{"seeing": 1000, "seen_people": 5, "seen_scenes": 20, "whole_shapes": False, "gentle": 0},
-                **{"sight_matrix_rate": 0, "comparing": 400, "comparing_rate": 0.005},
-            )
-        return Recipe()
 
 
 class Trainer:

@@ -148,7 +148,7 @@ def cluster_codes(clusters: ArrayLike, items: int) -> tuple[NDArray[np.intp], in
         raise InputError(f"{items} items need {items} cluster labels, got shape {labels.shape}")
     names, codes = np.unique(labels, return_inverse=True)
     if len(names) < 2:
-        raise InputError(f"all {items} items are in one cluster, {names[0]!r}: at least two are needed")
+        raise InputError(f"all {items} items are in one cluster, {str(names[0])!r}: at least two are needed")
     return codes, len(names)
 
 

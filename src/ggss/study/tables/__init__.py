@@ -7,6 +7,7 @@ index. The same answers give the same bytes. What was not run says so, or is lef
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ggss.errors import InputError
 from ggss.files import write_whole
@@ -31,6 +32,7 @@ from ggss.study.tables.figures import Figures
 __all__ = ["BUILDERS", "Figures", "Written", "write"]
 
 REPORT = "results_report"
+T = TypeVar("T")
 FORMS: Mapping[str, Callable[[Table], str]] = {
     "md": rendering.markdown,
     "csv": rendering.comma_separated,
@@ -73,39 +75,42 @@ class Written:
 
 
 def write(results: Results, folder: str | Path, show: bool | None = None) -> Written:
-    """Write all tables into a folder; one that these answers do not allow is left out, and an older one removed."""
+    """Write all tables into a folder; what these answers do not allow is left out, and an older one removed."""
     folder, figures = Path(folder), Figures(results)
-    files: dict[str, str] = {}
+    files: dict[str, bytes] = {}
     made: dict[str, str] = {}
     left_out: dict[str, str] = {}
     for name, build in track(BUILDERS.items(), "tables", total=len(BUILDERS), show=show):
-        try:
-            table = build(figures)
-        except InputError as error:  # such as too few people to hold some out
-            table = str(error)
+        table = _tried(lambda build=build: build(figures))
         if isinstance(table, str):
             left_out[name] = table
             continue
         made[name] = table.title
-        files |= {f"{name}.{form}": render(table) for form, render in FORMS.items()}
-    of_models = [report.table(figures, m) for m in track(results.models, REPORT, len(results.models), show)]
-    if found := [table for table in of_models if table]:
-        made[REPORT] = report.TITLE
-        files[f"{REPORT}.md"] = report.markdown(found)
-        files[f"{REPORT}.csv"] = rendering.comma_separated(report.together(found))
+        files |= {f"{name}.{form}": render(table).encode() for form, render in FORMS.items()}
+    found = _tried(lambda: report.tables(figures, show))
+    if isinstance(found, str):
+        left_out[REPORT] = found
     else:
-        left_out[REPORT] = "nothing was run yet"
-    seen = picture.draw(figures)
+        made[REPORT] = report.TITLE
+        files[f"{REPORT}.md"] = report.markdown(found).encode()
+        files[f"{REPORT}.csv"] = rendering.comma_separated(report.together(found)).encode()
+    seen = _tried(lambda: picture.draw(figures))
     if isinstance(seen, str):
         left_out[picture.NAME] = seen
-        (folder / picture.NAME).unlink(missing_ok=True)
     else:
-        write_whole(folder / picture.NAME, seen)
-    shown = None if isinstance(seen, str) else f"![{picture.TITLE}]({picture.NAME})"
-    files["README.md"] = index.page(results, made, left_out, files, shown)
-    for name, text in files.items():
-        write_whole(folder / name, text.encode())
+        files[picture.NAME] = seen
+    files["README.md"] = index.page(results, made, left_out, files).encode()
+    for name, data in files.items():
+        write_whole(folder / name, data)
     for name in left_out:
-        for form in FORMS:
-            (folder / f"{name}.{form}").unlink(missing_ok=True)
+        for file in (name, *(f"{name}.{form}" for form in FORMS)):
+            (folder / file).unlink(missing_ok=True)
     return Written(made, left_out, folder / "README.md")
+
+
+def _tried(build: Callable[[], T | str]) -> T | str:
+    """What was built, or why it cannot be: such as too few people to hold some out."""
+    try:
+        return build()
+    except InputError as error:
+        return str(error)

@@ -141,7 +141,8 @@ def gate_calibration(figures: Figures) -> Table | str:
             Column(
                 f"{capability.MULTIPLE_CHOICE.get(task or '', 'capability')}, race steering", parts=("", "change")
             ),
-            Column("Gate's median and std"),
+            Column("Gate's median", parts=("", "std")),
+            Column("Tokens' median"),
             Column("Mean gate"),
             Column(f"Tokens above {OPEN:g}"),
             Column(f"Tokens below {SHUT:g}"),
@@ -155,7 +156,7 @@ def gate_calibration(figures: Figures) -> Table | str:
 
 def _gate(gates: Gates | None) -> tuple[Cell, ...]:
     if gates is None:
-        return (cells.NOT_RUN,) * 4
-    calibrated = f"{gates.median:.3f} ± {gates.std:.3f}"
-    shares = (Figure(100 * share, None, ".0f", "%") for share in (gates.open, gates.shut))
-    return calibrated, (Figure(gates.mean, None, ".2f"),), *((share,) for share in shares)
+        return (cells.NOT_RUN,) * 5
+    calibrated = (Figure(gates.median, spec=".3f"), Figure(gates.std, spec=".3f"))
+    shares = ((Figure(100 * share, spec=".0f", unit="%"),) for share in (gates.open, gates.shut))
+    return calibrated, (Figure(gates.tokens, spec=".3f"),), (Figure(gates.mean),), *shares

@@ -4,18 +4,13 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import version
 
 from ggss.study.results import Results
+from ggss.study.tables import picture
 from ggss.version import library_versions
 
 LIBRARIES = ("numpy", "scipy")
 
 
-def page(
-    results: Results,
-    made: Mapping[str, str],
-    left_out: Mapping[str, str],
-    files: Collection[str],
-    picture: str | None = None,
-) -> str:
+def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str], files: Collection[str]) -> str:
     plan = results.plan
     versions = library_versions() | {name: version(name) for name in LIBRARIES}
     statistics = plan.statistics
@@ -32,7 +27,7 @@ def page(
         f"seed {statistics.seed}",
         f"- tabulated with {', '.join(f'{name} {number}' for name, number in versions.items())}",
         "",
-        *([picture, ""] if picture else []),
+        *([f"![{picture.TITLE}]({picture.NAME})", ""] if picture.NAME in files else []),
         "| table | what it says | files |",
         "| --- | --- | --- |",
     ]

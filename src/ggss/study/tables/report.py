@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ggss.progress import track
 from ggss.study import selection
 from ggss.study.rendering import Cell, Column, Row, Table, pipe_table
 from ggss.study.results import Run
@@ -20,6 +21,12 @@ NOTES = (
     cells.DEGENERATE,
     cells.PARTIAL,
 )
+
+
+def tables(figures: Figures, show: bool | None = None) -> list[Table] | str:
+    """One for each model that anything was run on."""
+    models = track(figures.results.models, "results_report", len(figures.results.models), show)
+    return [one for model in models if (one := table(figures, model))] or "nothing was run yet"
 
 
 def table(figures: Figures, model: str) -> Table | None:
