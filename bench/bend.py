@@ -20,7 +20,7 @@ from torch import Tensor
 from bench.timing import peak_memory, row
 from ggss import Activations, Steerer, fit
 from ggss.activations import SITE, Rows, pool
-from ggss.collection import TokenFiles
+from ggss.activations.collection import TokenFiles
 from ggss.methods import bend, bend_references
 
 TOKENS, WIDTH, FEW, MANY = 512, 512, 50, 200

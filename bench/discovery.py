@@ -41,7 +41,7 @@ def report(images: int) -> None:
     from PIL import Image
 
     from ggss import Counterfactuals, collect
-    from ggss.counterfactuals import Variant
+    from ggss.data.counterfactuals import Variant
     from ggss.models import Vlm
     from ggss.smallworld.architectures import build
 

@@ -10,7 +10,7 @@ import torch
 from bench import port
 from bench.timing import alternate, milliseconds, peak_memory, row
 from ggss.methods.geodesic import Geodesic
-from ggss.steerer import Steerer
+from ggss.steering.steerer import Steerer
 
 SHAPES = ((2880, 4096), (4096, 5120), (1024, 2560))
 

@@ -17,8 +17,8 @@ from PIL import Image
 from bench.timing import row
 from ggss.models import load_vlm
 from ggss.probes import suites
-from ggss.probes.gallery import Gallery
-from ggss.probes.probe import Item
+from ggss.probes.base import Item
+from ggss.probes.steered_model import Gallery
 from ggss.smallworld import town
 from ggss.study.plan import Plan
 from ggss.study.runner import run as run_study

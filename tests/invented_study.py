@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ggss.probes import Item
+from ggss.steering.gates import Gates
 from ggss.study import grid
-from ggss.study.gates import Gates
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 from ggss.study.results import Results, Run

@@ -8,10 +8,10 @@ import torch
 
 import ggss
 from ggss import InputError
-from ggss.attachment import NeverFired
 from ggss.methods.geodesic import Geodesic
-from ggss.operator import Operator
-from ggss.steerer import Steerer
+from ggss.methods.operator import Operator
+from ggss.steering.attachment import NeverFired
+from ggss.steering.steerer import Steerer
 
 QUESTION = "what colour is the hat ?"
 SITE = "projection-mlp2"
@@ -210,7 +210,7 @@ def test_bad_alpha_is_refused_before_anything_is_attached(vlm):
 
 
 def test_an_operator_needs_a_kind_of_its_own():
-    from ggss.operator import register
+    from ggss.methods.operator import register
 
     with pytest.raises(ValueError, match="needs a kind of its own"):
         register(type("Copy", (Operator,), {"kind": "geodesic"}))

@@ -9,7 +9,7 @@ import pytest
 
 from conftest import noise
 from ggss import cli
-from ggss.manifests import write_manifest
+from ggss.data.manifests import write_manifest
 
 
 @pytest.fixture(scope="module")

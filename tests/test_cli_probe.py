@@ -8,9 +8,9 @@ import re
 import pytest
 
 import ggss
-from ggss.manifests import write_manifest
+from ggss.analysis import records
+from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
-from ggss.probes import records
 from test_cli import model, own_cache, run  # noqa: F401 (fixtures)
 from test_methods_live import activations
 from test_probes_suites import faces

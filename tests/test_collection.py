@@ -5,8 +5,9 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import noise
-from ggss import Counterfactuals, InputError, collect, collection
-from ggss.manifests import write_manifest
+from ggss import Counterfactuals, InputError, collect
+from ggss.activations import collection
+from ggss.data.manifests import write_manifest
 
 SITE = "projection-mlp2"
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ggss.counterfactuals import Counterfactuals, Variant
+from ggss.data.counterfactuals import Counterfactuals, Variant
+from ggss.data.manifests import read_rows, write_manifest
 from ggss.errors import InputError
-from ggss.manifests import read_rows, write_manifest
 
 OCCUPATIONS, IDENTITIES = ("cook", "nurse"), ("01", "02")
 RACES, GENDERS = ("jade", "opal", "ruby"), ("man", "woman")

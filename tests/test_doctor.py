@@ -2,8 +2,8 @@
 
 import pytest
 
-from ggss.doctor import examine
 from ggss.models import MLP2
+from ggss.steering.examination import examine
 
 
 def test_every_architecture_is_healthy(vlm):

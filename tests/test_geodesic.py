@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import transcription
-from ggss import InputError, operator
+from ggss import InputError
+from ggss.methods import operator
 from ggss.methods.geodesic import Geodesic
 
 

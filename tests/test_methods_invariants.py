@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_score
 
 import ggss
-from ggss import operator
+from ggss.methods import operator
 from planted import planted
 
 SITE = "projection-mlp2"

@@ -14,14 +14,15 @@ from scipy.stats import binomtest
 
 import ggss
 from conftest import noise
+from ggss.analysis import records
+from ggss.analysis.asking import ask
+from ggss.analysis.comparison import compare
+from ggss.analysis.summary import summarise
 from ggss.errors import InputError
+from ggss.models.feature_file import Shelf
 from ggss.models.features import steered
-from ggss.probes import Item, records, suites
-from ggss.probes.asking import ask
-from ggss.probes.comparison import compare
-from ggss.probes.gallery import Gallery
-from ggss.probes.shelf import Shelf
-from ggss.probes.summary import summarise
+from ggss.probes import Item, suites
+from ggss.probes.steered_model import Gallery
 from ggss.stats import bootstrap, holm, signflip
 from test_methods_live import activations
 

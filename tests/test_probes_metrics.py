@@ -8,6 +8,7 @@ from scipy.spatial.distance import jensenshannon
 
 from ggss.errors import InputError
 from ggss.probes import Item, Probe, get, names, register
+from ggss.probes.base import _PROBES
 from ggss.probes.metrics import (
     accuracy,
     answer_gap,
@@ -18,8 +19,7 @@ from ggss.probes.metrics import (
     salary_spread,
     win_shares,
 )
-from ggss.probes.mme import mme
-from ggss.probes.probe import _PROBES
+from ggss.probes.mme_scores import mme
 
 RACES = ("amber", "cobalt", "jade")
 PAIRS = list(permutations(RACES, 2))
@@ -303,7 +303,7 @@ def test_a_probe_refuses_incomplete_items_naming_every_problem():
 
 
 def test_registry_refuses_duplicates_and_malformed_probes(monkeypatch):
-    monkeypatch.setattr("ggss.probes.probe._PROBES", dict(_PROBES))
+    monkeypatch.setattr("ggss.probes.base._PROBES", dict(_PROBES))
     probe = register(a_probe())
     assert get("salary-test") is probe
     assert names()[-1] == "salary-test"

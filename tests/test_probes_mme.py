@@ -7,8 +7,8 @@ from PIL import Image
 from ggss import stats
 from ggss.errors import InputError
 from ggss.probes import get
-from ggss.probes.mme import PERCEPTION, REASONING, mme
-from ggss.probes.mme_files import load
+from ggss.probes.mme import load
+from ggss.probes.mme_scores import PERCEPTION, REASONING, mme
 
 SUBTASKS = sorted(PERCEPTION | REASONING)
 SPLIT = ("artwork", "celebrity", "landmark", "posters", "scene")

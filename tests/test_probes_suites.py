@@ -8,10 +8,10 @@ import pytest
 
 from conftest import noise
 from ggss import probes
+from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
-from ggss.manifests import write_manifest
 from ggss.probes import metrics, suites
-from ggss.probes.material import Face, at_work
+from ggss.probes.faces import Face, at_work
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.smallmme import smallmme
 from ggss.smallworld.smallstar import smallstar

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tools import readme, results
 
+from ggss.report.tables import BUILDERS
 from ggss.study.plan import Plan
-from ggss.study.tables import BUILDERS
 
 RESULTS = Path(readme.RESULTS).parent
 INDEX = (RESULTS / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from transformers import AutoModelForImageTextToText
 
 import ggss
 from ggss import smallworld
-from ggss.probes.gallery import Gallery
+from ggss.probes.steered_model import Gallery
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.check import check
 from ggss.smallworld.smallstar import smallstar

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import ggss
-from ggss import InputError, artefact
-from ggss.checkpoint import read_pt, write_pt
+from ggss import InputError
+from ggss.steering import artefact
+from ggss.steering.published import read_pt, write_pt
 from planted import planted
 
 SITE = "projection-mlp2"

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 import ggss
-from ggss import methods
 from ggss.activations import SITE, Activations, Rows, pool
-from ggss.operator import apply
-from ggss.study.gates import measure
+from ggss.methods.operator import apply
+from ggss.steering.fitting import fit
+from ggss.steering.gates import measure
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_without_gate_or_tokens_there_is_nothing_to_say(acts):
     pooled = Activations.from_rows(
         {SITE: Rows(torch.stack([pool(t) for t in acts.tokens]))}, acts.attributes, acts.contexts
     )
-    steerer = methods.fit("ggss", acts, attribute="race")
+    steerer = fit("ggss", acts, attribute="race")
     assert measure(steerer, pooled) is None
-    assert measure(methods.fit("ggss-no-gate", acts, attribute="race"), acts) is None
-    assert measure(methods.fit("inlp-euclidean", acts, attribute="race"), acts) is None
+    assert measure(fit("ggss-no-gate", acts, attribute="race"), acts) is None
+    assert measure(fit("inlp-euclidean", acts, attribute="race"), acts) is None

@@ -22,14 +22,14 @@ from ggss.cli.app import app
 from ggss.errors import InputError
 from ggss.smallworld.sets import focus_set
 from ggss.study import executors, grid, runner
-from ggss.study.board import Board, merged
 from ggss.study.executors import WorkerDied
 from ggss.study.export import export
 from ggss.study.grid import Unit
 from ggss.study.plan import Plan
-from ggss.study.reading import opened
 from ggss.study.results import Results
 from ggss.study.runner import run
+from ggss.study.scheduler import Board, merged
+from ggss.study.stored_runs import opened
 
 MODEL = "small-world/qwen3-vl"
 TINY = {

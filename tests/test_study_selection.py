@@ -8,9 +8,9 @@ import pytest
 import invented_study
 import published
 from ggss import probes
+from ggss.analysis import crossfit, selection
+from ggss.analysis.selection import average_change, best_alpha, changes, choose
 from ggss.errors import InputError
-from ggss.study import crossfit, selection
-from ggss.study.selection import average_change, best_alpha, changes, choose
 from invented_study import answer
 from published import BASELINE, FINE_AVERAGES, MODELS, Printed
 

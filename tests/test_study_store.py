@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from ggss.errors import InputError
+from ggss.steering.gates import Gates
 from ggss.study import store as stores
-from ggss.study.gates import Gates
 from ggss.study.store import DATABASE, Fit, Key, StoreError, reading, writing
 
 GATES = Gates(0.1, 0.05, 0.2, 0.8, 0.7, 0.1)

@@ -15,9 +15,12 @@ from typer.testing import CliRunner
 import invented_study
 from ggss import probes
 from ggss.cli import study_tables
+from ggss.report import capability_tables as capability
+from ggss.report import names
+from ggss.report import overview_picture as picture
+from ggss.report.rendering import Column, Figure, Row, Table, comma_separated, latex, markdown
+from ggss.report.tables import BUILDERS, Figures, write
 from ggss.stats import bootstrap, holm, mcnemar, signflip
-from ggss.study.rendering import Column, Figure, Row, Table, comma_separated, latex, markdown
-from ggss.study.tables import BUILDERS, Figures, capability, names, picture, write
 from invented_study import answer
 
 QWEN, CONTROL = "small-world/qwen3-vl", "small-world/entangled"

@@ -13,15 +13,15 @@ import torch
 
 import ggss
 from ggss.activations import Activations
-from ggss.counterfactuals import Counterfactuals
-from ggss.manifests import write_manifest
+from ggss.data.counterfactuals import Counterfactuals
+from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.painter import variants
 from ggss.smallworld.people import people
 from ggss.smallworld.questions import Question
 from ggss.smallworld.smallstar import smallstar
-from ggss.steerer import Steerer
+from ggss.steering.steerer import Steerer
 
 torch.set_num_threads(1)
 MODEL = "small-world/entangled"  # here steering shows in capability answers too

@@ -11,8 +11,9 @@ from PIL import Image
 from pyarrow import parquet
 
 from ggss.errors import InputError
-from ggss.probes import mme_files, mmstar
-from ggss.probes.mme import PERCEPTION, REASONING
+from ggss.probes import mme as mme_files
+from ggss.probes import mmstar
+from ggss.probes.mme_scores import PERCEPTION, REASONING
 
 QUESTION = "Which is it?\nOptions: A: a cat, B: a dog, C: a cup, D: a hat"
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import torch
 
-from ggss import methods, smallworld
+from ggss import smallworld
 from ggss.activations import Activations, Rows
 from ggss.models import load_vlm
-from ggss.probes.gallery import Gallery
+from ggss.probes.steered_model import Gallery
 from ggss.smallworld import check, exam, town
 from ggss.smallworld.exam import TASKS
+from ggss.steering.fitting import fit
 
 PAGE = Path(__file__).parent.parent / "docs" / "beyond.md"
 SWEPT, DERIVED = ("ggss", "ggss-contrast"), "ggss-auto"
@@ -46,7 +47,7 @@ def stability(name: str) -> list[str]:
     for method in SWEPT:
         cells = []
         for count in IDENTITIES:
-            found = methods.fit(method, first_identities(acts, count), attribute="race").diagnostics
+            found = fit(method, first_identities(acts, count), attribute="race").diagnostics
             cells.append(f"{min(found['projection-mlp2']['split_half_cosines']):.2f}")
         rows.append(f"| {name} | {method} | " + " | ".join(cells) + " |")
     return rows

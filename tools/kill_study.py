@@ -15,11 +15,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ggss.report.tables import write
 from ggss.study.export import export
 from ggss.study.plan import Plan
 from ggss.study.results import Results
 from ggss.study.store import reading
-from ggss.study.tables import write
 
 PLAN = Path(__file__).parent.parent / "studies" / "smoke.yaml"
 # Imported once and then forked: a life takes a second to begin, not ten.

@@ -12,20 +12,20 @@ from ggss.version import __version__
 if TYPE_CHECKING:
     from ggss import methods, models, probes, smallworld, sphere
     from ggss.activations import Activations
-    from ggss.collection import collect
-    from ggss.counterfactuals import Counterfactuals
-    from ggss.methods import fit
+    from ggss.activations.collection import collect
+    from ggss.data.counterfactuals import Counterfactuals
     from ggss.models import Vlm, load_vlm
-    from ggss.steerer import Steerer
+    from ggss.steering.fitting import fit
+    from ggss.steering.steerer import Steerer
 
 _HOME = {
     "Activations": "activations",
-    "collect": "collection",
-    "Counterfactuals": "counterfactuals",
-    "fit": "methods",
+    "collect": "activations.collection",
+    "Counterfactuals": "data.counterfactuals",
+    "fit": "steering.fitting",
     "Vlm": "models",
     "load_vlm": "models",
-    "Steerer": "steerer",
+    "Steerer": "steering.steerer",
 }
 _ROOMS = ("methods", "models", "probes", "smallworld", "sphere")
 

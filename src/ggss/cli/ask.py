@@ -35,7 +35,7 @@ def ask(
     pictures = [_picture(Path(name)) for name in files]
     steerer = None
     if steer is not None:
-        from ggss.steerer import Steerer, checked_alpha
+        from ggss.steering.steerer import Steerer, checked_alpha
 
         checked_alpha(alpha, allow_amplify)
         steerer = Steerer.from_pretrained(steer)
@@ -54,7 +54,7 @@ def ask(
 
 
 def _picture(path: Path) -> Any:
-    from ggss.counterfactuals import Variant
+    from ggss.data.counterfactuals import Variant
 
     return Variant(path, {}, ()).image()
 

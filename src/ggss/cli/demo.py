@@ -10,7 +10,7 @@ from ggss.cli.arguments import Json, one_thread
 from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
-    from ggss.smallworld.demo import Demo
+    from ggss.smallworld.demonstration import Demo
 
 
 def demo(
@@ -23,8 +23,8 @@ def demo(
 
     Needs no GPU and no download. Ends with a table, and a picture next to a one-page HTML report.
     """
-    from ggss.smallworld.demo import run
     from ggss.smallworld.demo_page import page
+    from ggss.smallworld.demonstration import run
 
     one_thread()
     found = run(out, model, alpha)

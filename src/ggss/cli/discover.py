@@ -9,7 +9,7 @@ import typer
 from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, choices, load, options
 
 if TYPE_CHECKING:
-    from ggss.steerer import Steerer
+    from ggss.steering.steerer import Steerer
 
 
 def discover(
@@ -44,7 +44,7 @@ def discover(
 
     Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
     """
-    from ggss.counterfactuals import Counterfactuals
+    from ggss.data.counterfactuals import Counterfactuals
     from ggss.errors import InputError
     from ggss.methods import registry
 
@@ -60,12 +60,13 @@ def discover(
     faces.validate(attribute)
 
     from ggss.activations import SITE
-    from ggss.collection import collect
+    from ggss.activations.collection import collect
+    from ggss.steering.fitting import fit
 
     vlm = load(model, dtype, device_map)
     acts = collect(vlm, faces, sites or SITE, keep_tokens=chosen.needs_tokens, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
-    steerer = registry.fit(method, acts, attribute=target, **given)
+    steerer = fit(method, acts, attribute=target, **given)
     steerer.save_pretrained(out)
     if as_json:
         print(json.dumps(described(steerer, out), indent=2))
@@ -75,7 +76,7 @@ def discover(
 
 def _present(images: str, varied: list[str], needed: list[str]) -> list[str]:
     """The varied columns that the set has; those asked for by --attribute must be there, gender or race need not."""
-    from ggss.manifests import read_rows
+    from ggss.data.manifests import read_rows
 
     columns = read_rows(images)[0]
     return [name for name in varied if name in columns or name in needed]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, load
 
 if TYPE_CHECKING:
-    from ggss.doctor import Report
+    from ggss.steering.examination import Report
 
 
 def doctor(model: Model, dtype: Dtype = None, device_map: DeviceMap = None, as_json: Json = False) -> None:
@@ -18,7 +18,7 @@ def doctor(model: Model, dtype: Dtype = None, device_map: DeviceMap = None, as_j
     """
     from rich.console import Console
 
-    from ggss.doctor import examine
+    from ggss.steering.examination import examine
 
     vlm = load(model, dtype, device_map)
     with Console(stderr=True).status(f"examining {vlm.name}"):

@@ -10,10 +10,10 @@ from ggss.cli.arguments import Alpha, DeviceMap, Dtype, Json, load, one_thread
 from ggss.errors import InputError
 
 if TYPE_CHECKING:
-    from ggss.probes.records import Record, Used
+    from ggss.analysis.records import Record, Used
+    from ggss.analysis.summary import Row
     from ggss.probes.suites import Suite
-    from ggss.probes.summary import Row
-    from ggss.steerer import Steerer
+    from ggss.steering.steerer import Steerer
 
 SMALL_WORLD = "small-world"
 PUBLISHED = ("mcq", "2afc", "nurse-doctor")
@@ -87,10 +87,10 @@ def probe(
         one_thread()
     chosen = _suites(suite or (SMALL_WORLD if small else "reflect"), images, tasks)
 
+    from ggss.analysis.asking import ask
+    from ggss.analysis.records import write
     from ggss.cli.probe_tables import data, show_run
-    from ggss.probes.asking import ask
-    from ggss.probes.gallery import Gallery
-    from ggss.probes.records import write
+    from ggss.probes.steered_model import Gallery
 
     gallery, used = Gallery(load(model, dtype, device_map)), None
     if steerer is not None:
@@ -109,9 +109,9 @@ def probe(
 def _compare(before: Path, after: Path, seed: int, as_json: bool) -> None:
     from rich.console import Console
 
+    from ggss.analysis import records
+    from ggss.analysis.comparison import compare
     from ggss.cli.probe_tables import data, show_comparison
-    from ggss.probes import records
-    from ggss.probes.comparison import compare
 
     runs = records.load(before), records.load(after)
     with Console(stderr=True).status("resampling"):
@@ -125,14 +125,14 @@ def _compare(before: Path, after: Path, seed: int, as_json: bool) -> None:
 def _steerer(name: str | None, alpha: float) -> "Steerer | None":
     if name is None:
         return None
-    from ggss.steerer import Steerer, checked_alpha
+    from ggss.steering.steerer import Steerer, checked_alpha
 
     checked_alpha(alpha, allow_amplify=False)
     return Steerer.from_pretrained(name)
 
 
 def _used(steerer: "Steerer") -> "Used":
-    from ggss.probes.records import Used
+    from ggss.analysis.records import Used
 
     return Used(hash=steerer.content_hash, method=steerer.method)
 
@@ -140,8 +140,8 @@ def _used(steerer: "Steerer") -> "Used":
 def _summary(asked: "list[Record]", seed: int) -> "list[Row]":
     from rich.console import Console
 
-    from ggss.probes.records import by_task, scored
-    from ggss.probes.summary import summarise
+    from ggss.analysis.records import by_task, scored
+    from ggss.analysis.summary import summarise
 
     with Console(stderr=True).status("resampling"):
         return [

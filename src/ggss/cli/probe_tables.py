@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ggss.probes.comparison import Comparison
-    from ggss.probes.summary import Row
+    from ggss.analysis.comparison import Comparison
+    from ggss.analysis.summary import Row
     from ggss.stats import Equivalence, Interval
 
 # Metric -> what it is multiplied by, its digits, what is added to its name; the others are shares.

@@ -22,8 +22,8 @@ def tables(
 
     Example: ggss study tables my-study -o results
     """
+    from ggss.report.tables import write
     from ggss.study.results import Results
-    from ggss.study.tables import write
 
     written = write(Results.load(directory), out or directory / "tables")
     if as_json:

@@ -18,7 +18,7 @@ from PIL import Image
 from ggss.errors import InputError
 from ggss.models import load_vlm
 from ggss.progress import track
-from ggss.steerer import Steerer, checked_alpha
+from ggss.steering.steerer import Steerer, checked_alpha
 
 try:
     from lmms_eval.api.model import lmms  # pyright: ignore[reportMissingImports]

@@ -1,4 +1,4 @@
-"""Every method under one interface: `fit(name, activations, attribute=...)` returns a `Steerer`.
+"""Every method under one interface, by its name: `ggss.fit(name, activations, attribute=...)` makes a steerer of it.
 
 The methods, and the kinds of operators they make, register themselves when they are imported; the order of FAMILIES
 is the order of the table.
@@ -6,7 +6,7 @@ is the order of the table.
 
 from importlib import import_module
 
-from ggss.methods.registry import Fitted, Method, Options, fit, get, names, register
+from ggss.methods.registry import Fitted, Method, Options, get, names, register
 
 FAMILIES = (
     "unsteered",
@@ -26,4 +26,4 @@ FAMILIES = (
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")
 
-__all__ = ["FAMILIES", "Fitted", "Method", "Options", "fit", "get", "names", "register"]
+__all__ = ["FAMILIES", "Fitted", "Method", "Options", "get", "names", "register"]

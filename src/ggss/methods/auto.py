@@ -33,11 +33,11 @@ from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.ggss import SubspaceOptions, discover
+from ggss.methods.operator import register
 from ggss.methods.registry import Attribute, Fitted, Method
 from ggss.methods.registry import register as register_method
 from ggss.methods.spherical import Removal, Spherical
 from ggss.methods.subspace import protected_magnitude
-from ggss.operator import register
 
 
 @register

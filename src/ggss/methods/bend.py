@@ -41,9 +41,9 @@ from ggss.errors import InputError
 from ggss.methods.bend_references import References, compared
 from ggss.methods.by_image import parts
 from ggss.methods.classes import classes
+from ggss.methods.operator import register, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
-from ggss.operator import register, require_finite
 
 KEPT = 4  # images whose corrections are kept
 RANK = 1e-9

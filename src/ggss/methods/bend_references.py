@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError, problems
-from ggss.operator import Operator
+from ggss.methods.operator import Operator
 from ggss.progress import track
 
 BLOCK = 2**26  # numbers held of all references while their Gram matrix is summed

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError
-from ggss.operator import Operator, register, require_finite
+from ggss.methods.operator import Operator, register, require_finite
 
 
 @register

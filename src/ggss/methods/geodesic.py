@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from ggss.methods.operator import register
 from ggss.methods.spherical import Gated, Removal
-from ggss.operator import register
 
 
 @register

@@ -18,11 +18,11 @@ from torch import Tensor
 from ggss.activations import Activations
 from ggss.methods.euclidean import check_basis, finite_coordinates
 from ggss.methods.ggss import GgssOptions, discover
+from ggss.methods.operator import Operator, register
 from ggss.methods.registry import Attribute, Fitted, Method
 from ggss.methods.registry import register as register_method
 from ggss.methods.spherical import check_frame, check_gate, gate, magnitudes, precise
 from ggss.methods.svd import flat_subspace
-from ggss.operator import Operator, register
 
 SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has lost too many digits
 

@@ -21,8 +21,8 @@ from torch import Tensor
 from ggss import sphere
 from ggss.errors import InputError
 from ggss.methods.geodesic import Geodesic
+from ggss.methods.operator import Operator, register
 from ggss.methods.spherical import Removal, Spherical, gate
-from ggss.operator import Operator, register
 
 LARGEST_COSINE = 0.99
 

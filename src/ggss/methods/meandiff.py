@@ -24,11 +24,11 @@ from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.by_image import mean_row, parts
 from ggss.methods.classes import Classes, classes, logistic_regression, refuse_equal, span
+from ggss.methods.operator import Operator, register, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
 from ggss.methods.spherical import Removal, check_frame, move, precise
 from ggss.methods.subspace import representatives
-from ggss.operator import Operator, register, require_finite
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ should beat:
 
 The activations give `pooled` [N, D], `tokens`, `labels(attribute)` and `groups(attribute)`, the table of contexts by
 values. `Euclidean`, `Tangent` and `Geodesic` are operators to fill with numbers; a method with an update of its own
-brings a frozen dataclass that derives from `ggss.operator.Operator`, sets `kind`, is decorated with
-`ggss.operator.register`, and writes the steered rows in `__call__`. Its tensors and scalars are stored and loaded
-without further code. Saving, attaching, per-image strengths, half precision and several sites come with it.
+brings a frozen dataclass that derives from `ggss.methods.operator.Operator`, sets `kind`, is decorated with
+`ggss.methods.operator.register`, and writes the steered rows in `__call__`. Its tensors and scalars are stored and
+loaded without further code. Saving, attaching, per-image strengths, half precision and several sites come with it.
 """
 
 EXAMPLE = '''import torch

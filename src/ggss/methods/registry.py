@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.operator import Operator
-from ggss.steerer import Steerer
+from ggss.methods.operator import Operator
 
 Attribute = str | tuple[str, ...]
 
@@ -78,30 +77,3 @@ def checked_options(method: Method, options: Mapping[str, Any]) -> Options:
         known = ", ".join(f"{k}={v.default}" for k, v in method.options.model_fields.items()) or "none"
         wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}" for e in error.errors())
         raise InputError(f"options of {method.name}: {wrong} (its options and defaults: {known})") from None
-
-
-def fit(name: str, activations: Activations, attribute: Attribute, **options: Any) -> Steerer:
-    """Fit a method to activations, at every site they hold, and return its steerer.
-
-    attribute: a column of the activations' attributes, or a tuple of several for their intersections.
-    options: the method's own; the defaults are the paper's.
-    """
-    method = get(name)
-    checked = checked_options(method, options)
-    if isinstance(attribute, list):
-        attribute = tuple(attribute)
-    values = activations.groups(attribute).values
-    if method.needs_tokens:
-        _ = activations.tokens  # raises when there are none
-    fitted = {site: method.fit(activations.at(site), attribute, checked) for site in activations.sites}
-    return Steerer(
-        method=name,
-        options=checked.model_dump(),
-        attribute=attribute,
-        values=values,
-        operators={site: found.operator for site, found in fitted.items()},
-        source=dict(activations.source),
-        statistics={site: dict(found.statistics) for site, found in fitted.items()},
-        diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},
-        prompt_suffix=method.prompt_suffix,
-    )

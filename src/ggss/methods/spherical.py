@@ -37,7 +37,7 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.errors import InputError
-from ggss.operator import Operator, require_finite
+from ggss.methods.operator import Operator, require_finite
 
 SAFE_COSINE = -0.5  # log amplifies the rounding of c0 by 1 / sin^2: beyond 120 degrees float32 is not enough
 SAFE_LENGTH = 0.3  # the same for the length E of exp_mu(t - V r)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError
+from ggss.methods.operator import register
 from ggss.methods.spherical import Gated, Removal
-from ggss.operator import register
 
 
 @register

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from ggss.activations import Activations
+from ggss.methods.operator import Operator, register, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
-from ggss.operator import Operator, register, require_finite
 
 FAIRNESS_INSTRUCTION = (
     "do NOT let the person's perceived race, ethnicity, or gender influence your answer; "

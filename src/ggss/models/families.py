@@ -19,8 +19,7 @@ from torch import Tensor
 from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 from ggss.errors import InputError
-
-MLP1, MLP2 = "projection-mlp1", "projection-mlp2"
+from ggss.models.sites import MLP1, MLP2
 
 Inputs = Mapping[str, Tensor]
 """What an image processor returns for a batch of images: pixel values, and sizes or grids with one row per image."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError
-from ggss.models.families import MLP1, MLP2
+from ggss.models.sites import MLP1, MLP2
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from ggss import hashing
 from ggss.errors import InputError
-from ggss.models.discovery import family_of
 from ggss.models.families import Family
+from ggss.models.site_search import family_of
 
 
 def resolve(model: nn.Module, path: str) -> nn.Module:

@@ -13,12 +13,13 @@ from transformers.utils.generic import ModelOutput
 from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.models.capture import captured
-from ggss.models.discovery import family_of
-from ggss.models.families import MLP1, MLP2, Family, known_family
+from ggss.models.families import Family, known_family
 from ggss.models.features import Features
 from ggss.models.processors import BACKEND
 from ggss.models.projector import fingerprint, vision_fingerprint
 from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
+from ggss.models.site_search import family_of
+from ggss.models.sites import MLP1, MLP2
 
 Picture = Image.Image | Features
 

@@ -3,9 +3,9 @@
 The probes register themselves when they are imported; the order of imports is the order of the table.
 """
 
-from ggss.probes.probe import Item, Probe, get, names, register
+from ggss.probes.base import Item, Probe, get, names, register
 
-from ggss.probes import mcq, pairs, nurse_doctor, ceo, recognition, smallstar, smallmme, mmstar, mme_files  # isort: skip
+from ggss.probes import mcq, pairs, nurse_doctor, ceo, recognition, smallstar, smallmme, mmstar, mme as mme_files  # isort: skip
 
 __all__ = [
     "Item",

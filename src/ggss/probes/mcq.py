@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ggss.probes import metrics, parsers
-from ggss.probes.material import Face, Prompt, crossed
-from ggss.probes.probe import Item, Probe, register
+from ggss.probes.base import Item, Probe, register
+from ggss.probes.faces import Face, Prompt, crossed
 from ggss.stats.metric import Metric
 
 

@@ -1,90 +1,176 @@
-"""MME's scores: two yes/no questions about each picture, accuracy over questions and accuracy+ over pictures.
+"""MME: two yes/no questions about each of 1,187 pictures, in ten subtasks of perception and four of reasoning.
 
-A subtask scores 100 accuracy + 100 accuracy+; its totals are sums over the perception and the reasoning
-subtasks. The picture is the item: accuracy+ needs both its answers, so they are resampled together.
+Read from the release's folders or from the parquet files that lmms-eval uses:
+
+    MME_Benchmark/count/000000006040.jpg, .txt                  (nine of the subtasks)
+    MME_Benchmark/artwork/images/*.jpg, questions_answers_YN/*.txt         (the other five)
+    MME/data/test-00000-of-00004.parquet, ...         columns question_id, image, question, answer, category
+
+A .txt has two lines, each a question, a tab, and Yes or No. Questions are asked in the release's words, which end in
+"Please answer yes or no." Accuracy leads the metrics, as it does for every capability, with the published totals
+beside it; a total is given only where all its subtasks are there.
 """
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from ggss.data.counterfactuals import Variant
 from ggss.errors import problems
-from ggss.probes import columns
-from ggss.probes.columns import Answers, Labels
-from ggss.stats.metric import Array, Metric, ratio
+from ggss.probes import parsers
+from ggss.probes.base import Item, Probe, register
+from ggss.probes.benchmark_files import Embedded, check_picture, embedded, locate, read_table
+from ggss.probes.mme_scores import PERCEPTION, REASONING, mme, on_questions
+from ggss.stats.metric import Metric
 
-PERCEPTION = frozenset(
-    {
-        "OCR",
-        "artwork",
-        "celebrity",
-        "color",
-        "count",
-        "existence",
-        "landmark",
-        "position",
-        "posters",
-        "scene",
-    }
+DOWNLOAD = (
+    "ask for the release at https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models and put its folder "
+    "MME_Benchmark, or download https://huggingface.co/datasets/lmms-lab/MME and put it as MME/data/test-*.parquet"
 )
-REASONING = frozenset({"commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning"})
+_NAMES = ("MME_Benchmark", "MME_Benchmark_release_version/MME_Benchmark", "MME", ".")
+_COLUMNS = ("question_id", "image", "question", "answer", "category")
+_PICTURES = (".jpg", ".jpeg", ".png")
+_ANSWERS = {"Yes": "yes", "No": "no"}
 
 
-def mme(
-    subtask: Labels,
-    image: Labels,
-    answer: Answers,
-    expected: Labels,
-    reasoning: Collection[str] = REASONING,
+class _Row(NamedTuple):
+    place: str
+    subtask: str
+    picture_id: str
+    question: str
+    answer: str
+    picture: Variant | Embedded
+
+
+def load(path: str | Path | None = None) -> tuple[Item, ...]:
+    """The questions of the release's folder or of a parquet file or folder (None: looked for in GGSS_DATA).
+
+    Pictures are decoded when asked for. InputError lists everything that is wrong with the questions.
+    """
+    place = locate("MME", path, _NAMES, DOWNLOAD, fits=lambda folder: bool(_folders(folder) or _shards(folder)))
+    found: list[str] = []
+    if place.is_dir() and (folders := _folders(place)):
+        rows = [row for folder in folders for row in _folder_rows(folder, found)]
+    else:
+        kept: dict[str, Embedded] = {}
+        files = _shards(place) if place.is_dir() else [place]
+        rows = [row for file in files for row in _parquet_rows(file, kept, found)]
+    found += _wrong(rows)
+    if not rows and not found:
+        found.append("there are no questions")
+    if found:
+        raise problems(f"MME in {str(place)!r}", found)
+    asked: Counter[str] = Counter()
+    return tuple(_item(row, asked) for row in rows)
+
+
+def metrics(
+    items: Sequence[Item], answers: Sequence[str | None], probabilities: Sequence[Sequence[float]] | None
 ) -> dict[str, Metric]:
-    """The metrics `accuracy`, `accuracy+`, and the totals `perception` and `reasoning` where there are such subtasks.
-
-    Columns have one row per question; the metrics' items are pictures, in sorted order of (subtask, image).
-    `unparsed` counts pictures with an answer that is neither yes nor no; such an answer is wrong.
-    """
-    columns.check_columns("mme", subtask=subtask, image=image, answer=answer, expected=expected)
-    pictures = sorted(set(zip(subtask, image, strict=True)))
-    place = {picture: i for i, picture in enumerate(pictures)}
-    rows = np.array([place[picture] for picture in zip(subtask, image, strict=True)])
-    asked = np.bincount(rows)
-    odd = [f"{task}/{picture} has {n}" for (task, picture), n in zip(pictures, asked, strict=True) if n != 2]
-    if odd:
-        raise problems("mme: every picture needs two questions", odd)
-    right = np.bincount(rows, [a == e for a, e in zip(answer, expected, strict=True)])
-    unparsed = int(np.count_nonzero(np.bincount(rows, [a is None for a in answer])))
-    tasks, numbers = columns.codes([task for task, _ in pictures])
-    terms = np.zeros((len(pictures), len(tasks), 3))
-    terms[np.arange(len(pictures)), numbers] = np.column_stack([right / 2, right == 2, np.ones(len(pictures))])
-    hard = np.array([task in reasoning for task in tasks])
-
-    def rates(sums: Array) -> Array:
-        """[R, tasks, (right, both right, pictures)]"""
-        return sums.reshape(len(sums), len(tasks), 3)
-
-    def overall(column: int):
-        return lambda sums: ratio(rates(sums)[..., column].sum(1), rates(sums)[..., 2].sum(1))
-
-    def total(chosen: np.ndarray):
-        return lambda sums: 100 * ratio(rates(sums)[:, chosen, :2].sum(-1), rates(sums)[:, chosen, 2]).sum(1)
-
-    values = {"accuracy": overall(0), "accuracy+": overall(1)}
-    if not hard.all():
-        values["perception"] = total(~hard)
-    if hard.any():
-        values["reasoning"] = total(hard)
-    flat = terms.reshape(len(pictures), -1)
-    return {name: Metric(name, flat, value, unparsed) for name, value in values.items()}
+    """Accuracy, accuracy+, and the totals of perception and reasoning; every metric has one row per item."""
+    subtasks, pictures = [item.question for item in items], [item.cluster for item in items]
+    scores = mme(subtasks, pictures, answers, [item.expected or "" for item in items])
+    partial = {
+        name for name, whole in (("perception", PERCEPTION), ("reasoning", REASONING)) if not whole.issubset(subtasks)
+    }
+    return {name: on_questions(score, subtasks, pictures) for name, score in scores.items() if name not in partial}
 
 
-def on_questions(metric: Metric, subtask: Labels, image: Labels) -> Metric:
-    """One of these metrics with a row per question instead of per picture, in the questions' order.
+def _folders(place: Path) -> list[Path]:
+    return [place / subtask for subtask in sorted(PERCEPTION | REASONING) if (place / subtask).is_dir()]
 
-    A picture's evidence stands at its first question and its second adds nothing, so the metric lines up with the
-    questions and their clusters, and resampling pictures gives what it gave.
-    """
-    asked = list(zip(subtask, image, strict=True))
-    first = {picture: place for place, picture in reversed(list(enumerate(asked)))}
-    terms = np.zeros((len(asked), metric.terms.shape[1]))
-    terms[[first[picture] for picture in sorted(first)]] = metric.terms
-    return replace(metric, terms=terms)
+
+def _shards(place: Path) -> list[Path]:
+    return sorted(place.glob("test-*.parquet")) or sorted(place.glob("data/test-*.parquet"))
+
+
+def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Row]:
+    texts, images = folder / "questions_answers_YN", folder / "images"
+    files = sorted((texts if texts.is_dir() else folder).glob("*.txt"))
+    pictures = {
+        file.stem: file
+        for file in sorted((images if images.is_dir() else folder).iterdir())
+        if file.suffix.lower() in _PICTURES
+    }
+    if not files:
+        found.append(f"{folder.name} has no .txt with questions")
+    for file in files:
+        name = f"{folder.name}/{file.name}"
+        try:
+            picture = pictures[file.stem]
+            check_picture(picture)
+            lines = file.read_text(encoding="utf-8-sig").split("\n")
+        except KeyError:
+            found.append(f"{name} has no picture beside it")
+            continue
+        except ValueError as error:  # also what is not UTF-8
+            found.append(f"{name} {error}")
+            continue
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                question, _, answer = map(str.strip, line.rpartition("\t"))
+                place, picture_id = f"{name}, line {number},", f"{folder.name}/{picture.name}"
+                yield _Row(place, folder.name, picture_id, question, answer, Variant(picture, {}, ()))
+
+
+def _parquet_rows(file: Path, kept: dict[str, Embedded], found: list[str]) -> Iterator[_Row]:
+    for place, row in read_table(file, _COLUMNS, (), found):
+        try:
+            picture = embedded(row["image"])
+        except ValueError as error:
+            found.append(f"{file.name}, {place}, {error}")
+            continue
+        picture = kept.setdefault(picture.digest, picture)  # a picture lies beside each of its two questions
+        subtask, picture_id = _text(row["category"]), _text(row["question_id"])
+        question, answer = _text(row["question"]), _text(row["answer"])
+        yield _Row(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else str(cell).strip()
+
+
+def _wrong(rows: Sequence[_Row]) -> list[str]:
+    found: list[str] = []
+    for row in rows:
+        if row.subtask not in PERCEPTION | REASONING:
+            found.append(f"{row.place} has category {row.subtask!r}, which is no subtask of MME")
+        if row.answer not in _ANSWERS:
+            found.append(f"{row.place} has answer {row.answer!r} instead of Yes or No")
+        found += [f"{row.place} has no {name}" for name in ("question", "picture_id") if not getattr(row, name)]
+    asked = Counter((row.subtask, row.picture_id) for row in rows)
+    found += [f"{picture} has {n} questions instead of 2" for (_, picture), n in asked.items() if n != 2]
+    return found
+
+
+def _item(row: _Row, asked: Counter[str]) -> Item:
+    asked[row.picture_id] += 1
+    return Item(
+        key=f"{row.picture_id}#{asked[row.picture_id]}",
+        prompt=row.question,
+        images=(row.picture,),
+        attributes=({"category": row.subtask},),
+        cluster=row.picture_id,
+        question=row.subtask,
+        options=_ANSWERS,
+        expected=row.answer,
+    )
+
+
+def _parse(answer: str, item: Item) -> str | None:
+    said = parsers.yes_or_no(answer)
+    return None if said is None else said.capitalize()
+
+
+MME = register(
+    Probe(
+        name="mme",
+        summary="MME: yes/no questions in pairs, accuracy, accuracy+, and the perception and reasoning totals",
+        attribute="",
+        items=load,
+        parse=_parse,
+        metrics=metrics,
+        max_new_tokens=2048,
+    )
+)

@@ -14,9 +14,9 @@ import numpy as np
 
 from ggss.errors import problems
 from ggss.probes import parsers
+from ggss.probes.base import Item, Probe, register
 from ggss.probes.benchmark_files import Embedded, Row, embedded, locate, read_table
 from ggss.probes.metrics import accuracy
-from ggss.probes.probe import Item, Probe, register
 from ggss.stats.metric import Metric
 
 DIMENSIONS = (

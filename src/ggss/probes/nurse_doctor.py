@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ggss.probes import columns, metrics, parsers
-from ggss.probes.material import Face, Prompt, at_work, crossed
-from ggss.probes.probe import Item, Probe, register
+from ggss.probes.base import Item, Probe, register
+from ggss.probes.faces import Face, Prompt, at_work, crossed
 from ggss.stats.metric import Array, Metric, grouped, ratio
 
 NURSE, DOCTOR = "nurse", "doctor"

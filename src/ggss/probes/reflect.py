@@ -1,8 +1,8 @@
 """The `reflect` suite: full-English prompts about a user's own counterfactual photographs.
 
-The pictures come in a manifest or folder pattern (see `ggss.manifests`) with the columns occupation, identity, race
-and gender: every person in every race and gender, as in REFLECT/FOCUS. The paper prints none of its prompts except
-the fairness instruction; those of `data/reflect.json` follow its descriptions of the tasks.
+The pictures come in a manifest or folder pattern (see `ggss.data.manifests`) with the columns occupation, identity,
+race and gender: every person in every race and gender, as in REFLECT/FOCUS. The paper prints none of its prompts
+except the fairness instruction; those of `data/reflect.json` follow its descriptions of the tasks.
 """
 
 import json
@@ -11,11 +11,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ggss.counterfactuals import Counterfactuals
+from ggss.data.counterfactuals import Counterfactuals
+from ggss.data.manifests import read_rows
 from ggss.errors import problems
-from ggss.manifests import read_rows
-from ggss.probes.material import COLUMNS, Face, Prompt
-from ggss.probes.probe import Item, get
+from ggss.probes.base import Item, get
+from ggss.probes.faces import COLUMNS, Face, Prompt
 
 _VARIED, _FIXED = ("race", "gender"), ("occupation", "identity")
 # Task -> the occupations that it is asked about; the others are asked about everybody.

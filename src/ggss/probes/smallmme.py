@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ggss.probes import parsers
-from ggss.probes.mme import mme, on_questions
-from ggss.probes.probe import Item, Probe, register
+from ggss.probes.base import Item, Probe, register
+from ggss.probes.mme_scores import mme, on_questions
 from ggss.stats.metric import Metric
 
 if TYPE_CHECKING:

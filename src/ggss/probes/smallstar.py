@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ggss.probes import metrics, parsers
-from ggss.probes.probe import Item, Probe, register
+from ggss.probes.base import Item, Probe, register
 from ggss.probes.recognition import expected_share
 from ggss.stats.metric import Metric
 

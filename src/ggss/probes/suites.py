@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ggss.errors import InputError, problems
-from ggss.probes.probe import Item, get
+from ggss.probes.base import Item, get
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import numpy as np
 
 from ggss.activations import SITE
 from ggss.models import load_vlm
-from ggss.probes.gallery import Gallery
+from ggss.probes.steered_model import Gallery
 from ggss.smallworld import exam, town
 from ggss.smallworld.exam import ALPHAS, TASKS, Measured
 from ggss.stats import bootstrap, label_null, tost
-from ggss.steerer import Steerer
+from ggss.steering.steerer import Steerer
 
 CONTROL = "entangled"
 MARGIN = 0.015

@@ -7,7 +7,7 @@ from pathlib import Path
 from jinja2 import Environment
 
 from ggss.files import write_whole
-from ggss.smallworld.demo import Demo
+from ggss.smallworld.demonstration import Demo
 
 
 def page(demo: Demo, target: Path) -> Path:

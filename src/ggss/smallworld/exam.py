@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from ggss import probes
-from ggss.probes.gallery import Gallery
+from ggss.probes.steered_model import Gallery
 from ggss.probes.suites import Suite, load
 from ggss.smallworld.suite import KINDS
 from ggss.stats import Interval, Metric, bootstrap

@@ -6,8 +6,8 @@ Wording, options and people are those of `bias_questions`, `smallstar` and `smal
 from collections.abc import Iterable
 
 from ggss.errors import InputError
-from ggss.probes.material import COLUMNS, Face, Prompt
-from ggss.probes.probe import Item, get
+from ggss.probes.base import Item, get
+from ggss.probes.faces import COLUMNS, Face, Prompt
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import SPLITS

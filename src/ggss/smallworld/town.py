@@ -6,12 +6,12 @@ import torch
 
 from ggss import sphere
 from ggss.activations import SITE, Activations, Rows, pool
-from ggss.methods import fit
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.subspace import protected_magnitude, representatives
-from ggss.probes.gallery import Gallery
+from ggss.probes.steered_model import Gallery
 from ggss.smallworld.sets import focus_set
-from ggss.steerer import Steerer
+from ggss.steering.fitting import fit
+from ggss.steering.steerer import Steerer
 
 # The paper's protocol: the occupations a task is scored on are held out of discovery.
 HELD_OUT = {"race": ("ceo",), "gender": ("ceo", "doctor", "nurse")}

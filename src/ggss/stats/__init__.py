@@ -4,10 +4,10 @@ Everything takes a `Metric` or plain numbers (one per item, measured by their me
 well each interval and test keeps its promise at the sizes of the published protocol.
 """
 
-from ggss.stats.capability import Equivalence, mcnemar, minimum_detectable_change, tost
 from ggss.stats.interval import Interval
 from ggss.stats.leave_one_out import fieller, jackknife
 from ggss.stats.metric import Metric, mean
+from ggss.stats.paired import Equivalence, mcnemar, minimum_detectable_change, tost
 from ggss.stats.permutation import Permutation, holm, label_null, signflip
 from ggss.stats.resampling import bootstrap
 

@@ -9,7 +9,7 @@ from typing import Any
 from ggss.errors import InputError
 from ggss.files import write_whole
 from ggss.study import grid
-from ggss.study.reading import StoredRuns, opened
+from ggss.study.stored_runs import StoredRuns, opened
 
 FORMATS = (".jsonl", ".parquet")
 

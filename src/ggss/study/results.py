@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ggss.steering.gates import Gates
 from ggss.study import grid
-from ggss.study.gates import Gates
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 
@@ -80,7 +80,7 @@ class Results:
     @classmethod
     def load(cls, folder: str | Path) -> "Results":
         """The results in a study's folder, whether it is finished or not."""
-        from ggss.study.reading import stored
+        from ggss.study.stored_runs import stored
 
         return stored(folder)
 

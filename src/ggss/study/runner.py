@@ -12,15 +12,15 @@ from typing import Any
 from ggss.errors import InputError, problems
 from ggss.progress import track
 from ggss.study import grid, identity
-from ggss.study.board import Board, merged
-from ggss.study.discovery import Discovery
+from ggss.study.asked_items import Questions
+from ggss.study.discovery_set import Discovery
 from ggss.study.executors import Executor, WorkerDied, executor
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan
-from ggss.study.questions import Questions
-from ggss.study.reading import StoredRuns
 from ggss.study.results import Results
+from ggss.study.scheduler import Board, merged
 from ggss.study.store import Fit, Store, StoreError, writing
+from ggss.study.stored_runs import StoredRuns
 from ggss.version import library_versions
 
 LIVES = 5  # workers that may die in one call before it is given up
@@ -112,7 +112,7 @@ class Driver:
         for cell in grid.sweep(self.plan, unit):
             yield from self.cell(cell, weights, sure, call)
         if any(grid.at_best(self.plan, unit, self.plan.alphas[0])):
-            from ggss.study.selection import best_alpha
+            from ggss.analysis.selection import best_alpha
 
             alpha = best_alpha(Results(self.plan, self.runs), unit.model, unit.method)
             if alpha is None:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ggss.analysis.selection import best_alpha
 from ggss.study import grid
+from ggss.study.asked_items import Questions
 from ggss.study.grid import Unit
 from ggss.study.plan import Plan
-from ggss.study.questions import Questions
-from ggss.study.reading import StoredRuns, opened
 from ggss.study.results import Results
-from ggss.study.selection import best_alpha
+from ggss.study.stored_runs import StoredRuns, opened
 from ggss.study.worker import COMPANY
 
 
@@ -73,7 +73,7 @@ def forecast(plan: Plan, measure: bool = True) -> Iterator[Forecast]:
 
 def _measured(plan: Plan, name: str, questions: Questions, asked: dict[str, int], pictures: int) -> float:
     from ggss.models import load_vlm
-    from ggss.probes.gallery import Gallery
+    from ggss.probes.steered_model import Gallery
 
     model = plan.model(name)
     gallery: Any = Gallery(load_vlm(name, dtype=model.dtype, device_map=model.device_map))

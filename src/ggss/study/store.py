@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ggss.errors import InputError
-from ggss.study.gates import Gates
+from ggss.steering.gates import Gates
 
 DATABASE, LOCK = "study.sqlite", "study.lock"
 VERSION = 2

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ggss import methods
 from ggss.errors import InputError
 from ggss.models import load_vlm
-from ggss.probes.gallery import Gallery
-from ggss.study import gates, grid, identity
-from ggss.study.discovery import Discovery
+from ggss.probes.steered_model import Gallery
+from ggss.steering import gates
+from ggss.steering.fitting import fit
+from ggss.study import grid, identity
+from ggss.study.asked_items import Questions
+from ggss.study.discovery_set import Discovery
 from ggss.study.plan import Plan
-from ggss.study.questions import Questions
 
 if TYPE_CHECKING:
-    from ggss.steerer import Steerer
+    from ggss.steering.steerer import Steerer
 
 # Pictures are encoded, and steered, in the company of always the same others, whoever needs one first: the last
 # digits may hang on the batch.
@@ -122,7 +123,7 @@ class Worker:
         self._hang(self._gallery, self._discovery.pictures(any_attribute))
         torch.manual_seed(self.plan.seed)
         acts = self._discovery.activations(self._gallery, any_attribute, method.sites)
-        steerer = methods.fit(method.name, acts, attribute=any_attribute, **method.options)
+        steerer = fit(method.name, acts, attribute=any_attribute, **method.options)
         return steerer, Fitted(steerer.content_hash, tuple(steerer.warnings), gates.measure(steerer, acts))
 
     def _seen(self, cell: grid.Cell) -> Any:

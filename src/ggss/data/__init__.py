@@ -1,0 +1,1 @@
+"""Pictures, tables of them, and counterfactual sets."""

@@ -1,0 +1,117 @@
+"""results_report.md: every method at every strength on every model, with everything that was measured."""
+
+from collections.abc import Sequence
+
+from ggss.analysis import selection
+from ggss.progress import track
+from ggss.report import capability_tables as capability
+from ggss.report import cells, names
+from ggss.report.figures import Figures
+from ggss.report.rendering import Cell, Column, Row, Table, pipe_table
+from ggss.study.results import Run
+
+TITLE = (
+    "All results: bias left (lower is better), capability and recognition kept (higher is better), at every strength"
+)
+NOTES = (
+    "Each bias cell: the metric, its change in percent of the unsteered model, and the change between values freed "
+    "of their small-sample bias (jackknife), whose interval is Fieller's; where the unsteered bias cannot be told "
+    "from zero that interval is unbounded. The first two have 95 % percentile bootstraps over identities.",
+    "Capability: accuracy in percent, and its change in points with Tango's 95 % interval.",
+    cells.UNDEFINED,
+    cells.DEGENERATE,
+    cells.PARTIAL,
+)
+
+
+def tables(figures: Figures, show: bool | None = None) -> list[Table] | str:
+    """One for each model that anything was run on."""
+    models = track(figures.results.models, "results_report", len(figures.results.models), show)
+    return [one for model in models if (one := table(figures, model))] or "nothing was run yet"
+
+
+def table(figures: Figures, model: str) -> Table | None:
+    """All that was run on a model; the columns are the same for every model."""
+    extras = _extras(figures)
+    columns = (
+        *(
+            Column(names.task(task).name, parts=("", "change %", "corrected change %"))
+            for task in figures.results.tasks
+        ),
+        Column("Avg Δ%"),
+        *(column for _, _, column in extras),
+    )
+    rows = [row for label in figures.results.methods for row in _rows(figures, model, label, extras)]
+    return Table("results_report", TITLE, "Method, α", columns, tuple(rows)) if rows else None
+
+
+def markdown(found: Sequence[Table]) -> str:
+    blocks = [f"# {TITLE}", "\n".join(f"- {note}" for note in NOTES)]
+    for table in found:
+        blocks += [f"## {table.rows[0].section}", pipe_table(_unsectioned(table))]
+    return "\n\n".join(blocks) + "\n"
+
+
+def together(found: Sequence[Table]) -> Table:
+    """All models in one table, the model as its section."""
+    return Table(
+        "results_report", TITLE, "Method, α", found[0].columns, tuple(r for table in found for r in table.rows)
+    )
+
+
+def _unsectioned(table: Table) -> Table:
+    rows = tuple(Row(row.label, row.cells) for row in table.rows)
+    return Table(table.name, table.title, table.corner, table.columns, rows)
+
+
+def _extras(figures: Figures) -> list[tuple[str, str, Column]]:
+    """(task, attribute steered, column) of all that is measured besides bias."""
+    found = []
+    for task in figures.results.plan.tasks:
+        if task in figures.results.tasks:
+            continue
+        name = capability.MULTIPLE_CHOICE.get(task) or names.task(task).name
+        parts = ("", "change") if task in capability.MULTIPLE_CHOICE else ("",)
+        found += [
+            (task, attribute, Column(f"{name}, {attribute} steering", parts=parts))
+            for attribute in figures.results.plan.steering
+        ]
+    return found
+
+
+def _rows(figures: Figures, model: str, label: str, extras: list[tuple[str, str, Column]]) -> list[Row]:
+    unsteered = label == names.UNSTEERED
+    strengths: Sequence[float | None] = [None] if unsteered else selection.strengths(figures.results, label)
+    rows = []
+    for alpha in strengths:
+        runs = {task: figures.run(model, label, task, alpha) for task in figures.results.tasks}
+        extra = [_extra(figures, model, label, alpha, task, attribute) for task, attribute, _ in extras]
+        if not any(runs.values()) and not any(isinstance(cell, tuple) for cell in extra):
+            continue
+        bias = [cells.value(figures, run) if unsteered else _bias(figures, run) for run in runs.values()]
+        own = "" if unsteered else cells.average(figures, model, label, alpha, "+.1f")
+        rows.append(Row(_label(figures, model, label, alpha), (*bias, own, *extra), names.model(model)))
+    return rows
+
+
+def _label(figures: Figures, model: str, label: str, alpha: float | None) -> str:
+    if alpha is None or not figures.results.plan.method(label).steers:
+        return names.method(label)
+    text = f"{names.method(label)}, {alpha:g}"
+    return f"{text} (best-avg-α)" if alpha == figures.alpha(model, label) else text
+
+
+def _bias(figures: Figures, run: Run | None) -> Cell:
+    cell = cells.measured(figures, run)
+    if run is None or isinstance(cell, str) or len(cell) < 2:
+        return cell
+    corrected = figures.corrected_change(run)
+    return cell if corrected is None else (*cell, cells.figure(corrected, "+.0f", unit="%"))
+
+
+def _extra(figures: Figures, model: str, label: str, alpha: float | None, task: str, attribute: str) -> Cell:
+    if task in capability.MULTIPLE_CHOICE:
+        found = figures.kept(model, label, task, alpha, attribute)
+        cell = capability.shown(found)
+        return cell[:1] if label == names.UNSTEERED and isinstance(cell, tuple) else cell
+    return cells.value(figures, figures.run(model, label, task, alpha, attribute))

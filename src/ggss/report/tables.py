@@ -1,0 +1,114 @@
+"""Every published table, and some beyond, from a study's stored answers: nothing in them is typed by hand.
+
+`write(results, folder)` makes each in Markdown, CSV and LaTeX, results_report.md with all strengths in full, and an
+index. The same answers give the same bytes. What was not run says so, or is left out with the reason in the index.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ggss.errors import InputError
+from ggss.files import write_whole
+from ggss.progress import track
+from ggss.report import ablation_tables as ablations
+from ggss.report import bias_tables as bias
+from ggss.report import capability_tables as capability
+from ggss.report import full_report as report
+from ggss.report import heldout_tables as heldout
+from ggss.report import overview_picture as picture
+from ggss.report import prompt_tables as prompts
+from ggss.report import recognition_tables as recognition
+from ggss.report import rendering
+from ggss.report import significance_tables as significance
+from ggss.report import table_index as index
+from ggss.report.figures import Figures
+from ggss.report.rendering import Table
+from ggss.study.results import Results
+
+__all__ = ["BUILDERS", "Figures", "Written", "write"]
+
+REPORT = "results_report"
+T = TypeVar("T")
+FORMS: Mapping[str, Callable[[Table], str]] = {
+    "md": rendering.markdown,
+    "csv": rendering.comma_separated,
+    "tex": rendering.latex,
+}
+
+# By the name of the file, in the order of the index: a table, or why there is none.
+BUILDERS: Mapping[str, Callable[[Figures], Table | str]] = {
+    "main_results": bias.main_results,
+    "capability": capability.capability,
+    "component_ablation": ablations.components,
+    "sensitivity": ablations.sensitivity,
+    "significance": significance.significance,
+    "capability_significance": significance.capability_significance,
+    "added_baselines": bias.added_baselines,
+    "svd_ablation": bias.svd_ablation,
+    "alpha_choices": bias.alpha_choices,
+    "heldout_alpha": heldout.heldout_alpha,
+    "heldout_methods": heldout.heldout_methods,
+    "capability_dimensions": capability.dimensions,
+    "mme": capability.yes_or_no,
+    "recognition": recognition.other_attribute,
+    "alpha_dial": recognition.alpha_dial,
+    "prompt_baseline": prompts.prompt_baseline,
+    "geometry_ablation": ablations.geometry,
+    "gate_calibration": ablations.gate_calibration,
+    "prompt_invariance": prompts.prompt_invariance,
+    "beyond": bias.beyond,
+    "control": bias.control,
+}
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tables that were written and their titles, those left out and why, and the index."""
+
+    tables: dict[str, str]
+    left_out: dict[str, str]
+    index: Path
+
+
+def write(results: Results, folder: str | Path, show: bool | None = None) -> Written:
+    """Write all tables into a folder; what these answers do not allow is left out, and an older one removed."""
+    folder, figures = Path(folder), Figures(results)
+    files: dict[str, bytes] = {}
+    made: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    for name, build in track(BUILDERS.items(), "tables", total=len(BUILDERS), show=show):
+        table = _tried(lambda build=build: build(figures))
+        if isinstance(table, str):
+            left_out[name] = table
+            continue
+        made[name] = table.title
+        files |= {f"{name}.{form}": render(table).encode() for form, render in FORMS.items()}
+    found = _tried(lambda: report.tables(figures, show))
+    if isinstance(found, str):
+        left_out[REPORT] = found
+    else:
+        made[REPORT] = report.TITLE
+        files[f"{REPORT}.md"] = report.markdown(found).encode()
+        files[f"{REPORT}.csv"] = rendering.comma_separated(report.together(found)).encode()
+    seen = _tried(lambda: picture.draw(figures))
+    if isinstance(seen, str):
+        left_out[picture.NAME] = seen
+    else:
+        files[picture.NAME] = seen
+    files["README.md"] = index.page(results, made, left_out, files).encode()
+    for name, data in files.items():
+        write_whole(folder / name, data)
+    for name in left_out:
+        for file in (name, *(f"{name}.{form}" for form in FORMS)):
+            (folder / file).unlink(missing_ok=True)
+    return Written(made, left_out, folder / "README.md")
+
+
+def _tried(build: Callable[[], T | str]) -> T | str:
+    """What was built, or why it cannot be: such as too few people to hold some out."""
+    try:
+        return build()
+    except InputError as error:
+        return str(error)

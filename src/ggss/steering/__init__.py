@@ -1,0 +1,1 @@
+"""Steerers: fitted, attached to a model, stored, shared, examined."""

@@ -1,0 +1,82 @@
+"""The README of a steerer, written from what the steerer knows of itself."""
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ggss.steering.steerer import Steerer
+
+REMOVES = """\
+It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair,
+does not remove what its weights know, and at high strength the model can no longer name the attribute when asked.
+Measure bias, capability and recognition on your own task before you choose a strength."""
+REMOVES_NOTHING = """\
+It leaves every activation as it is, at any strength: nothing that the model sees of a person is removed. Measure
+bias and capability on your own task with it and without it."""
+
+
+def card(steerer: "Steerer") -> str:
+    """Markdown for people who meet the artefact without its author."""
+    source = steerer.source
+    attribute = " x ".join([steerer.attribute] if isinstance(steerer.attribute, str) else steerer.attribute)
+    alpha = steerer.recommended_alpha
+    facts = {
+        "method": f"`{steerer.method}` {steerer.options or ''}",
+        "attribute": f"{attribute}: {', '.join(map(str, steerer.values))}",
+        "sites": ", ".join(f"`{site}` (width {op.width})" for site, op in steerer.operators.items()),
+        "model": f"`{source.get('model', 'unknown')}` {source.get('revision') or ''}",
+        "projector fingerprint": f"`{source.get('fingerprint', 'unknown')}`",
+        "discovery images": f"{source.get('images', 'unknown')}, hash `{source.get('data_hash', 'unknown')}`",
+        "image backend": f"`{source.get('backend', 'unknown')}`",
+        "recommended alpha": "none measured: sweep 0.25 to 1.5 on your own probes" if alpha is None else f"{alpha}",
+        "versions": ", ".join(f"{name} {number}" for name, number in steerer.versions.items()) or "unknown",
+    }
+    suffix = steerer.prompt_suffix
+    if suffix:
+        facts["appended to every prompt"] = json.dumps(suffix, ensure_ascii=False).replace("|", "\\|")
+    removes = any(op.kind != "identity" for op in steerer.operators.values())
+    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    return f"""---
+library_name: ggss
+tags: [ggss, activation-steering, fairness]
+---
+# A {steerer.method} steerer for {attribute}
+
+| | |
+| --- | --- |
+{table}
+
+## What discovery measured
+
+{_diagnostics(steerer)}
+
+## How to use it
+
+```python
+import ggss
+
+vlm = ggss.load_vlm("{source.get("model", "MODEL")}")
+steerer = ggss.Steerer.from_pretrained("THIS FOLDER")
+with steerer.attach(vlm.model, alpha={alpha or 1.0}):
+    print(vlm.answer(["What does this person earn?"{" + steerer.prompt_suffix" if suffix else ""}], [[image]]))
+```
+
+## What it does not do
+
+{REMOVES if removes else REMOVES_NOTHING}
+"""
+
+
+def _diagnostics(steerer: "Steerer") -> str:
+    lines = []
+    for site, found in steerer.diagnostics.items():
+        if "variance_share" not in found:
+            continue
+        cosines = ", ".join(f"{c:.2f}" for c in found["split_half_cosines"]) or "too few contexts"
+        lines.append(
+            f"- `{site}`: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
+            f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
+            f"split-half cosines {cosines}."
+        )
+    lines += [f"- **Warning.** {text}" for text in steerer.warnings]
+    return "\n".join(lines) or "Nothing was recorded."

@@ -1,0 +1,168 @@
+"""A model examined: what is steered, does it fire, is strength 0 the identity, what leaks around the site."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ggss.activations.collection import DISCOVERY_PROMPT
+from ggss.methods.geodesic import Geodesic
+from ggss.models import MLP2, Vlm, resolve
+from ggss.steering.steerer import Steerer
+
+LEAK_LIMIT = 0.01
+
+
+@dataclass(frozen=True)
+class Report:
+    """moved: how far two images move the logits apart; leaks: the same with a set of sites silenced.
+
+    checks: (what was tried, whether it went well, what was seen).
+    """
+
+    model: str
+    model_class: str
+    family: str
+    dtype: str
+    sites: dict[str, dict[str, Any]]
+    checks: list[tuple[str, bool, str]]
+    moved: float
+    leaks: dict[str, float]
+    advice: list[str]
+
+    @property
+    def healthy(self) -> bool:
+        return all(passed for _, passed, _ in self.checks)
+
+
+def examine(vlm: Vlm) -> Report:
+    """Run every check on two synthetic pictures; takes a few short forward passes."""
+    first, second = _pictures(64 if max(_picture_side(vlm), 64) == 64 else _picture_side(vlm))
+    features = vlm.encode([first])[0]
+    sites = {
+        site: {"path": path, "width": features.rows[site].shape[1], "rows": features.rows[site].shape[0]}
+        for site, path in vlm.sites("all").items()
+    }
+    steerer = _some_steerer({site: facts["width"] for site, facts in sites.items()})
+    moved = _distance(vlm, first, second)
+    leaks = {MLP2: _leak(vlm, [MLP2], first, second)}
+    if len(sites) > 1:
+        leaks["all sites"] = _leak(vlm, list(sites), first, second)
+    return Report(
+        model=vlm.name,
+        model_class=type(vlm.model).__name__,
+        family=vlm.family.name,
+        dtype=str(vlm.model.dtype).removeprefix("torch."),
+        sites=sites,
+        checks=[
+            _check_calls(vlm, steerer, [first]),
+            _check_calls(vlm, steerer, [first, second]),
+            _check_identity(vlm, steerer, first),
+            _check_effect(vlm, steerer, first),
+            _check_reuse(vlm, steerer, first),
+        ],
+        moved=moved,
+        leaks=leaks,
+        advice=_advice(moved, leaks, len(sites) > 1),
+    )
+
+
+def _picture_side(vlm: Vlm) -> int:
+    side = getattr(getattr(vlm.model.config, "vision_config", None), "image_size", None)
+    return side if isinstance(side, int) and side <= 448 else 224
+
+
+def _pictures(side: int) -> tuple[Image.Image, Image.Image]:
+    """Two quite different pictures of one size: what the leak test tells apart."""
+    ramp = Image.linear_gradient("L").resize((side, side))
+    disc = Image.radial_gradient("L").resize((side, side))
+    return Image.merge("RGB", (ramp, disc, ramp.rotate(90))), Image.merge("RGB", (disc, ramp.rotate(180), disc))
+
+
+def _some_steerer(widths: dict[str, int]) -> Steerer:
+    """A steerer in random directions: it stands for any that was fitted."""
+    generator = torch.Generator().manual_seed(0)
+    operators = {}
+    for site, width in widths.items():
+        frame = torch.linalg.qr(torch.randn(width, 3, generator=generator))[0]
+        operators[site] = Geodesic(frame[:, 0].contiguous(), frame[:, 1:].contiguous(), 0.0, 1.0)
+    return Steerer(method="ggss", attribute="none", values=(), operators=operators)
+
+
+def _next(vlm: Vlm, *pictures: Image.Image) -> Tensor:
+    return vlm.logits([DISCOVERY_PROMPT], [list(pictures)])[0]
+
+
+def _distance(vlm: Vlm, first: Image.Image, second: Image.Image) -> float:
+    return float((_next(vlm, first) - _next(vlm, second)).abs().max())
+
+
+def _leak(vlm: Vlm, sites: list[str], first: Image.Image, second: Image.Image) -> float:
+    with _silenced(vlm, sites):
+        return _distance(vlm, first, second)
+
+
+@contextmanager
+def _silenced(vlm: Vlm, sites: list[str]) -> Iterator[None]:
+    def silence(module: Any, args: Any, output: Any) -> Any:
+        if isinstance(output, tuple):
+            return (torch.zeros_like(output[0]), *output[1:])
+        return torch.zeros_like(output)
+
+    with ExitStack() as hooks:
+        for path in vlm.sites(sites).values():
+            hooks.callback(resolve(vlm.model, path).register_forward_hook(silence).remove)
+        yield
+
+
+def _check_calls(vlm: Vlm, steerer: Steerer, pictures: list[Image.Image]) -> tuple[str, bool, str]:
+    with steerer.attach(vlm.model) as run:
+        vlm.answer([DISCOVERY_PROMPT], [pictures], max_new_tokens=3)
+    each = run.calls / len(steerer.operators)
+    many = f"{len(pictures)} image{'s' if len(pictures) > 1 else ''}"
+    return f"one call of each site per generate, {many}", each == 1, f"{each:g} call(s), {run.tokens} tokens"
+
+
+def _check_identity(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str, bool, str]:
+    before = _next(vlm, picture)
+    with steerer.attach(vlm.model, alpha=0.0):
+        attached = _next(vlm, picture)
+    after = _next(vlm, picture)
+    same = torch.equal(before, attached) and torch.equal(before, after)
+    return "alpha 0 changes nothing, and nothing is left behind", same, "bit-identical" if same else "logits differ"
+
+
+def _check_effect(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str, bool, str]:
+    before = _next(vlm, picture)
+    with steerer.attach(vlm.model, alpha=1.0):
+        moved = float((_next(vlm, picture) - before).abs().max())
+    return "alpha 1 reaches the logits", moved > 0, f"they move by {moved:.3g} in random directions"
+
+
+def _check_reuse(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str, bool, str]:
+    if vlm.family.pack is None:
+        return "answers from encoded features", True, "not known for this family; the live hook is used"
+    with steerer.attach(vlm.model, alpha=1.0):
+        live = _next(vlm, picture)
+    features = vlm.encode([picture])[0].steered(steerer, 1.0)
+    kept = vlm.logits([DISCOVERY_PROMPT], [[features]])[0]
+    gap = float((live - kept).abs().max())
+    seen = "bit-identical" if gap == 0 else f"logits differ by {gap:.1e}"
+    return "encoded features answer as the live hook does", gap <= 1e-3 * float(live.abs().max()), seen
+
+
+def _advice(moved: float, leaks: dict[str, float], more_sites: bool) -> list[str]:
+    if moved == 0:
+        return ["Two different images gave the same logits: this model does not look at its images."]
+    if leaks[MLP2] / moved <= LEAK_LIMIT:
+        return []
+    leak = f"{leaks[MLP2] / moved:.0%} of what two images do to the logits passes around {MLP2}"
+    return [
+        f"{leak}; discover and steer with --sites all, which closes it."
+        if more_sites and leaks["all sites"] / moved <= LEAK_LIMIT
+        else f"{leak}; what passes there is not steered."
+    ]

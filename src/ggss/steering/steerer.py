@@ -1,0 +1,251 @@
+"""The artefact: a method's operators for the sites of one model. Steer rows, attach to a model, keep, share."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ggss import hashing
+from ggss.activations import SITE
+from ggss.errors import InputError, problems
+from ggss.methods import operator
+from ggss.steering.attachment import Run, attached
+from ggss.version import library_versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ggss.models import Vlm
+
+Alpha = float | Tensor
+
+
+@dataclass(frozen=True)
+class Steerer:
+    """One operator per site, and where they came from.
+
+    source: the model's name, revision, family and fingerprint, the data's hash, the image backend, versions.
+    statistics: per site, tensors kept for diagnosis. diagnostics: per site, what discovery measured and warned of.
+    prompt_suffix: what whoever asks is to append to every prompt as it stands; empty except for `prompt`.
+    """
+
+    method: str
+    attribute: str | tuple[str, ...]
+    values: tuple[Hashable, ...]
+    operators: dict[str, operator.Operator]
+    options: dict[str, Any] = field(default_factory=dict)
+    source: dict[str, Any] = field(default_factory=dict)
+    statistics: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    diagnostics: dict[str, dict[str, Any]] = field(default_factory=dict)
+    recommended_alpha: float | None = None
+    prompt_suffix: str = ""
+    versions: dict[str, str] = field(default_factory=library_versions)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What discovery warned of, a sentence each."""
+        many = len(self.diagnostics) > 1
+        return [
+            f"{site}: {text}" if many else text
+            for site, found in self.diagnostics.items()
+            for text in found.get("warnings", [])
+        ]
+
+    def steer(
+        self,
+        rows: Tensor,
+        images: Tensor | None = None,
+        alpha: Alpha = 1.0,
+        *,
+        site: str | None = None,
+        out: Tensor | None = None,
+        allow_amplify: bool = False,
+    ) -> Tensor:
+        """Steer rows [N, D] of visual tokens; shape, dtype and device are kept.
+
+        images [N]: which image each row is of. alpha: a number, or one per image. site: needed only when the
+        steerer has several. out: where to write, `rows` itself to steer in place.
+        """
+        chosen = self._operator(site)
+        strengths = row_strengths(alpha, rows, images, allow_amplify)
+        with torch.no_grad():
+            if not strengths.any():
+                return rows.clone() if out is None else out.copy_(rows)
+            return operator.apply(chosen, rows, strengths, images, out).rows
+
+    def gate(self, rows: Tensor, *, site: str | None = None) -> Tensor | None:
+        """The gate [N] that each of the rows [N, D] gets, or None for a method without one."""
+        return operator.apply(self._operator(site), rows, torch.ones(len(rows), 1, device=rows.device)).gate
+
+    def __add__(self, other: "Steerer") -> "Steerer":
+        """One steerer that removes what both remove: the union of their subspaces, with one gate each.
+
+        Both must be of GGSS's kind (gate and slerp), for the same sites of the same model.
+        """
+        if not isinstance(other, Steerer):
+            return NotImplemented
+        from ggss.methods.joint import join  # methods are built from this module
+
+        for key in ("model", "fingerprint"):
+            if self.source.get(key) != other.source.get(key):
+                seen = f"{self.source.get(key)} and {other.source.get(key)}"
+                raise InputError(f"steerers of different models cannot be combined: {key} {seen}")
+        if set(self.operators) != set(other.operators):
+            seen = f"{', '.join(self.operators)} and {', '.join(other.operators)}"
+            raise InputError(f"steerers of different sites cannot be combined: {seen}")
+        both = (self, other)
+        names = [f"{one.method} of {' x '.join(_named(one.attribute))}" for one in both]
+        return Steerer(
+            method=f"{self.method}+{other.method}",
+            attribute=(*_named(self.attribute), *_named(other.attribute)),
+            values=(*self.values, *other.values),
+            operators={site: join(own, other.operators[site]) for site, own in self.operators.items()},
+            options=dict(zip(names, (one.options for one in both), strict=True)),
+            source=dict(self.source),
+            diagnostics={
+                site: {
+                    "warnings": [text for one in both for text in one.diagnostics.get(site, {}).get("warnings", [])]
+                }
+                for site in self.operators
+            },
+            prompt_suffix=self.prompt_suffix + other.prompt_suffix,
+        )
+
+    def _operator(self, site: str | None) -> operator.Operator:
+        if site is None and len(self.operators) == 1:
+            return next(iter(self.operators.values()))
+        site = SITE if site is None else site
+        if site not in self.operators:
+            raise InputError(f"this steerer has no site {site!r}; it has {', '.join(self.operators)}")
+        return self.operators[site]
+
+    @contextmanager
+    def attach(
+        self, model: "nn.Module | Vlm", alpha: Alpha = 1.0, *, force: bool = False, allow_amplify: bool = False
+    ) -> Iterator[Run]:
+        """Steer a live model inside a `with` block; the model is as before when it is left, whatever happens.
+
+        Yields a `Run` that counts calls, tokens and gates. Raises InputError if the steerer does not fit the
+        model (force=True: attach to another model of the same width all the same) and NeverFired if the block
+        ends without a single call. Steerers attached inside one another act in the order of attaching.
+        alpha: a number, or one per image of the batch, in the order in which the prompts show them.
+        """
+        from ggss.models import Vlm, resolve  # transformers takes seconds; steering rows alone needs none of it
+
+        module: nn.Module = model.model if isinstance(model, Vlm) else model
+        checked_alpha(alpha, allow_amplify)
+        paths = self.check(module, force=force)
+        modules = {site: resolve(module, path) for site, path in paths.items()}
+
+        def steer(site: str, rows: Tensor, images: Tensor | None) -> operator.Steered:
+            strengths = row_strengths(alpha, rows, images, allow_amplify)
+            if not strengths.any():
+                return operator.Steered(rows, None)
+            return operator.apply(self.operators[site], rows, strengths, images)
+
+        by_image = isinstance(alpha, Tensor) or any(op.needs_images for op in self.operators.values())
+        with attached(module, modules, steer, by_image) as run:
+            yield run
+
+    def check(self, model: nn.Module, force: bool = False) -> dict[str, str]:
+        """The module path of each site, or one InputError that lists everything that does not fit the model."""
+        from ggss.models import family_of, resolve
+
+        family = family_of(model)
+        paths = family.site_paths(model.config)
+        found = [f"site {site!r}: the model has {', '.join(paths)}" for site in self.operators if site not in paths]
+        for site, chosen in self.operators.items():
+            width = site in paths and getattr(resolve(model, paths[site]), "out_features", None)
+            if width and width != chosen.width:
+                found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
+        if not force and not found:
+            found += self._differences(model, family.name)
+        if found:
+            raise problems(
+                f"the {self.method} steerer for {self.source.get('model', 'an unnamed model')} "
+                "does not fit this model",
+                found,
+            )
+        return {site: paths[site] for site in self.operators}
+
+    def _differences(self, model: nn.Module, family: str) -> list[str]:
+        """What an override may pass over: another family, or other projector weights."""
+        from ggss.models import fingerprint
+
+        found = []
+        expected = self.source.get("family")
+        if expected and expected != family:
+            found.append(f"family: the steerer is for {expected}, the model is {family} (force overrides)")
+        expected = self.source.get("fingerprint")
+        if expected and expected != (seen := fingerprint(model)):
+            found.append(
+                f"projector weights: the steerer knows {expected[:12]}, the model has {seen[:12]} (force overrides)"
+            )
+        return found
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of all that decides what the steerer does: its operators and what it appends to prompts."""
+        digest = hashlib.sha256(self.prompt_suffix.encode())
+        for site, chosen in sorted(self.operators.items()):
+            digest.update(json.dumps([site, chosen.kind, chosen.scalars()], sort_keys=True).encode())
+            hashing.add(digest, chosen.tensors())
+            for name, stream in sorted(chosen.streams().items()):
+                for tensor in stream:
+                    hashing.add_one(digest, name, tensor)
+        return digest.hexdigest()
+
+    def save_pretrained(self, folder: "str | os.PathLike[str]") -> "Path":
+        """Write `steerer.safetensors`, `config.json` and a README card into a folder."""
+        from ggss.steering import artefact
+
+        return artefact.save(self, folder)
+
+    @classmethod
+    def from_pretrained(cls, name: "str | os.PathLike[str]", revision: str | None = None) -> "Steerer":
+        """Read a steerer from a folder or, failing that, from the hub."""
+        from ggss.steering import artefact
+
+        return artefact.load(name, revision)
+
+    def push_to_hub(self, repo_id: str, private: bool = True, token: str | None = None) -> str:
+        """Upload the folder that `save_pretrained` writes; returns the repository's address."""
+        from ggss.steering import artefact
+
+        return artefact.push(self, repo_id, private, token)
+
+
+def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (attribute,) if isinstance(attribute, str) else attribute
+
+
+def checked_alpha(alpha: Alpha, allow_amplify: bool) -> None:
+    """Refuse a strength that is not finite, and a negative one unless it is asked for by name."""
+    values = alpha.flatten().tolist() if isinstance(alpha, Tensor) else [float(alpha)]
+    if not all(math.isfinite(value) for value in values):
+        raise InputError(f"alpha must be finite, seen {alpha}; the paper uses 0.25 to 1.5")
+    if min(values, default=0.0) < 0 and not allow_amplify:
+        raise InputError(f"alpha {min(values)} would amplify the bias; pass allow_amplify if that is what you study")
+
+
+def row_strengths(alpha: Alpha, rows: Tensor, images: Tensor | None, allow_amplify: bool) -> Tensor:
+    """alpha as [N, 1] float32 on the rows' device."""
+    checked_alpha(alpha, allow_amplify)
+    if rows.ndim != 2:
+        raise InputError(f"rows must be [N, D], seen shape {tuple(rows.shape)}")
+    if images is not None and images.shape != rows.shape[:1]:
+        raise InputError(f"images must name one image per row, seen {tuple(images.shape)} for {rows.shape[0]} rows")
+    if not isinstance(alpha, Tensor) or alpha.ndim == 0:
+        return torch.full((rows.shape[0], 1), float(alpha), device=rows.device)
+    if images is None:
+        raise InputError("one alpha per image needs `images`, which says which image each row is of")
+    if images.numel() and int(images.max()) >= len(alpha):
+        raise InputError(f"{len(alpha)} alphas were given for {int(images.max()) + 1} images")
+    return alpha.to(rows.device, torch.float32)[images.to(rows.device)].unsqueeze(1)
