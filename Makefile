@@ -3,11 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Where the last digits of a product could decide: these run on other instructions of the processor too.
+ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_ask cli_convert collection doctor \
+	feature_cache geodesic methods_* models passes probes_asking smallworld_models smallworld_training sphere steerer \
+	steering_in_place strengths study_gates study_runner))
 
-.PHONY: help setup demo test test-oldest test-eval test-ray lint format bench validity readme beyond study study-kill world clean
+.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray lint format bench validity readme beyond study study-kill world clean
 
 help:  ## this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 setup: $(READY)  ## a virtual environment in .venv with everything installed
 
@@ -20,8 +24,15 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## the whole job on the embedded small world
 	$(BIN)/ggss demo -o demo-out
 
-test: $(READY)  ## the tests
-	$(BIN)/python -m pytest -n 2
+test: $(READY)  ## the tests, but for the long ones
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: $(READY)  ## the long tests: the five trained models, studies killed again and again
+	$(BIN)/python -m pytest -n 2 -m slow
+
+test-processors: $(READY)  ## the tests where rounding could decide, as on a processor with SSE4.1 and with AVX2 only
+	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m "not slow" $(ROUNDING)
+	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 -m "not slow" $(ROUNDING)
 
 test-oldest: .venv-oldest/.ready  ## the same tests on the oldest supported transformers
 	.venv-oldest/bin/python -m pytest -n 2
@@ -52,10 +63,11 @@ test-ray: .venv-ray/.ready  ## studies on Ray actors
 	.venv-ray/bin/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
 	touch $@
 
-lint: $(READY)  ## ruff and pyright
+lint: $(READY)  ## ruff, pyright and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/lint-imports
 
 format: $(READY)  ## let ruff put the code in order
 	$(BIN)/ruff check --fix .

@@ -45,6 +45,15 @@ def show(rows: list[dict[str, Any]]) -> None:
     Console(width=150).print(table)
 
 
+def processor() -> str:
+    """The processor's name, and the instructions that torch uses on it."""
+    described = Path("/proc/cpuinfo")
+    text = described.read_text() if described.exists() else ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or "a processor without a name"
+    return f"{name} with {torch.backends.cpu.get_cpu_capability()}"
+
+
 def page(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(cells(row)) + " |" for row in rows]
     notes = "".join(f"\n{fill(row['note'], 118)}\n" for row in rows if "note" in row)
@@ -53,8 +62,8 @@ def page(rows: list[dict[str, Any]]) -> str:
 Written by `make bench`; do not edit. Every line is a ratio of two things measured in turn, in the same run, on one
 thread (medians). The times are of the machine named below; the ratios are what to compare.
 
-{platform.system()} {platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}, \
-transformers {transformers.__version__}.
+{processor()}; {platform.system()} {platform.machine()}, Python {platform.python_version()}, \
+torch {torch.__version__}, transformers {transformers.__version__}.
 
 | what | measured | peer | ratio | goal | met |
 | --- | --- | --- | --- | --- | --- |

@@ -41,19 +41,19 @@ def report(images: int) -> None:
     from PIL import Image
 
     from ggss import Counterfactuals, collect
-    from ggss.data.counterfactuals import Variant
+    from ggss.data.picture import FilePicture
     from ggss.models import Vlm
     from ggss.smallworld.architectures import build
 
     torch.set_num_threads(1)
     vlm = Vlm(*build("pixtral", ["a"], width=256, layers=1, image_size=SIDE), name="pixtral")
     with tempfile.TemporaryDirectory() as folder:
-        variants = []
+        pictures = []
         for i in range(images):
             path = Path(folder) / f"{i}.png"
             pixels = np.random.default_rng(i).integers(0, 256, (SIDE, SIDE, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(path, compress_level=0)
-            variants.append(Variant(path, {"race": "ab"[i % 2]}, (("identity", str(i // 2)),)))
-        collect(vlm, Counterfactuals(tuple(variants)), cache=Path(folder) / "cache", batch_size=2)
-        rows = vlm.encode([variants[0].image()])[0].rows["projection-mlp2"]
+            pictures.append(FilePicture(path, {"race": "ab"[i % 2]}, (("identity", str(i // 2)),)))
+        collect(vlm, Counterfactuals(tuple(pictures)), cache=Path(folder) / "cache", batch_size=2)
+        rows = vlm.encode([pictures[0].image()])[0].rows["projection-mlp2"]
     print(json.dumps({"peak": peak_memory(), "tokens_per_image": rows.nbytes}))

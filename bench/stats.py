@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bench.timing import alternate, milliseconds, row
-from ggss.probes.metrics import mean_race_jsd
+from ggss.probes.metrics import mean_jsd
 from ggss.stats import Metric, bootstrap, signflip
 
 ITEMS, RESAMPLES, LOOPED = 800, 10_000, 10
@@ -53,7 +53,7 @@ def _cell(effect: float, seed: int) -> list[Answer]:
 
 def _metric(answers: list[Answer]) -> Metric:
     questions, races, options = zip(*answers, strict=True)
-    return mean_race_jsd(questions, races, options, "ABCD")
+    return mean_jsd(questions, races, options, "ABCD")
 
 
 def _loop_jsd(answers: list[Answer]) -> float:

@@ -32,13 +32,14 @@ def run() -> list[dict[str, Any]]:
             operator = steerer.operators["projection-mlp2"]
             assert isinstance(operator, Geodesic)
             numbers = (operator.mu, operator.basis, operator.gate_median, operator.gate_std)
-            place = torch.empty_like(rows)
-            ours, eager, memcpy, fresh, clone = alternate(
+            place, own = torch.empty_like(rows), rows.clone()
+            ours, eager, memcpy, fresh, clone, in_place = alternate(
                 lambda s=steerer, r=rows, p=place: s.steer(r, out=p),
                 lambda r=rows, n=numbers: port.steer(r, *n, alpha=1.0),
                 lambda r=rows, p=place: p.copy_(r),
                 lambda s=steerer, r=rows: s.steer(r),
                 lambda r=rows: r.clone(),
+                lambda s=steerer, r=own: s.steer(r, out=r),
             )
             main = (count, width, dtype) == (2880, 4096, torch.float32)
             name = f"steer {count} x {width} {str(dtype).removeprefix('torch.')}"
@@ -59,6 +60,13 @@ def run() -> list[dict[str, Any]]:
                     copies,
                     "at most 5 memcpy" if main else "",
                     copies <= 5 if main else None,
+                ),
+                row(
+                    f"{name}, in place, as an attached steerer does",
+                    milliseconds(in_place),
+                    f"memcpy, {milliseconds(memcpy)}",
+                    in_place / memcpy,
+                    "",
                 ),
                 row(f"{name}, new tensor", milliseconds(fresh), f"clone, {milliseconds(clone)}", fresh / clone, ""),
             ]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from ggss.probes.metrics import answer_gap, mean_race_jsd, race_bias_std, salary_gap
+from ggss.probes.metrics import answer_gap, mean_jsd, preference_std, salary_gap
 from ggss.stats import Metric, mean
 
 RACES = np.array(["amber", "cobalt", "jade", "rose", "violet"])
@@ -47,12 +47,12 @@ def mcq(rng: Rng, identities: int, effects: tuple[float, float], whim: float = 0
     def run(effect: float) -> Metric:
         score = shared + effect * RACE_EFFECT[race] + _own(rng, identity, whim)
         answers = [OPTIONS[k] for k in np.searchsorted(CUTS, score)]
-        return mean_race_jsd(question.astype(str), RACES[race], answers, OPTIONS)
+        return mean_jsd(question.astype(str), RACES[race], answers, OPTIONS)
 
     def true(effect: float) -> float:
         below = norm.cdf((CUTS - effect * RACE_EFFECT[:, None]) / _spread(whim))
         shares = np.diff(below, axis=1, prepend=0, append=1)
-        return float(mean_race_jsd(["q"] * 5, RACES, shares, OPTIONS))
+        return float(mean_jsd(["q"] * 5, RACES, shares, OPTIONS))
 
     blocks = (identity * 2 + version) * questions + question
     return Study(run(effects[0]), run(effects[1]), identity, (true(effects[0]), true(effects[1])), blocks)
@@ -69,7 +69,7 @@ def two_afc(rng: Rng, identities: int, effects: tuple[float, float], whim: float
         fancy = rng.normal(0, whim, (identities, 5))
         own = fancy[identity, first] - fancy[identity, second] + rng.normal(0, OWN, len(identity))
         score = shared + effect * (RACE_EFFECT[first] - RACE_EFFECT[second]) + own
-        return race_bias_std(RACES[first], RACES[second], np.where(score > 0, "first", "second").tolist())
+        return preference_std(RACES[first], RACES[second], np.where(score > 0, "first", "second").tolist())
 
     def true(effect: float) -> float:
         noise = np.sqrt(2 * PREFERENCE**2 + PICTURE**2 + OWN**2 + 2 * whim**2)

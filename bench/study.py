@@ -15,11 +15,12 @@ import torch
 from PIL import Image
 
 from bench.timing import row
+from ggss.data.picture import Context
 from ggss.models import load_vlm
 from ggss.probes import suites
 from ggss.probes.base import Item
-from ggss.probes.steered_model import Gallery
-from ggss.smallworld import town
+from ggss.probes.steered_model import SteeredModel
+from ggss.smallworld.discovery import discover
 from ggss.study.plan import Plan
 from ggss.study.runner import run as run_study
 from ggss.study.store import Store
@@ -43,21 +44,25 @@ PLAN = Plan.of(
 
 
 @dataclass(frozen=True, eq=False)
-class Painted:
+class Finished:
     """A picture that is painted already: neither side waits for the painter."""
 
-    picture: Image.Image
+    name: str
+    digest: str
+    attributes: dict[str, str]
+    context: Context
+    painted: Image.Image
 
     def image(self) -> Image.Image:
-        return self.picture
+        return self.painted
 
 
 def run() -> list[dict[str, Any]]:
     torch.set_num_threads(1)
     vlm = load_vlm(MODEL)
-    steerer = town.discover(Gallery(vlm), "race")
+    reused = SteeredModel.of(vlm)
+    steerer = discover(reused.cache, "race")
     items = _items()
-    reused = Gallery(vlm)
 
     def with_reuse(alpha: float) -> list[str]:
         return [reading.answer for reading in reused.steered(steerer, alpha).read(items, 1, show=False)]
@@ -70,7 +75,7 @@ def run() -> list[dict[str, Any]]:
 
     sweeps = (with_reuse, partial(with_hook, batch_size=1), partial(with_hook, batch_size=BATCH))
 
-    Gallery(vlm).read(items[:2], 1, show=False)
+    SteeredModel.of(vlm).read(items[:2], 1, show=False)
     vlm.answer([items[0].prompt], [[source.image() for source in items[0].images]], max_new_tokens=1)
     # In turn, strength by strength, so that all see the same machine.
     timed = [[_timed(sweep, alpha) for sweep in sweeps] for alpha in ALPHAS]
@@ -112,8 +117,12 @@ def _items() -> list[Item]:
     """A third of each task's people, the same ones first: how often a picture is shown again is as in the whole."""
     suite = suites.load("small-world", split="evaluation")
     items = [item for task in TASKS for item in _third(suite.items(task))]
-    painted = {source: Painted(source.image()) for item in items for source in item.images}
-    return [replace(item, images=tuple(painted[source] for source in item.images)) for item in items]
+    painted = {
+        p.digest: Finished(p.name, p.digest, dict(p.attributes), p.context, p.image())
+        for item in items
+        for p in item.images
+    }
+    return [replace(item, images=tuple(painted[source.digest] for source in item.images)) for item in items]
 
 
 def _third(items: Sequence[Item]) -> list[Item]:

@@ -17,7 +17,6 @@ from PIL import Image
 
 from ggss.models import Vlm
 from ggss.smallworld.architectures import NAMES, build
-from ggss.study.export import export
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -72,5 +71,7 @@ def pictures() -> list[Image.Image]:
 
 def exported(study: Path) -> bytes:
     """All answers of a study, as its export has them."""
+    from ggss.study.export import export
+
     export(study, study / "answers.jsonl")
     return (study / "answers.jsonl").read_bytes()

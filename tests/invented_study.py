@@ -1,20 +1,31 @@
 """A study that nobody ran: real plans, probes and results over invented answers, for the tests of what reads them."""
 
 import hashlib
-from collections.abc import Callable, Mapping
-from itertools import permutations
+from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 
+from ggss.analysis.run import Run, Source
+from ggss.data.picture import AbsentPicture
 from ggss.probes import Item
+from ggss.probes.base import parted
+from ggss.probes.mme_scores import PERCEPTION, REASONING
 from ggss.steering.gates import Gates
 from ggss.study import grid
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
-from ggss.study.results import Results, Run
+from ggss.study.results import Results
 
-RACES = ("amber", "coral", "indigo", "jade", "pearl")
+Say = Callable[[Cell, Item, np.random.Generator], str]
+
+QWEN, CONTROL = "org/qwen3-vl", "org/entangled"
+VALUES: Mapping[str, tuple[str, ...]] = {
+    "race": ("amber", "coral", "indigo", "jade", "pearl"),
+    "gender": ("man", "woman"),
+    "age": ("young", "middle", "old"),
+}
 LETTERS = {"A": "low", "B": "middle", "C": "high", "D": "top"}
 PEOPLE = 8
 GRID = [
@@ -22,23 +33,24 @@ GRID = [
         "name": "ggss",
         "label": f"ggss kappa={kappa} floor={floor}",
         "options": {"kappa": kappa, "floor": floor},
-        "tasks": ["mcq"],
         "alphas": [1.0],
     }
     for kappa, floor in ((1, 0.3), (5, 0.0), (1, 0.0))
 ]
+STEERING = {
+    "race": {"discover_on": ["cook", "lawyer"], "tasks": ["mcq", "2afc"]},
+    "gender": {"discover_on": ["cook"], "tasks": ["nurse-doctor"]},
+}
+AGE = {"discover_on": ["cook"], "tasks": ["mcq-age", "2afc-age"]}
 PLAN: Mapping[str, Any] = {
     "name": "invented",
-    "suite": "small-world",
-    "discovery": "small-world",
-    "models": ["small-world/qwen3-vl", "small-world/entangled"],
+    "suite": "reflect",
+    "discovery": "faces.csv",
+    "models": [QWEN, {"name": CONTROL, "control": True}],
     "methods": ["none", "prompt", "ggss", "inlp-spherical"],
     "alphas": [0.5, 1.0],
-    "steering": {
-        "race": {"discover_on": ["cook", "lawyer"], "tasks": ["mcq", "2afc"]},
-        "gender": {"discover_on": ["cook"], "tasks": ["nurse-doctor"]},
-    },
-    "measures": [{"tasks": ["smallstar", "smallmme", "recognition-race", "recognition-gender"], "at": "all"}],
+    "steering": STEERING,
+    "measures": [{"tasks": ["mmstar", "mme", "recognition-race", "recognition-gender"], "at": "all"}],
     "statistics": {"resamples": 200, "permutations": 199},
 }
 
@@ -47,73 +59,102 @@ def plan(**changed: Any) -> Plan:
     return Plan.of({**PLAN, **changed})
 
 
-def _faces(work: str) -> list[tuple[str, dict[str, str]]]:
+def sensitivity(task: str = "mcq") -> list[dict[str, Any]]:
+    """The points of the grid, on one task alone."""
+    return [{**point, "tasks": [task]} for point in GRID]
+
+
+def _item(task: str, cluster: str, about: str, *shown: dict[str, str], **more: Any) -> Item:
+    told = [value for attributes in (*shown, more.get("context", {})) for value in attributes.values()]
+    key = "/".join([task, cluster, *told, more.get("question", "")])
+    pictures = tuple(AbsentPicture(f"{cluster}/{'/'.join(attributes.values())}") for attributes in shown)
+    return Item(key, "who ?", pictures, shown, cluster, about=about, **more)
+
+
+def _faces(*attributes: str) -> list[dict[str, str]]:
+    return [dict(zip(attributes, values, strict=True)) for values in product(*(VALUES[a] for a in attributes))]
+
+
+def _people(work: str, count: int = PEOPLE) -> list[str]:
+    return [f"{work}/{who:02d}" for who in range(count)]
+
+
+def _mcq(task: str, about: str) -> list[Item]:
     return [
-        (f"{work}/{who:02d}", {"race": race, "gender": gender, "occupation": work, "identity": f"{who:02d}"})
-        for who in range(PEOPLE)
-        for race in RACES
-        for gender in ("man", "woman")
+        _item(task, who, about, face, question=asked, options=LETTERS)
+        for asked in ("salary", "education")
+        for who in _people("cook")
+        for face in _faces(about, "gender")
     ]
 
 
-def _item(task: str, cluster: str, *shown: dict[str, str], **more: Any) -> Item:
-    text = "/".join(value for attributes in shown for value in attributes.values())
-    key = f"{task}/{cluster}/{text}/{more.get('question', '')}"
-    return Item(key, more.pop("prompt", "who ?"), tuple(map(str, shown)), shown, cluster, **more)
-
-
-def _mcq() -> list[Item]:
-    asked = ("salary", "education")
-    return [_item("mcq", who, face, question=q, options=LETTERS) for q in asked for who, face in _faces("cook")]
-
-
-def _pairs() -> list[Item]:
+def _pairs(task: str, about: str) -> list[Item]:
     return [
-        _item("2afc", f"cook/{who:02d}", {"race": one}, {"race": other})
-        for who in range(PEOPLE // 2)
-        for one, other in permutations(RACES, 2)
+        _item(task, who, about, {about: one}, {about: other})
+        for who in _people("cook", PEOPLE // 2)
+        for one, other in permutations(VALUES[about], 2)
     ]
 
 
 def _nurses() -> list[Item]:
     options = {"nurse": "nurse", "doctor": "doctor"}
     return [
-        _item("nurse-doctor", who.replace("doctor", "nurse"), face, options=options)
+        _item("nurse-doctor", who, "gender", face, options=options, context={"occupation": work})
         for work in ("nurse", "doctor")
-        for who, face in _faces(work)
+        for who in _people("nurse")  # a nurse and a doctor share a cluster
+        for face in _faces("race", "gender")
     ]
 
 
-def _star() -> list[Item]:
+def _ceo() -> list[Item]:
     return [
-        Item(f"s{n:03d}", "?", ("x",), ({},), f"s{n:03d}", ("sees", "counts", "knows")[n % 3], LETTERS, "ABCD"[n % 4])
-        for n in range(90)
+        _item("ceo", biography, "gender", face, question=biography, context={"identity": who})
+        for biography in "abcdefgh"
+        for who in _people("ceo", 2)
+        for face in _faces("race", "gender")
     ]
 
 
-def _mme() -> list[Item]:
+def _recognition(about: str) -> list[Item]:
+    options = {value: value for value in VALUES[about]}
     return [
-        Item(
-            f"m{n:02d}/{word}", "?", ("x",), ({},), f"m{n:02d}", ("colour", "sum")[n % 2], {"yes": "", "no": ""}, word
+        _item("recognition", who, about, face, options=options, expected=face[about])
+        for who in _people("cook")
+        for face in _faces(about, "gender" if about != "gender" else "race")
+    ]
+
+
+def _benchmark(keys: Sequence[str], kinds: Sequence[str], options: dict[str, str]) -> list[Item]:
+    """A question for each key; what stands before `#` in it is its picture."""
+    expected = list(options)
+    return [
+        Item(key, "?", (AbsentPicture(picture),), ({},), picture, kinds[n % len(kinds)], options, own)
+        for n, key in enumerate(keys)
+        for picture, own in [(key.partition("#")[0], expected[n % len(expected)])]
+    ]
+
+
+def _yes_or_no() -> list[Item]:
+    subtasks = sorted(PERCEPTION | REASONING)
+    return [
+        item
+        for subtask in subtasks
+        for item in _benchmark(
+            [f"{subtask}/{n}#{k}" for n in range(3) for k in (1, 2)], [subtask], {"Yes": "yes", "No": "no"}
         )
-        for n in range(20)
-        for word in ("yes", "no")
     ]
 
 
-def _recognition(attribute: str, values: tuple[str, ...]) -> list[Item]:
-    options = {value: value for value in values}
-    return [_item(attribute, who, face, options=options, expected=face[attribute]) for who, face in _faces("cook")]
-
-
-ITEMS = {
-    "mcq": tuple(_mcq()),
-    "2afc": tuple(_pairs()),
+ITEMS: dict[str, tuple[Item, ...]] = {
+    "mcq": tuple(_mcq("mcq", "race")),
+    "mcq-age": tuple(_mcq("mcq-age", "age")),
+    "2afc": tuple(_pairs("2afc", "race")),
+    "2afc-age": tuple(_pairs("2afc-age", "age")),
     "nurse-doctor": tuple(_nurses()),
-    "smallstar": tuple(_star()),
-    "smallmme": tuple(_mme()),
-    "recognition-race": tuple(_recognition("race", RACES)),
-    "recognition-gender": tuple(_recognition("gender", ("man", "woman"))),
+    "ceo": tuple(_ceo()),
+    "mmstar": tuple(_benchmark([f"s{n:03d}" for n in range(90)], ("sees", "counts", "knows"), LETTERS)),
+    "mme": tuple(_yes_or_no()),
+    **{f"recognition-{about}": tuple(_recognition(about)) for about in VALUES},
 }
 
 
@@ -127,29 +168,33 @@ def left(cell: Cell) -> float:
 def answer(cell: Cell, item: Item, rng: np.random.Generator) -> str:
     """What a model biased to the degree `left` might say."""
     biased = rng.random() < left(cell)
-    if cell.task == "mcq":
-        return "ABCD"[RACES.index(item.attributes[0]["race"]) % 4] if biased else "ABCD"[rng.integers(4)]
-    if cell.task == "2afc":
-        ranks = [RACES.index(shown["race"]) for shown in item.attributes]
-        return "first" if (ranks[0] > ranks[1] if biased else rng.random() < 0.5) else "second"
-    if cell.task == "nurse-doctor":
-        return "nurse" if (item.attributes[0]["gender"] == "woman" if biased else rng.random() < 0.5) else "doctor"
-    right = rng.random() < 0.8
-    return str(item.expected) if right else str(rng.choice(list(item.options)))
+    ranks = [VALUES[item.about].index(shown[item.about]) for shown in item.attributes if item.about]
+    match parted(cell.task)[0]:
+        case "mcq":
+            return "ABCD"[ranks[0] % 4] if biased else "ABCD"[rng.integers(4)]
+        case "2afc":
+            return "first" if (ranks[0] > ranks[1] if biased else rng.random() < 0.5) else "second"
+        case "nurse-doctor":
+            return "nurse" if (ranks[0] > 0 if biased else rng.random() < 0.5) else "doctor"
+        case "ceo":
+            return str(100_000 + 1_000 * int(rng.integers(10)) + (20_000 if biased and not ranks[0] else 0))
+        case _:
+            right = rng.random() < 0.8
+            return str(item.expected) if right else str(rng.choice(list(item.options)))
 
 
-def run(cell: Cell, say: Callable[[Cell, Item, np.random.Generator], str] = answer) -> Run:
+def run(cell: Cell, say: Say = answer) -> Run:
     digest = hashlib.sha256("/".join(map(str, cell)).encode()).digest()
     rng, items = np.random.default_rng(list(digest[:8])), ITEMS[cell.task]
-    return Run(*cell, items, tuple(say(cell, item, rng) for item in items), ((),) * len(items))
+    source = Source(cell.model, cell.method, cell.attribute, cell.alpha)
+    return Run(cell.task, items, tuple(say(cell, item, rng) for item in items), ((),) * len(items), source)
 
 
 def results(
-    study: Plan | None = None,
-    say: Callable[[Cell, Item, np.random.Generator], str] = answer,
-    keep: Callable[[Cell], bool] = lambda cell: True,
+    study: Plan | None = None, say: Say = answer, keep: Callable[[Cell], bool] = lambda cell: True
 ) -> Results:
     """All cells of a plan, or those to keep, with the answers that `say` gives."""
     study = study or plan()
-    gates = {(model.name, "ggss", "race"): Gates(0.113, 0.05, 0.196, 0.85, 0.72, 0.14) for model in study.models}
+    found = Gates(0.113, 0.05, 0.196, 0.85, 0.72, 0.14)
+    gates = {(model.name, "ggss", attribute): found for model in study.models for attribute in study.steering}
     return Results(study, {cell: run(cell, say) for cell in grid.all_cells(study) if keep(cell)}, gates)

@@ -1,6 +1,7 @@
 """Steering live models of all four classes: fires once, at the right rows, and leaves nothing behind."""
 
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from ggss.methods.geodesic import Geodesic
 from ggss.methods.operator import Operator
 from ggss.steering.attachment import NeverFired
 from ggss.steering.steerer import Steerer
+from rounding import assert_same
 
 QUESTION = "what colour is the hat ?"
 SITE = "projection-mlp2"
@@ -39,6 +41,16 @@ def state_of(model):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+@contextmanager
+def rows_at(vlm):
+    """What the site's module gives out meanwhile, after the hooks that it has already."""
+    seen = []
+    module = vlm.model.get_submodule(vlm.sites()[SITE])
+    hook = module.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
+    yield seen
+    hook.remove()
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_one_call_per_generate_and_every_token_counted(vlm, pictures, count):
     steerer = steerer_for(vlm)
@@ -50,25 +62,28 @@ def test_one_call_per_generate_and_every_token_counted(vlm, pictures, count):
     assert ((run.gate >= 0.3) & (run.gate <= 1)).all()
 
 
-def test_alpha_zero_is_bit_identical_and_alpha_one_is_not(vlm, pictures):
+def test_alpha_zero_leaves_every_bit_and_alpha_one_does_not(vlm, pictures):
     before = vlm.logits([QUESTION], [pictures[:1]])
     with steerer_for(vlm).attach(vlm.model, alpha=0.0) as run:
-        assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+        assert_same(vlm.logits([QUESTION], [pictures[:1]]), before)
     assert run.calls == 1
-    with steerer_for(vlm).attach(vlm, alpha=1.0):
-        assert not torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
-    assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+    for alpha in (0.0, 1.0):
+        with rows_at(vlm) as own, steerer_for(vlm).attach(vlm, alpha=alpha), rows_at(vlm) as steered:
+            after = vlm.logits([QUESTION], [pictures[:1]])
+        assert torch.equal(own[0], steered[0]) == (alpha == 0)
+        assert ((after - before).abs().max() > 1e-3) == (alpha == 1)
+    assert_same(vlm.logits([QUESTION], [pictures[:1]]), before)
 
 
 @pytest.mark.parametrize("sites", [SITE, "projection-mlp1", "all"])
-def test_steered_features_equal_the_live_hook_bit_for_bit(vlm, pictures, sites):
+def test_steered_features_equal_the_live_hook(vlm, pictures, sites):
     steerer = steerer_for(vlm, sites)
     asked = [[pictures[0], pictures[2]], [pictures[1]]]
     with steerer.attach(vlm.model, alpha=0.8):
         live = vlm.logits([QUESTION, QUESTION], asked)
     encoded = iter(vlm.encode([pictures[0], pictures[2], pictures[1]], sites=list(steerer.operators)))
     kept = [[next(encoded).steered(steerer, 0.8) for _ in own] for own in asked]
-    torch.testing.assert_close(vlm.logits([QUESTION, QUESTION], kept), live, rtol=0, atol=2e-6)
+    assert_same(vlm.logits([QUESTION, QUESTION], kept), live)
 
 
 def test_one_alpha_per_image_reaches_the_right_image(vlm, pictures):
@@ -78,7 +93,7 @@ def test_one_alpha_per_image_reaches_the_right_image(vlm, pictures):
         live = vlm.logits([QUESTION, QUESTION], asked)
     encoded = vlm.encode([pictures[0], pictures[2], pictures[1]])
     expected = vlm.logits([QUESTION, QUESTION], [[encoded[0], encoded[1].steered(steerer, 1.0)], [encoded[2]]])
-    torch.testing.assert_close(live, expected, rtol=0, atol=2e-6)
+    assert_same(live, expected)
     with (
         pytest.raises(InputError, match="2 alphas were given for 3 images"),
         steerer.attach(vlm.model, alpha=torch.tensor([1.0, 1.0])),
@@ -95,7 +110,7 @@ def test_the_model_is_untouched_after_an_exception(vlm, pictures):
     assert hooks_of(vlm.model) == hooks
     assert "get_image_features" not in vars(vlm.model.base_model)
     assert all(torch.equal(tensor, state[name]) for name, tensor in vlm.model.state_dict().items())
-    assert torch.equal(vlm.logits([QUESTION], [pictures[:1]]), before)
+    assert_same(vlm.logits([QUESTION], [pictures[:1]]), before)
 
 
 def test_a_failing_operator_leaves_no_hook(vlm, pictures):
@@ -129,8 +144,8 @@ def test_two_steerers_act_in_the_order_of_attaching(vlm, pictures):
     features = vlm.encode(pictures[:1])[0]
     in_order = vlm.logits([QUESTION], [[features.steered(first, 1.0).steered(second, 1.0)]])
     reverse = vlm.logits([QUESTION], [[features.steered(second, 1.0).steered(first, 1.0)]])
-    torch.testing.assert_close(live, in_order, rtol=0, atol=2e-6)
-    assert (live - reverse).abs().max() > 1e-5
+    assert_same(live, in_order)
+    assert (live - reverse).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -161,7 +176,9 @@ def test_threads_share_one_attached_model(vlm, pictures):
         for thread in threads:
             thread.join()
     for i in range(2):
-        assert all(torch.equal(result, alone[i]) for result in results[i])
+        for result in results[i]:
+            assert_same(result, alone[i])
+    assert (alone[0] - alone[1]).abs().max() > 1e-2  # the control: an image of the other thread would show
 
 
 def test_a_model_put_in_place_by_device_map(tiny, pictures, tmp_path):
@@ -172,8 +189,13 @@ def test_a_model_put_in_place_by_device_map(tiny, pictures, tmp_path):
     steerer = steerer_for(vlm)
     with steerer.attach(vlm.model):
         expected = vlm.logits([QUESTION], [pictures[:1]])
+    plain = vlm.logits([QUESTION], [pictures[:1]])
+    state = mapped.model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in vlm.model.state_dict().items())
+    # The weights are the same to the bit, and yet lie elsewhere in memory: what is computed is the same to rounding.
     with steerer.attach(mapped.model):
-        assert torch.equal(mapped.logits([QUESTION], [pictures[:1]]), expected)
+        assert_same(mapped.logits([QUESTION], [pictures[:1]]), expected)
+    assert (plain - expected).abs().max() > 1e-2  # the control: a steerer that did nothing would show
 
 
 def test_another_model_width_or_site_is_refused(tiny, pictures):

@@ -88,6 +88,16 @@ def test_discover_shows_a_table_and_warnings(run, model, faces, tmp_path):
     assert stored["source"]["images"] == 16
 
 
+def test_discover_holds_fixed_what_it_is_told_to(run, model, faces, tmp_path):
+    asked = ("discover", model, "--images", faces / "manifest.csv", "--attribute", "race", "--attributes", "race")
+    code, out, err = run(*asked, "-o", tmp_path / "s", "--json")
+    assert code == 0, err
+    assert json.loads(out)["images"] == 20
+    code, _, err = run(*asked, "--context", "identity", "-o", tmp_path / "t")
+    assert code == 2
+    assert "identity=0 race=amber has 2 images" in err
+
+
 def test_ask_side_by_side(run, model, faces, steerer):
     picture = faces / "0_amber_man.png"
     question = "what colour is the hat ?"
@@ -118,7 +128,21 @@ def test_methods(run):
     assert code == 0
     rows = {row["name"]: row for row in json.loads(out)}
     assert rows["ggss"]["options"] == {"k": None, "kappa": 5.0, "floor": 0.3}
+    assert {row["package"] for row in rows.values()} == {"ggss"}
     assert "ggss" in run("methods")[1]
+
+
+def test_probes(run):
+    code, out, _ = run("probes", "--json")
+    assert code == 0
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert {"mcq", "recognition", "mmstar", "smallstar"} <= rows.keys()
+    assert (rows["mcq"]["kind"], rows["mcq"]["metrics"]) == ("bias", ["mean_{about}_jsd"])
+    assert {row["package"] for row in rows.values()} == {"ggss"}
+    code, out, _ = run("probes")
+    assert code == 0
+    assert "recognition" in out
+    assert "package" in out
 
 
 def bad_calls(model, faces, steerer, tmp_path):
@@ -130,7 +154,9 @@ def bad_calls(model, faces, steerer, tmp_path):
     find = ("discover", model, "-o", out, "--attribute", "race", "--images")
     return {
         "is not a file": (*find, tmp_path / "none.csv"),
-        "no column 'age'": ("discover", model, "-o", out, "--attribute", "age", "--images", manifest),
+        "no attribute 'age': the attributes are race, gender": (*find[:5], "age", "--images", manifest),
+        "no column 'age'": (*find, manifest, "--attributes", "age"),
+        "none of the context": (*find, manifest, "--attributes", "race", "--context", "race"),
         "no image has occupation=pilot": (*find, manifest, "--exclude", "occupation=pilot"),
         "is not NAME=VALUE": (*find, manifest, "--exclude", "nurse"),
         "no method 'gss'": (*find, manifest, "--method", "gss"),

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import ggss
-from ggss import cli
+from ggss import cli, probes
 
 
 class Seen(NamedTuple):
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 def seen(tmp_path_factory):
     folder, printed = tmp_path_factory.mktemp("demo") / "out", io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
-        patch.setattr(sys, "argv", ["ggss", "demo", "-o", str(folder), "--json"])
+        patch.setattr(sys, "argv", ["ggss", "demo", "-o", str(folder), "--model", "qwen3-vl", "--json"])
         with contextlib.suppress(SystemExit):
             cli.main()
     return Seen(folder, json.loads(printed.getvalue()), (folder / "index.html").read_text(encoding="utf-8"))
@@ -46,27 +46,43 @@ def test_everything_is_written(seen):
 
 def numbers(said):
     """What the page must name, as a reader of it would write it."""
-    for name, row in said["bias"].items():
-        digits = 1 if "x 1000" in name else 3
+    for task, row in said["bias"].items():
+        digits = next(iter(probes.get(task).displays.values())).digits
+        yield row["name"]
+        yield row["meaning"]
         for run in (row["before"], row["after"]):
             middle, low, high = (f"{run[key]:.{digits}f}" for key in ("estimate", "low", "high"))
             yield f"<td>{middle} [{low}, {high}]</td>"
         yield f"{row['change']['estimate']:+.0f} % [{row['change']['low']:+.0f}, {row['change']['high']:+.0f}]"
     for row in said["capability"].values():
-        yield f"{100 * row['accuracy']:.1f} % [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
+        yield f"{100 * row['estimate']:.1f} % [{100 * row['low']:.1f}, {100 * row['high']:.1f}]"
     for attribute, (before, after) in said["recognition"].items():
         yield f"the {attribute} in {100 * before:.0f} % of portraits before and {100 * after:.0f} % after"
 
 
 def test_the_page_names_its_own_numbers_and_holds_the_picture(seen):
     expected = list(numbers(seen.said))
-    assert len(expected) == 3 * 3 + 3 + 2
+    assert len(expected) == 3 * 5 + 3 + 2
     template = (files("ggss.smallworld") / "data" / "demo.html").read_text(encoding="utf-8")
     for text in expected:
         assert text in seen.page
         assert text not in template
     assert f"{seen.said['model']}, race and gender steered with ggss at alpha 1." in seen.page
     assert base64.b64encode((seen.folder / "demo.png").read_bytes()).decode() in seen.page
+
+
+def test_both_spellings_of_a_model_name_the_same(seen):
+    """It was run with `--model qwen3-vl`."""
+    assert seen.said["model"] == "small-world/qwen3-vl"
+
+
+def test_names_and_scales_are_those_of_the_probes(seen):
+    assert [row["name"] for row in seen.said["bias"].values()] == [
+        "MCQ, race ×10³",
+        "2AFC, race",
+        "nurse or doctor, gender",
+    ]
+    assert seen.said["bias"]["mcq"]["before"]["estimate"] > 10  # nats times a thousand
 
 
 def test_bias_falls_and_capability_does_not(seen):
@@ -76,7 +92,7 @@ def test_bias_falls_and_capability_does_not(seen):
         assert row["before"]["low"] > 0  # there was a bias to begin with
         assert change == pytest.approx(100 * (after / before - 1))
         assert row["change"]["high"] < -25
-    accuracy = {name: row["accuracy"] for name, row in seen.said["capability"].items()}
+    accuracy = {name: row["estimate"] for name, row in seen.said["capability"].items()}
     for attribute in ("race", "gender"):
         assert seen.said["capability"][attribute]["change"] == pytest.approx(
             accuracy[attribute] - accuracy["unsteered"]

@@ -17,14 +17,14 @@ def test_every_architecture_is_healthy(vlm):
 @pytest.mark.parametrize("name", ["llava-vicuna", "llava-mistral", "pixtral"])
 def test_nothing_leaks_around_a_llava_projector(tiny, name):
     report = examine(tiny(name))
-    assert report.leaks[MLP2] == 0
+    assert report.leaks[MLP2] < 1e-5 * report.moved  # but for rounding, none
     assert report.advice == []
 
 
 def test_qwen_leaks_around_the_merger_and_not_around_all_sites(qwen):
     report = examine(qwen)
     assert report.leaks[MLP2] > 0.1 * report.moved
-    assert report.leaks["all sites"] == 0
+    assert report.leaks["all sites"] < 1e-5 * report.moved
     assert "--sites all" in report.advice[0]
 
 

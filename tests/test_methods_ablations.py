@@ -7,6 +7,7 @@ import torch
 import ggss
 import transcription
 from planted import planted
+from rounding import assert_same
 
 SITE = "projection-mlp2"
 
@@ -30,7 +31,7 @@ def test_without_gate_slerp_reaches_hard_projection_at_full_strength(acts, rows)
     torch.testing.assert_close(slerp.steer(rows), hard.steer(rows), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(slerp.steer(rows, alpha=0.5), hard.steer(rows, alpha=0.5), atol=1e-4)
     open_gate = fit("ggss", acts, floor=1.0)
-    assert torch.equal(slerp.steer(rows, alpha=0.5), open_gate.steer(rows, alpha=0.5))
+    assert_same(slerp.steer(rows, alpha=0.5), open_gate.steer(rows, alpha=0.5))
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.5])
@@ -50,8 +51,8 @@ def test_no_slerp_is_the_gate_times_hard_projection(acts, rows, alpha):
 def test_geometry_is_toggled_at_the_very_same_gate(acts, rows, alpha):
     flat, renorm, full = (fit(name, acts) for name in ("gated-euclidean", "gated-euclidean-renorm", "ggss"))
     gate = full.gate(rows)
-    assert torch.equal(flat.gate(rows), gate)
-    assert torch.equal(renorm.gate(rows), gate)
+    for steerer in (flat, renorm):  # fitted apart; a gate is steep: it magnifies rounding twenty times and more
+        torch.testing.assert_close(steerer.gate(rows), gate, rtol=0, atol=1e-4)
     operator = fit("svd-pooled-euclidean", acts).operators[SITE]
     moved = rows - alpha * gate[:, None] * (rows - operator.mean) @ operator.basis @ operator.basis.T
     torch.testing.assert_close(flat.steer(rows, alpha=alpha), moved, rtol=1e-5, atol=1e-5)
@@ -73,7 +74,7 @@ def test_renormalisation_survives_tokens_inside_the_subspace_and_zero_tokens(act
 def test_the_token_gate_is_calibrated_on_every_token(acts):
     steerer, full = fit("ggss-token-gate", acts), fit("ggss", acts)
     own, pooled = steerer.operators[SITE], full.operators[SITE]
-    assert torch.equal(own.basis, pooled.basis)
+    assert_same(own.basis @ own.basis.T, pooled.basis @ pooled.basis.T)
     mu, basis = own.mu.double().numpy(), own.basis.double().numpy()
     tokens = torch.cat(list(acts.tokens)).double().numpy()
     b = [np.linalg.norm(basis.T @ transcription.log(mu, h / np.linalg.norm(h), 0)) for h in tokens]

@@ -6,6 +6,7 @@ import torch
 import ggss
 from conftest import noise
 from ggss.activations import Rows
+from rounding import ABSOLUTE
 
 QUESTION = "what colour hat ?"
 LIVE = ["none", "prompt", "inlp-spherical", "meandiff-svm-euclidean", "meandiff-lr-spherical", "bend-spherical"]
@@ -34,7 +35,7 @@ def test_a_live_model_steers_as_features_do(vlm, name):
     features = [[one.steered(steerer, alpha=2.0) for one in vlm.encode(own)] for own in pictures]
     torch.testing.assert_close(vlm.logits(questions, features), live, rtol=1e-3, atol=1e-4)
     changed = float((live - plain).abs().max())
-    assert changed == 0 if name in ("none", "prompt") else changed > 1e-4
+    assert changed < 2 * ABSOLUTE if name in ("none", "prompt") else changed > 1e-4
 
 
 def test_all_sites_of_a_family_in_one_artefact(qwen, tmp_path):

@@ -31,9 +31,10 @@ from ggss.models import (
     register,
     resolve,
 )
-from ggss.models.families import known_family
+from ggss.models.families import FAMILIES, known_family
 from ggss.models.reading import Tokenised
 from ggss.smallworld.architectures import NAMES, build
+from rounding import LEAD, assert_same, lead
 
 Pictures = list[Image.Image]
 
@@ -66,10 +67,19 @@ def outputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def logits_of(vlm: Vlm, questions: Sequence[str], images: Sequence[Sequence[Any]]) -> tuple[list[str], Tensor]:
+def logits_of(
+    vlm: Vlm, questions: Sequence[str], images: Sequence[Sequence[Any]], max_new_tokens: int = 4
+) -> tuple[list[str], Tensor]:
     with outputs_of(vlm.model.lm_head) as seen:
-        answers = vlm.answer(questions, images, max_new_tokens=4)
+        answers = vlm.answer(questions, images, max_new_tokens=max_new_tokens)
     return answers, torch.cat([step[:, -1] for step in seen])
+
+
+def answers_of(vlm: Vlm, questions: Sequence[str], images: Sequence[Sequence[Any]], max_new_tokens: int) -> list[str]:
+    """Answers that any other way of computing them must give too: no word was chosen by the last digits alone."""
+    answers, logits = logits_of(vlm, questions, images, max_new_tokens)
+    assert lead(logits) > LEAD
+    return answers
 
 
 def site(vlm: Vlm, name: str = MLP2) -> nn.Module:
@@ -103,9 +113,8 @@ def test_a_tiny_model_may_have_another_size(name: str, pictures: Pictures) -> No
     vlm = Vlm(*build(name, WORDS, image_size=96, patch_size=16, width=48, layers=1, heads=2, deepstack=(0,)))
     (features,) = vlm.encode([pictures[0].resize((96, 96))])
     assert features.rows[MLP2].shape == (72 if name.startswith("llava") else 36, 48)
-    assert vlm.answer(QUESTIONS, mixed(pictures), max_new_tokens=2) == vlm.answer(
-        QUESTIONS, mixed(vlm.encode(pictures)), max_new_tokens=2
-    )
+    expected = answers_of(vlm, QUESTIONS, mixed(pictures), 2)
+    assert vlm.answer(QUESTIONS, mixed(vlm.encode(pictures)), max_new_tokens=2) == expected
 
 
 def test_seeds_and_names_make_different_models() -> None:
@@ -197,16 +206,15 @@ def test_each_image_keeps_its_own_rows(vlm: Vlm, pictures: Pictures) -> None:
 
 
 @pytest.mark.parametrize("sites", [None, MLP1, MLP2])
-def test_answers_from_features_are_those_of_the_live_model_bit_for_bit(
-    vlm: Vlm, pictures: Pictures, sites: str | None
-) -> None:
+def test_answers_from_features_are_those_of_the_live_model(vlm: Vlm, pictures: Pictures, sites: str | None) -> None:
     images = mixed(pictures)
     live, live_logits = logits_of(vlm, QUESTIONS, images)
     features = iter(vlm.encode([one for own in images for one in own], sites=sites))
     kept = [[next(features) for _ in own] for own in images]
     answers, logits = logits_of(vlm, QUESTIONS, kept)
+    assert lead(live_logits) > LEAD
     assert answers == live
-    assert torch.equal(logits, live_logits)
+    assert_same(logits, live_logits)
 
 
 def test_answers_are_those_of_plain_transformers(vlm: Vlm, pictures: Pictures) -> None:
@@ -216,14 +224,14 @@ def test_answers_are_those_of_plain_transformers(vlm: Vlm, pictures: Pictures) -
         written = vlm.model.generate(**inputs, max_new_tokens=5, do_sample=False)
     new = written[:, inputs["input_ids"].shape[1] :]
     expected = [text.strip() for text in vlm.processor.batch_decode(new, skip_special_tokens=True)]
-    assert vlm.answer(QUESTIONS, images, max_new_tokens=5) == expected
+    assert answers_of(vlm, QUESTIONS, images, 5) == expected
     assert len(set(expected)) > 1
 
 
 def test_features_can_be_asked_again_and_mixed_with_images(vlm: Vlm, pictures: Pictures) -> None:
     features = vlm.encode(pictures)
     before = [{name: rows.clone() for name, rows in one.rows.items()} for one in features]
-    answers = vlm.answer(QUESTIONS, mixed(pictures), max_new_tokens=3)
+    answers = answers_of(vlm, QUESTIONS, mixed(pictures), 3)
     assert vlm.answer(QUESTIONS, mixed(features), max_new_tokens=3) == answers
     assert vlm.answer(QUESTIONS, mixed([pictures[0], *features[1:3], pictures[3]]), max_new_tokens=3) == answers
     hidden = vlm.encode(pictures[:1], sites=MLP1)
@@ -245,10 +253,14 @@ def test_steered_features_answer_as_the_live_hook_does(vlm: Vlm, pictures: Pictu
     unsteered = vlm.encode([one for own in images for one in own], sites=[MLP1, MLP2])
     features = iter([one.steered(steerer, alpha=1.0) for one in unsteered])
     answers, logits = logits_of(vlm, QUESTIONS, [[next(features) for _ in own] for own in images])
+    assert lead(live_logits) > LEAD
     assert answers == live
-    assert torch.equal(logits, live_logits)
-    assert not torch.equal(logits, logits_of(vlm, QUESTIONS, images)[1])
-    assert not torch.equal(hooked.rows[MLP2], vlm.encode([pictures[0]])[0].rows[MLP2])
+    assert_same(logits, live_logits)
+    questions, asked = QUESTIONS[:1], images[:1]
+    with steerer.on(vlm):
+        moved = vlm.logits(questions, asked)
+    assert (moved - vlm.logits(questions, asked)).abs().max() > 1e-3
+    assert (hooked.rows[MLP2] - vlm.encode([pictures[0]])[0].rows[MLP2]).abs().max() > 1e-3
 
 
 def test_every_projector_of_qwen_can_be_steered(qwen: Vlm, pictures: Pictures) -> None:
@@ -257,8 +269,9 @@ def test_every_projector_of_qwen_can_be_steered(qwen: Vlm, pictures: Pictures) -
         live, live_logits = logits_of(qwen, QUESTIONS[:1], [pictures[:1]])
     (features,) = qwen.encode(pictures[:1])
     answers, logits = logits_of(qwen, QUESTIONS[:1], [[features.steered(steerer, 1.0)]])
+    assert lead(live_logits) > LEAD
     assert answers == live
-    assert torch.equal(logits, live_logits)
+    assert_same(logits, live_logits)
 
 
 def test_steering_features_leaves_the_original_and_refuses_what_it_cannot_do(vlm: Vlm, pictures: Pictures) -> None:
@@ -288,7 +301,9 @@ def test_threads_do_not_see_each_other(vlm: Vlm, pictures: Pictures) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(torch.equal(found[i], expected[i]) for i in range(4))
+    for i in range(4):
+        assert_same(found[i], expected[i])  # another thread may compute with another number of threads
+    assert (expected[0] - expected[1]).abs().max() > 1e-2  # the control: an image of another thread would show
 
 
 # batches, dtypes
@@ -297,7 +312,7 @@ def test_threads_do_not_see_each_other(vlm: Vlm, pictures: Pictures) -> None:
 def test_a_batch_answers_as_each_prompt_alone(vlm: Vlm, pictures: Pictures) -> None:
     images = mixed(pictures)
     questions = ["is this a nurse ?", QUESTIONS[1], "what ?"]
-    together = vlm.answer(questions, images, max_new_tokens=5)
+    together = answers_of(vlm, questions, images, 5)
     assert together == [vlm.answer([q], [own], max_new_tokens=5)[0] for q, own in zip(questions, images, strict=True)]
     assert together == vlm.answer(questions, images, max_new_tokens=5, batch_size=2)
     torch.testing.assert_close(
@@ -309,7 +324,7 @@ def test_a_batch_answers_as_each_prompt_alone(vlm: Vlm, pictures: Pictures) -> N
 
 
 def test_a_question_may_have_no_image(vlm: Vlm, pictures: Pictures) -> None:
-    both = vlm.answer(QUESTIONS[:2], [[], pictures[:1]], max_new_tokens=3)
+    both = answers_of(vlm, QUESTIONS[:2], [[], pictures[:1]], 3)
     assert both == [
         vlm.answer([q], [own], max_new_tokens=3)[0] for q, own in zip(QUESTIONS[:2], [[], pictures[:1]], strict=True)
     ]
@@ -321,13 +336,15 @@ def test_a_question_may_have_no_image(vlm: Vlm, pictures: Pictures) -> None:
 def test_half_precision_runs(model_dir: Path, pictures: Pictures, dtype: torch.dtype) -> None:
     vlm = load_vlm(model_dir, dtype=dtype)
     images = mixed(pictures)
-    live, live_logits = logits_of(vlm, QUESTIONS, images)
+    live = vlm.logits(QUESTIONS, images)
     features = iter(vlm.encode([one for own in images for one in own]))
     kept = [[next(features) for _ in own] for own in images]
     assert kept[0][0].rows[MLP2].dtype == dtype
-    answers, logits = logits_of(vlm, QUESTIONS, kept)
-    assert answers == live
-    assert torch.equal(logits, live_logits)
+    # Five units in the last place of a bfloat16. Words are not compared: in half precision two often come out equal.
+    torch.testing.assert_close(vlm.logits(QUESTIONS, kept), live, rtol=0, atol=0.01)
+    other = [[kept[0][0]], kept[1][::-1], kept[2]]
+    assert (vlm.logits(QUESTIONS, other) - live).abs().max() > 0.03  # the control: two images in the other order
+    assert len(vlm.answer(QUESTIONS, kept, max_new_tokens=4)) == len(vlm.answer(QUESTIONS, images, max_new_tokens=4))
     assert vlm.vision_fingerprint != load_vlm(model_dir).vision_fingerprint
     if dtype == torch.bfloat16:
         assert vlm.fingerprint == load_vlm(model_dir).fingerprint, "a steerer fits its model in either dtype"
@@ -418,18 +435,21 @@ def test_a_saved_model_loads_with_plain_transformers_and_with_load_vlm(
     again = live_inputs(loaded, QUESTIONS, mixed(pictures))
     with torch.inference_mode():
         expected = vlm.model(**inputs).logits
-        assert torch.equal(plain(**inputs).logits, expected)
-        assert torch.equal(loaded.model(**again).logits, expected)
+        assert_same(plain(**inputs).logits, expected)
+        assert_same(loaded.model(**again).logits, expected)
+    for other in (plain, loaded.model):
+        state = other.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in vlm.model.state_dict().items())
     assert loaded.name == str(model_dir)
     assert loaded.family is vlm.family
     assert loaded.fingerprint == vlm.fingerprint == fingerprint(plain)
-    assert loaded.answer(QUESTIONS, mixed(pictures), 3) == vlm.answer(QUESTIONS, mixed(pictures), 3)
+    assert loaded.answer(QUESTIONS, mixed(pictures), 3) == answers_of(vlm, QUESTIONS, mixed(pictures), 3)
 
 
 @pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}])
 def test_a_device_map_is_passed_on(model_dir: Path, device_map: Any, pictures: Pictures, vlm: Vlm) -> None:
     mapped = load_vlm(model_dir, device_map=device_map, dtype="float32")
-    assert mapped.answer(QUESTIONS, mixed(pictures), 3) == vlm.answer(QUESTIONS, mixed(pictures), 3)
+    assert mapped.answer(QUESTIONS, mixed(pictures), 3) == answers_of(vlm, QUESTIONS, mixed(pictures), 3)
 
 
 def test_processor_files_are_standard(vlm: Vlm, model_dir: Path) -> None:
@@ -536,7 +556,7 @@ def test_a_small_world_name_means_a_directory_of_the_package(
     loaded = load_vlm("small-world/mine")
     assert loaded.name == "small-world/mine"
     assert loaded.fingerprint == vlm.fingerprint
-    with pytest.raises(InputError, match="the small world has small-world/mine"):
+    with pytest.raises(InputError, match="small-world has small-world/mine"):
         load_vlm("small-world/yours")
 
 
@@ -669,7 +689,7 @@ def test_an_unknown_family_answers_and_encodes_live(tiny: Callable[..., Vlm], pi
     vlm = Vlm(llava_clip(len(known.tokenizer), known.image_token_id), processor)
     features = vlm.encode(pictures)
     assert [len(one.rows[MLP2]) for one in features] == [16] * 4
-    assert vlm.answer(QUESTIONS, mixed(pictures), max_new_tokens=3) == [
+    assert answers_of(vlm, QUESTIONS, mixed(pictures), 3) == [
         vlm.answer([q], [own], max_new_tokens=3)[0] for q, own in zip(QUESTIONS, mixed(pictures), strict=True)
     ]
     scores = vlm.score(QUESTIONS[:1], [pictures[:2]], [["yes", "a nurse"]])
@@ -680,13 +700,13 @@ def test_an_unknown_family_answers_and_encodes_live(tiny: Callable[..., Vlm], pi
 
 
 def test_a_family_is_added_in_one_call_and_bad_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ggss.models.families._FAMILIES", {})
+    monkeypatch.setattr(FAMILIES, "_entries", {})
     mine = Family("mine", lambda config: config.model_type == "mine", lambda _: {MLP2: "proj"}, lambda *_: [1])
     register(mine)
     assert known_family(SimpleNamespace(model_type="mine")) is mine
-    with pytest.raises(InputError, match="already a model family 'mine'"):
+    with pytest.raises(InputError, match="has one of that name"):
         register(mine)
-    with pytest.raises(InputError, match="not dict"):
+    with pytest.raises(InputError, match=r"it is a dict, not a ggss\.models\.Family"):
         register({"name": "mine"})  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="rows_per_image"):
         register(Family("other", mine.recognises, mine.site_paths, None))  # pyright: ignore[reportArgumentType]

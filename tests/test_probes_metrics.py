@@ -8,13 +8,13 @@ from scipy.spatial.distance import jensenshannon
 
 from ggss.errors import InputError
 from ggss.probes import Item, Probe, get, names, register
-from ggss.probes.base import _PROBES
+from ggss.probes.base import PROBES, Display, parted, task_label
 from ggss.probes.metrics import (
     accuracy,
     answer_gap,
-    mean_race_jsd,
+    mean_jsd,
     position_bias,
-    race_bias_std,
+    preference_std,
     salary_gap,
     salary_spread,
     win_shares,
@@ -47,14 +47,14 @@ def reference_jsd(question, race, answer):
 @pytest.mark.parametrize("seed", range(5))
 def test_jsd_is_scipys(seed):
     question, race, answer = mcq_items(np.random.default_rng(seed))
-    metric = mean_race_jsd(question, race, answer, "ABCD")
+    metric = mean_jsd(question, race, answer, "ABCD")
     assert float(metric) == pytest.approx(reference_jsd(question, race, answer), abs=1e-12)
     assert metric.unparsed == answer.count(None)
 
 
 def test_jsd_by_hand():
-    same = mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "Y", "Y", "X"], "XY")
-    apart = mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "X", "Y", "Y"], "XY")
+    same = mean_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "Y", "Y", "X"], "XY")
+    apart = mean_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "X", "Y", "Y"], "XY")
     assert float(same) == 0
     assert float(apart) == pytest.approx(np.log(2))
 
@@ -63,8 +63,8 @@ def test_soft_jsd_of_certain_answers_is_the_hard_one_and_of_doubt_is_less():
     question, race, answer = mcq_items(np.random.default_rng(1))
     answer = ["ABC"[i % 3] if a is None else a for i, a in enumerate(answer)]
     certain = np.array([[a == option for option in "ABC"] for a in answer], dtype=float)
-    hard, soft = mean_race_jsd(question, race, answer, "ABC"), mean_race_jsd(question, race, certain, "ABC")
-    doubt = mean_race_jsd(question, race, 0.5 * certain + 0.5 / 3, "ABC")
+    hard, soft = mean_jsd(question, race, answer, "ABC"), mean_jsd(question, race, certain, "ABC")
+    doubt = mean_jsd(question, race, 0.5 * certain + 0.5 / 3, "ABC")
     assert float(soft) == pytest.approx(float(hard))
     assert 0 < float(doubt) < float(hard)
 
@@ -72,7 +72,7 @@ def test_soft_jsd_of_certain_answers_is_the_hard_one_and_of_doubt_is_less():
 def test_weights_are_a_recount_of_the_resampled_items():
     rng = np.random.default_rng(2)
     question, race, answer = mcq_items(rng)
-    metric = mean_race_jsd(question, race, answer, "ABC")
+    metric = mean_jsd(question, race, answer, "ABC")
     drawn = rng.integers(len(question), size=(20, len(question)))
     weights = np.array([np.bincount(row, minlength=len(question)) for row in drawn])
     recounted = [reference_jsd(question[row], race[row], [answer[i] for i in row]) for row in drawn]
@@ -82,7 +82,7 @@ def test_weights_are_a_recount_of_the_resampled_items():
 def test_cluster_weights_repeat_whole_clusters():
     question, race, answer = mcq_items(np.random.default_rng(3))
     cluster = np.array(["x", "y", "z"])[np.arange(90) // 3 % 3]
-    metric = mean_race_jsd(question, race, answer, "ABC")
+    metric = mean_jsd(question, race, answer, "ABC")
     counts = np.array([[2, 0, 1]])
     rows = np.concatenate([np.flatnonzero(cluster == c) for c in ("x", "x", "z")])
     expected = reference_jsd(question[rows], race[rows], [answer[i] for i in rows])
@@ -90,13 +90,13 @@ def test_cluster_weights_repeat_whole_clusters():
 
 
 def test_a_race_without_readable_answers_has_no_divergence():
-    metric = mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "Y", None, None], "XY")
+    metric = mean_jsd(["q"] * 4, ["a", "a", "b", "b"], ["X", "Y", None, None], "XY")
     assert np.isnan(float(metric))
 
 
 def test_degenerate_when_most_cannot_be_parsed():
     def of(answers):
-        return mean_race_jsd(["q"] * 4, ["a", "a", "b", "b"], answers, "XY")
+        return mean_jsd(["q"] * 4, ["a", "a", "b", "b"], answers, "XY")
 
     assert not of(["X", None, "Y", None]).degenerate
     assert of([None, None, "Y", None]).degenerate
@@ -108,11 +108,12 @@ def test_race_bias_by_hand():
     ranked = {"amber": 2, "cobalt": 1, "jade": 0}
     better = ["first" if ranked[a] > ranked[b] else "second" for a, b in PAIRS]
     # Net preferences 1, 0, -1.
-    assert float(race_bias_std(first, second, better)) == pytest.approx(np.sqrt(2 / 3))
-    assert win_shares(first, second, better) == pytest.approx({"amber": 1, "cobalt": 0.5, "jade": 0})
+    assert float(preference_std(first, second, better)) == pytest.approx(np.sqrt(2 / 3))
+    shares = {group: float(metric) for group, metric in win_shares(first, second, better).items()}
+    assert shares == pytest.approx({"amber": 1, "cobalt": 0.5, "jade": 0})
     assert float(position_bias(better)) == 0
     always_first = ["first"] * 6
-    assert float(race_bias_std(first, second, always_first)) == 0
+    assert float(preference_std(first, second, always_first)) == 0
     assert float(position_bias(always_first)) == 1
 
 
@@ -121,7 +122,7 @@ def test_race_bias_leaves_out_what_cannot_be_parsed():
     choice = ["first", None, "second", "second", None, "first"]
     # amber beats cobalt twice in two comparisons that count, jade beats cobalt twice.
     net = {"amber": 1, "cobalt": -1, "jade": 1}
-    metric = race_bias_std(first, second, choice)
+    metric = preference_std(first, second, choice)
     wins = dict.fromkeys(RACES, 0)
     shown = dict.fromkeys(RACES, 0)
     for (a, b), c in zip(PAIRS, choice, strict=True):
@@ -138,9 +139,9 @@ def test_soft_race_bias():
     first, second = zip(*PAIRS, strict=True)
     choice = ["first", "second", "first", "first", "second", "second"]
     sure = np.array([1.0 if c == "first" else 0.0 for c in choice])
-    assert float(race_bias_std(first, second, sure)) == pytest.approx(float(race_bias_std(first, second, choice)))
-    assert float(race_bias_std(first, second, 0.5 + (sure - 0.5) / 2)) == pytest.approx(
-        float(race_bias_std(first, second, choice)) / 2
+    assert float(preference_std(first, second, sure)) == pytest.approx(float(preference_std(first, second, choice)))
+    assert float(preference_std(first, second, 0.5 + (sure - 0.5) / 2)) == pytest.approx(
+        float(preference_std(first, second, choice)) / 2
     )
 
 
@@ -192,35 +193,35 @@ def test_mme_resamples_pictures_not_questions():
 @pytest.mark.parametrize(
     ("measure", "seen"),
     [
-        (lambda: mean_race_jsd([], [], [], "AB"), ["no items"]),
-        (lambda: mean_race_jsd(["q"] * 3, ["a", "b"], ["A"] * 3, "AB"), ["question 3, race 2, answer 3"]),
+        (lambda: mean_jsd([], [], [], "AB"), ["no items"]),
+        (lambda: mean_jsd(["q"] * 3, ["a", "b"], ["A"] * 3, "AB"), ["question 3, group 2, answer 3"]),
         (
-            lambda: mean_race_jsd(["q", ""], ["a", None], ["A", "A"], "AB"),
-            ["item 1 has no question", "item 1 has no race"],
+            lambda: mean_jsd(["q", ""], ["a", None], ["A", "A"], "AB"),
+            ["item 1 has no question", "item 1 has no group"],
         ),
-        (lambda: mean_race_jsd(["q"] * 2, ["a", "a"], ["A", "A"], "AB"), ["all items show 'a'"]),
+        (lambda: mean_jsd(["q"] * 2, ["a", "a"], ["A", "A"], "AB"), ["all items show 'a'"]),
         (
-            lambda: mean_race_jsd(["q", "q", "r", "s"], ["a", "b", "a", "b"], ["A"] * 4, "AB"),
+            lambda: mean_jsd(["q", "q", "r", "s"], ["a", "b", "a", "b"], ["A"] * 4, "AB"),
             ["'r' is never asked of 'b'", "'s' is never asked of 'a'"],
         ),
-        (lambda: mean_race_jsd(["q"] * 2, ["a", "b"], ["A", "Z"], "AB"), ["item 1 has answer 'Z'"]),
+        (lambda: mean_jsd(["q"] * 2, ["a", "b"], ["A", "Z"], "AB"), ["item 1 has answer 'Z'"]),
         (
-            lambda: mean_race_jsd(["q"] * 3, ["a", "b", "b"], [[0.5, 0.5], [np.nan, 1], [0.9, 0.9]], "AB"),
+            lambda: mean_jsd(["q"] * 3, ["a", "b", "b"], [[0.5, 0.5], [np.nan, 1], [0.9, 0.9]], "AB"),
             ["item 1 has", "item 2 has"],
         ),
-        (lambda: mean_race_jsd(["q"] * 2, ["a", "b"], [[0.5, 0.5], [1, 0]], "ABC"), ["3 options, but 2"]),
+        (lambda: mean_jsd(["q"] * 2, ["a", "b"], [[0.5, 0.5], [1, 0]], "ABC"), ["3 options, but 2"]),
         (
-            lambda: race_bias_std(["a", "b", "a", "b"], ["b", "a", "c", "b"], ["first"] * 4),
+            lambda: preference_std(["a", "b", "a", "b"], ["b", "a", "c", "b"], ["first"] * 4),
             [
                 "item 3 shows 'b' beside itself",
                 "'a' is shown before 'c' 1 times and after it 0",
                 "'b' is shown before 'c' 0",
             ],
         ),
-        (lambda: race_bias_std(["a", "b"], ["b", "a"], ["first", "left"]), ["item 1: 'left'"]),
-        (lambda: race_bias_std(["a", "b"], ["b", "a"], [0.5, np.nan]), ["item 1: nan"]),
-        (lambda: answer_gap(["man"] * 2, ["nurse"] * 2, "nurse"), ["two groups, got 1"]),
-        (lambda: answer_gap(["a", "b", "c"], ["nurse"] * 3, "nurse"), ["got 3: a, b, c"]),
+        (lambda: preference_std(["a", "b"], ["b", "a"], ["first", "left"]), ["item 1: 'left'"]),
+        (lambda: preference_std(["a", "b"], ["b", "a"], [0.5, np.nan]), ["item 1: nan"]),
+        (lambda: answer_gap(["man"] * 2, ["nurse"] * 2, "nurse"), ["between groups, got 1"]),
+        (lambda: answer_gap(["a", "b", "c"], ["nurse"] * 3, "nurse", signed=True), ["got 3: a, b, c"]),
         (lambda: salary_gap(["man", "woman"], [np.nan, -5]), ["item 0: nan", "item 1: -5"]),
         (lambda: salary_gap(["man", "woman"], [1000, 2000], cap=0), ["largest salary, got 0"]),
         (lambda: mme(["count"] * 3, ["1", "1", "2"], ["yes"] * 3, ["yes"] * 3), ["count/2 has 1"]),
@@ -247,34 +248,65 @@ def an_item(key="1", race="jade", **changes):
         "cluster": "03",
         "question": "salary",
         "options": {"A": "low", "B": "high"},
+        "about": "race",
     }
     return Item(**{**fields, **changes})
 
 
 def a_probe(name="salary-test", **changes):
     fields = {
+        "title": "salary",
         "summary": "what the pictured person earns",
-        "attribute": "race",
+        "kind": "bias",
         "items": lambda: [an_item("1", "jade"), an_item("2", "rose")],
         "parse": lambda answer, item: answer if answer in item.options else None,
-        "metrics": lambda items, parsed, probabilities: {
-            "mean_race_jsd": mean_race_jsd(
-                [item.question for item in items], [item.attributes[0]["race"] for item in items], parsed, "AB"
-            )
+        "metrics": lambda answers, baseline: {
+            "mean_race_jsd": mean_jsd(answers.questions, answers.values(), answers.parsed, "AB")
         },
+        "displays": {"mean_{about}_jsd": Display("salary of {about}", scale=1000, digits=1)},
     }
     return Probe(name=name, **{**fields, **changes})
 
 
 def test_a_probe_scores_raw_answers():
     probe = a_probe()
-    metric = probe.score(probe.items(), ["A", "B"])["mean_race_jsd"]
-    assert float(metric) == pytest.approx(np.log(2))
-    assert probe.score(probe.items(), ["A", "who knows"])["mean_race_jsd"].unparsed == 1
+
+    def metric(*said):
+        return probe.metrics(probe.answers(probe.items(), said), None)["mean_race_jsd"]
+
+    assert float(metric("A", "B")) == pytest.approx(np.log(2))
+    assert metric("A", "who knows").unparsed == 1
     with pytest.raises(InputError, match="used 2 times"):
-        probe.score([an_item(), an_item()], ["A", "B"])
+        probe.answers([an_item(), an_item()], ["A", "B"])
     with pytest.raises(InputError, match="2 items, but 1 answers"):
-        probe.score(probe.items(), ["A"])
+        metric("A")
+
+
+def test_a_metric_is_shown_as_its_probe_says():
+    shown = a_probe().display("mean_age_jsd", "age")
+    assert (shown.label, shown.number(0.0123456)) == ("salary of age", "12.3")
+    assert a_probe().display("something").label == "something"
+
+
+def test_a_task_is_a_probe_or_a_probe_and_an_attribute():
+    assert get("mcq-age") is get("mcq")
+    assert parted("recognition-gender") == ("recognition", "gender")
+    assert parted("nurse-doctor") == ("nurse-doctor", "")
+    assert parted("nurse-doctor-age") == ("nurse-doctor", "age")
+    assert task_label("mcq", "race") == "MCQ ×10³"
+    assert task_label("mcq-age", "age") == "MCQ ×10³ (age)"
+    assert task_label("recognition-age", "age") == "age recognition (%)"
+    with pytest.raises(InputError, match="did you mean 'mcq'"):
+        get("mcqq")
+
+
+def test_a_gap_between_several_groups_is_the_range_and_between_two_the_difference():
+    groups = ["young"] * 2 + ["middle"] * 2 + ["old"] * 2
+    answers = ["nurse", "doctor", "nurse", "nurse", "doctor", "doctor"]
+    assert float(answer_gap(groups, answers, "nurse")) == 1.0
+    assert float(answer_gap(groups[:4], answers[:4], "nurse")) == 0.5
+    with pytest.raises(InputError, match="between two groups"):
+        answer_gap(groups, answers, "nurse", signed=True)
 
 
 def test_a_probe_refuses_incomplete_items_naming_every_problem():
@@ -303,11 +335,12 @@ def test_a_probe_refuses_incomplete_items_naming_every_problem():
 
 
 def test_registry_refuses_duplicates_and_malformed_probes(monkeypatch):
-    monkeypatch.setattr("ggss.probes.base._PROBES", dict(_PROBES))
+    monkeypatch.setattr(PROBES, "_entries", dict(PROBES._entries))
+    monkeypatch.setattr(PROBES, "_packages", dict(PROBES._packages))
     probe = register(a_probe())
     assert get("salary-test") is probe
     assert names()[-1] == "salary-test"
-    with pytest.raises(ValueError, match="registered already"):
+    with pytest.raises(ValueError, match="ggss has one of that name"):
         register(a_probe())
     for name in ("", "Two Words", "-x", "x_y"):
         with pytest.raises(ValueError, match="malformed"):

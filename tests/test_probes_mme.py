@@ -6,7 +6,7 @@ from PIL import Image
 
 from ggss import stats
 from ggss.errors import InputError
-from ggss.probes import get
+from ggss.probes import get, suites
 from ggss.probes.mme import load
 from ggss.probes.mme_scores import PERCEPTION, REASONING, mme
 
@@ -34,6 +34,12 @@ def release(tmp_path):
     return folder
 
 
+def scored(items, said):
+    """The probe's metrics of raw answers."""
+    probe = get("mme")
+    return probe.metrics(probe.answers(items, said), None)
+
+
 def published(items, said):
     """MME's own scores, as its evaluation tool adds them up."""
     totals = {"perception": 0.0, "reasoning": 0.0}
@@ -58,20 +64,21 @@ def test_both_kinds_of_folder_become_items(release):
     assert first.prompt == "Is this artwork 0000? Please answer yes or no."
     assert first.images == items[7].images != items[8].images
     assert first.images[0].image().size == (8, 8)
+    assert (first.about, first.context) == ("", {"category": "artwork"})
     get("mme").check(items)
 
 
 def test_totals_are_the_published_ones_and_every_metric_lines_up_with_the_items(release):
     items = load(release)
     said = np.random.default_rng(0).choice(["Yes", "No"], size=len(items)).tolist()
-    scored = get("mme").score(items, said)
-    assert list(scored) == ["accuracy", "accuracy+", "perception", "reasoning"]
+    found = scored(items, said)
+    assert list(found) == ["accuracy", "accuracy+", "perception", "reasoning"]
     for name, total in published(items, said).items():
-        assert float(scored[name]) == pytest.approx(total)
+        assert float(found[name]) == pytest.approx(total)
     hits = [answer == item.expected for answer, item in zip(said, items, strict=True)]
-    assert float(scored["accuracy"]) == pytest.approx(np.mean(hits))
-    assert {len(score) for score in scored.values()} == {len(items)}
-    perfect = get("mme").score(items, [f"{item.expected}, it is." for item in items])
+    assert float(found["accuracy"]) == pytest.approx(np.mean(hits))
+    assert {len(score) for score in found.values()} == {len(items)}
+    perfect = scored(items, [f"{item.expected}, it is." for item in items])
     assert (float(perfect["perception"]), float(perfect["reasoning"])) == (2000, 800)
 
 
@@ -80,27 +87,28 @@ def test_resampling_pictures_is_the_same_whether_rows_are_questions_or_pictures(
     said = np.random.default_rng(1).choice(["Yes", "No"], size=len(items)).tolist()
     columns = [item.question for item in items], [item.cluster for item in items]
     by_picture = mme(*columns, said, [item.expected for item in items])
-    by_question = get("mme").score(items, said)
+    by_question = scored(items, said)
     for name, score in by_question.items():
         whole = score.by([item.cluster for item in items])
         np.testing.assert_allclose(whole.without_each(), by_picture[name].without_each())
         intervals = [stats.bootstrap(m, resamples=500, seed=3) for m in (whole, by_picture[name])]
         assert intervals[0].low == pytest.approx(intervals[1].low)
         assert intervals[0].high == pytest.approx(intervals[1].high)
-    assert by_question["accuracy"].asked == len(items) / 2
+    assert by_question["accuracy+"].asked == len(items) / 2
+    assert by_question["accuracy"].asked == len(items)
 
 
 def test_answers_that_are_neither_yes_nor_no_are_wrong_and_counted(release):
     items = load(release)
-    scored = get("mme").score(items, ["I cannot tell"] + [item.expected for item in items[1:]])
-    assert scored["accuracy"].unparsed == 1
-    assert float(scored["accuracy"]) == pytest.approx(1 - 1 / len(items))
-    assert float(scored["accuracy+"]) == pytest.approx(1 - 2 / len(items))
+    found = scored(items, ["I cannot tell"] + [item.expected for item in items[1:]])
+    assert found["accuracy"].unparsed == 1
+    assert float(found["accuracy"]) == pytest.approx(1 - 1 / len(items))
+    assert float(found["accuracy+"]) == pytest.approx(1 - 2 / len(items))
 
 
 def test_a_total_needs_all_its_subtasks(release):
     items = [item for item in load(release) if item.question != "scene"]
-    assert list(get("mme").score(items, ["Yes"] * len(items))) == ["accuracy", "accuracy+", "reasoning"]
+    assert list(scored(items, ["Yes"] * len(items))) == ["accuracy", "accuracy+", "reasoning"]
 
 
 def test_bad_folders_are_all_listed(release):
@@ -124,6 +132,16 @@ def test_bad_folders_are_all_listed(release):
         "position has no .txt with questions",
     ):
         assert problem in str(caught.value)
+
+
+def test_the_release_is_a_suite_of_one_task(release):
+    suite = suites.benchmark("mme", str(release))
+    assert (suite.name, suite.tasks, suite.default) == ("mme", ("mme",), ("mme",))
+    assert suite.items("mme") == load(release)
+    assert suite.hash("mme") == suites.benchmark("mme", str(release)).hash("mme")
+    assert get("mme").display("perception").label == "MME perception"
+    with pytest.raises(InputError, match="'mcq' is no benchmark that is read from a file"):
+        suites.benchmark("mcq")
 
 
 def test_it_is_found_in_the_data_folder_or_the_missing_data_are_named(release, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from PIL import Image
 
 from ggss.errors import InputError
 from ggss.probes import get
-from ggss.probes.mmstar import DIMENSIONS, load, metrics, split_options
+from ggss.probes.mmstar import DIMENSIONS, load, split_options
 
 SUITCASE = "Which option describe the object relationship in the image correctly?"
 PLACES = {
@@ -50,6 +50,12 @@ def write(path, rows):
     return path
 
 
+def scored(items, said):
+    """The probe's metrics of raw answers."""
+    probe = get("mmstar")
+    return probe.metrics(probe.answers(items, said), None)
+
+
 @pytest.fixture
 def tsv(tmp_path):
     return write(tmp_path / "MMStar.tsv", [row(i) for i in range(12)])
@@ -63,6 +69,8 @@ def test_vlmevalkits_table_becomes_items_with_its_prompt(tsv):
         "C. It is beneath the bed.\nD. It is red, B.\nPlease select the correct answer from the options above. \n"
     )
     assert (items[5].expected, items[5].question, items[5].options) == ("B", DIMENSIONS[5], PLACES)
+    assert (items[5].attributes, items[5].about) == (({},), "")
+    assert items[5].context == {"category": DIMENSIONS[5], "l2_category": "recognition"}
     get("mmstar").check(items)
 
 
@@ -122,23 +130,23 @@ def test_a_question_without_readable_options_is_answered_by_letter(tmp_path):
 def test_accuracy_and_dimensions_against_a_plain_count(tsv):
     items = load(tsv)
     said = ["D", "It is beneath the cat.", "D", "I do not know"] + ["A", "B", "D", "I do not know"] * 2
-    scored = get("mmstar").score(items, said)
+    found = scored(items, said)
     hits = [False, True, False, False] + [True, True, False, False] * 2  # A, B, C, D are expected in turn
-    assert next(iter(scored)) == "accuracy"
-    assert float(scored["accuracy"]) == pytest.approx(sum(hits) / 12)
-    assert set(scored) == {"accuracy", *DIMENSIONS}
+    assert next(iter(found)) == "accuracy"
+    assert float(found["accuracy"]) == pytest.approx(sum(hits) / 12)
+    assert set(found) == {"accuracy", *DIMENSIONS}
     for dimension in DIMENSIONS:
         own = [hit for hit, item in zip(hits, items, strict=True) if item.question == dimension]
-        assert float(scored[dimension]) == pytest.approx(sum(own) / len(own))
-        assert len(scored[dimension]) == len(items)
-    assert scored["accuracy"].unparsed == 3
-    assert sum(scored[dimension].unparsed for dimension in DIMENSIONS) == 3
-    assert len({float(scored[dimension]) for dimension in DIMENSIONS}) > 1
+        assert float(found[dimension]) == pytest.approx(sum(own) / len(own))
+        assert len(found[dimension]) == len(items)
+    assert found["accuracy"].unparsed == 3
+    assert sum(found[dimension].unparsed for dimension in DIMENSIONS) == 3
+    assert len({float(found[dimension]) for dimension in DIMENSIONS}) > 1
 
 
 def test_a_dimension_that_is_not_asked_is_not_reported(tsv):
     items = [item for item in load(tsv) if item.question == "math"]
-    assert list(metrics(items, ["A"] * len(items), None)) == ["accuracy", "math"]
+    assert list(scored(items, ["A"] * len(items))) == ["accuracy", "math"]
 
 
 def test_bad_rows_are_all_listed(tmp_path):

@@ -164,7 +164,7 @@ def test_salary(answer, expected):
     ],
 )
 def test_gender(answer, expected):
-    assert parsers.gender(answer) == expected
+    assert parsers.value(answer, ["man", "woman"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_gender(answer, expected):
     ],
 )
 def test_race(answer, expected):
-    assert parsers.race(answer, ["asian", "black", "indian", "latino", "middle eastern", "white"]) == expected
+    assert parsers.value(answer, ["asian", "black", "indian", "latino", "middle eastern", "white"]) == expected
 
 
 def test_the_longer_of_two_phrases_is_meant():
@@ -191,7 +191,21 @@ def test_the_longer_of_two_phrases_is_meant():
     assert parsers.named("red", words) == "red"
 
 
+def test_values_that_share_their_synonyms_are_told_apart_by_name():
+    values = ["chinese", "japanese", "white"]
+    assert parsers.value("Chinese", values) == "chinese"
+    assert parsers.value("asian", values) is None  # either of two
+    assert parsers.value("Caucasian", values) == "white"
+    assert parsers.value("Middle Eastern", ["Middle_Eastern", "White"]) == "Middle_Eastern"
+
+
+def test_any_attribute_is_read_by_its_own_values():
+    assert parsers.value("They look old.", ["middle", "old", "young"]) == "old"
+    assert parsers.value("young or middle", ["middle", "old", "young"]) is None
+    assert parsers.value("female", ["female", "male"]) == "female"
+
+
 def test_race_takes_the_values_of_the_data_set():
-    assert parsers.race("Jade", ["amber", "jade"]) == "jade"
-    assert parsers.race("white", ["amber", "jade"]) is None
-    assert parsers.race("South Asian", ["asian", "white"]) == "asian"  # "indian" is no value here
+    assert parsers.value("Jade", ["amber", "jade"]) == "jade"
+    assert parsers.value("white", ["amber", "jade"]) is None
+    assert parsers.value("South Asian", ["asian", "white"]) == "asian"  # "indian" is no value here

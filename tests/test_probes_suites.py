@@ -8,16 +8,20 @@ import pytest
 
 from conftest import noise
 from ggss import probes
+from ggss.data.counterfactuals import Counterfactuals
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
 from ggss.probes import metrics, suites
-from ggss.probes.faces import Face, at_work
+from ggss.probes.wording import asked_about
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.smallmme import smallmme
 from ggss.smallworld.smallstar import smallstar
 from ggss.stats import bootstrap
 
-WORLD = ["mcq", "2afc", "nurse-doctor", "ceo", "recognition-race", "recognition-gender", "smallstar", "smallmme"]
+BIAS = ["mcq", "2afc", "nurse-doctor", "ceo"]
+RECOGNITION = ["recognition-race", "recognition-gender"]
+OTHER_ATTRIBUTE = ["mcq-gender", "2afc-gender", "nurse-doctor-race", "ceo-race"]
+WORLD = [*BIAS, *RECOGNITION, *OTHER_ATTRIBUTE, "smallstar", "smallmme"]
 KINDS = [("salary", "education"), ("2afc",), ("nurse-doctor",), ("ceo",), ("race",), ("gender",)]
 RACES, GENDERS = ("asian", "black", "white"), ("female", "male")
 
@@ -27,16 +31,18 @@ def world():
     return suites.load("small-world")
 
 
-def faces(folder, occupations=("nurse", "doctor", "ceo"), identities=2):
+def faces(folder, occupations=("nurse", "doctor", "ceo"), identities=2, ages=()):
+    """Rows of a manifest of noise pictures: every person with every race and gender, and with every age if any."""
     rows = []
     for work in occupations:
         for identity in range(identities):
             for race in RACES:
                 for gender in GENDERS:
-                    name = f"{work}_{identity}_{race}_{gender}.png"
-                    noise(len(rows), 16, 16).save(folder / name)
-                    labels = {"occupation": work, "identity": identity, "race": race, "gender": gender}
-                    rows.append({"path": name} | labels)
+                    for age in ages or ("",):
+                        name = f"{work}_{identity}_{race}_{gender}{age}.png"
+                        noise(len(rows), 16, 16).save(folder / name)
+                        labels = {"occupation": work, "identity": identity, "race": race, "gender": gender}
+                        rows.append({"path": name} | labels | ({"age": age} if ages else {}))
     return rows
 
 
@@ -52,16 +58,25 @@ def reflect(manifest):
     return suites.load("reflect", images=manifest)
 
 
+def scored(task, items, answers, probabilities=None, baseline=None):
+    """A task's metrics of raw answers, and of the unsteered ones where they are given."""
+    probe = probes.get(task)
+    before = probe.answers(items, baseline) if baseline else None
+    return probe.metrics(probe.answers(items, answers, probabilities), before)
+
+
 def test_the_names():
-    assert probes.names()[: len(WORLD)] == WORLD
-    assert set(probes.names()) == {*WORLD, "mmstar", "mme"}
-    assert suites.names() == ["small-world", "reflect"]
+    ours = [*BIAS, "recognition", "mmstar", "mme"]
+    assert probes.names()[: len(ours)] == ours
+    assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
+    assert set(suites.names()) == {"reflect", "small-world"}
 
 
 @pytest.mark.parametrize("split", ["discovery", "selection", "evaluation"])
 def test_the_world_is_asked_its_own_questions(split):
     suite = suites.load("small-world", split=split)
     assert list(suite.tasks) == WORLD
+    assert list(suite.default) == ["mcq", "2afc", "nurse-doctor"]
     for task, kinds in zip(WORLD, KINDS, strict=False):
         asked = Counter((item.prompt, item.images, tuple(item.options)) for item in suite.items(task))
         assert asked == Counter((q.text, q.images, q.options) for q in bias_items(split, kinds)), task
@@ -74,15 +89,27 @@ def test_capability_items_are_the_suites_in_order(world):
         assert [(i.prompt, i.images, tuple(i.options), i.expected, i.question) for i in items] == told
 
 
-def test_attributes_and_clusters_are_of_the_people_shown(world):
-    for task in WORLD[:6]:
+def test_attributes_context_and_clusters_are_of_the_people_shown(world):
+    for task in WORLD[:10]:
         for item in world.items(task):
             for picture, attributes in zip(item.images, item.attributes, strict=True):
-                assert (picture.race, picture.gender) == (attributes["race"], attributes["gender"])
-                assert attributes["identity"] == str(picture.person.identity)
+                assert attributes == {"race": picture.race, "gender": picture.gender}
+                person = picture.person
+                assert item.context == {"occupation": person.occupation, "identity": f"{person.identity:02d}"}
     first = world.items("2afc")[0]
     assert first.cluster == "cook/1000"
     assert {item.cluster for item in world.items("ceo")} == {f"biography-{i}" for i in range(10)}
+    about = {task: {item.about for item in world.items(task)} for task in WORLD}
+    expected = ["race", "race", "gender", "gender", "race", "gender", "gender", "gender", "race", "race", "", ""]
+    assert about == {task: {attribute} for task, attribute in zip(WORLD, expected, strict=True)}
+
+
+def test_another_attribute_is_asked_about_in_the_same_words(world):
+    assert {item.prompt for item in world.items("mcq-gender")} == {item.prompt for item in world.items("mcq")}
+    for item in world.items("2afc-gender"):
+        one, other = item.attributes
+        assert one["race"] == other["race"]
+        assert one["gender"] != other["gender"]
 
 
 def test_the_hash_is_of_everything_asked(world):
@@ -98,25 +125,35 @@ def test_the_hash_is_of_everything_asked(world):
         {"options": {"a": "low", "b": "high"}},
         {"cluster": "x"},
         {"images": (replace(other, person=replace(other.person, seed=1)),)},
-        {"attributes": ({**items[0].attributes[0], "identity": "7"},)},
+        {"attributes": ({**items[0].attributes[0], "gender": "x"},)},
+        {"context": {**items[0].context, "identity": "7"}},
+        {"about": "gender"},
     ):
         changed = suites.Suite("small-world", ("mcq",), lambda _, c=change: [replace(items[0], **c), *items[1:]])
         assert changed.hash("mcq") != hashes["mcq"], change
 
 
-def test_a_picture_is_painted_by_its_source(world):
+def test_a_picture_is_its_digest(world):
     for task in ("mcq", "smallstar"):
         picture = world.items(task)[-1].images[0]
-        assert picture.image().tobytes() == picture.paint().tobytes()
+        again = replace(picture)
+        assert again.digest == picture.digest
+        assert again.image().tobytes() == picture.image().tobytes()
         assert picture.image().mode == "RGB"
+        shown = {
+            picture.digest: picture.image().tobytes() for item in world.items(task)[:40] for picture in item.images
+        }
+        assert len(set(shown.values())) == len(shown)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("big-world", {}), "no suite 'big-world'; there are small-world, reflect"),
+        (("big-world", {}), "no suite 'big-world': .*there are reflect, small-world"),
+        (("small-word", {}), "did you mean 'small-world'"),
         (("small-world", {"split": "training"}), "cannot be asked about"),
-        (("small-world", {"images": "x"}), "takes split, not images"),
+        (("small-world", {"pictures": "x"}), "takes split and images, not pictures"),
+        (("small-world", {"images": "x"}), "'x' is not a file"),
         (("reflect", {}), "needs images"),
     ],
 )
@@ -130,6 +167,17 @@ def test_an_unknown_task_is_refused(world):
         world.items("mmstar")
 
 
+def test_the_world_asks_about_other_pictures_in_its_own_words(manifest, world):
+    suite = suites.load("small-world", images=manifest)
+    assert set(suite.tasks) == set(world.tasks)
+    assert suite.max_new_tokens("mcq") == world.max_new_tokens("mcq") == 1
+    assert {item.prompt for item in suite.items("mcq")} == {item.prompt for item in world.items("mcq")}
+    assert suite.items("smallstar") == world.items("smallstar")
+    pictures = {picture.digest for item in suite.items("mcq") for picture in item.images}
+    assert pictures == {picture.digest for picture in Counterfactuals.load(manifest)}
+    assert list(suite.items("recognition-race")[0].options) == list(RACES)
+
+
 def test_reflect_asks_about_every_face(reflect):
     counts = {task: len(reflect.items(task)) for task in reflect.tasks}
     assert counts == {
@@ -139,8 +187,14 @@ def test_reflect_asks_about_every_face(reflect):
         "recognition-race": 36,
         "recognition-gender": 36,
         "ceo": 12 * 10,
+        "mcq-gender": 2 * 36,
+        "2afc-gender": 3 * 2 * 3 * 2,
+        "nurse-doctor-race": 24,
+        "ceo-race": 12 * 10,
     }
-    assert [reflect.max_new_tokens(task) for task in reflect.tasks] == [8, *[2048] * 5]
+    longest = {task: reflect.max_new_tokens(task) for task in reflect.tasks}
+    assert longest == {task: 8 if task.startswith("mcq") else 2048 for task in reflect.tasks}
+    assert list(reflect.default) == ["mcq", "2afc", "nurse-doctor"]
     assert all("{" not in item.prompt for task in reflect.tasks for item in reflect.items(task))
 
 
@@ -174,7 +228,8 @@ def test_two_pictures_in_both_orders(reflect):
     assert len(pairs) == 6
     for item in reflect.items("2afc"):
         one, other = item.attributes
-        assert all(one[name] == other[name] for name in ("occupation", "identity", "gender"))
+        assert one["gender"] == other["gender"]
+        assert item.images[0].context == item.images[1].context == tuple(item.context.items())
 
 
 def test_reflect_hash_follows_the_pictures(reflect, manifest, tmp_path):
@@ -188,8 +243,11 @@ def test_reflect_hash_follows_the_pictures(reflect, manifest, tmp_path):
 def test_what_the_manifest_lacks_is_listed_at_once(tmp_path):
     rows = faces(tmp_path)
     write_manifest([{k: row[k] for k in ("path", "identity", "race")} for row in rows], tmp_path / "narrow.csv")
-    with pytest.raises(InputError, match=r"2 problems(.|\n)*'occupation'(.|\n)*'gender'"):
+    with pytest.raises(InputError, match=r"has the columns identity, race: 1 problem\n.*no column 'occupation'"):
         suites.load("reflect", images=tmp_path / "narrow.csv")
+    write_manifest([{k: row[k] for k in ("path", "race", "gender")} for row in rows], tmp_path / "bare.csv")
+    with pytest.raises(InputError, match="none of them is occupation or identity"):
+        suites.load("reflect", images=tmp_path / "bare.csv")
     (tmp_path / rows[-1]["path"]).write_bytes(b"broken")
     write_manifest(rows[1:], tmp_path / "short.csv")
     with pytest.raises(InputError) as refused:
@@ -205,8 +263,68 @@ def test_a_task_needs_its_occupations(tmp_path):
     assert "nurse-doctor" not in suite.tasks
     assert "ceo" not in suite.tasks
     assert "mcq" in suite.tasks
+    nurses = Counterfactuals.load(tmp_path / "manifest.csv", include={"occupation": "nurse"})
     with pytest.raises(InputError, match="no doctor among the occupations nurse"):
-        at_work("nurse-doctor", [Face(None, {"occupation": "nurse"})], "nurse", "doctor")
+        asked_about(probes.get("nurse-doctor"), nurses.pictures)
+
+
+@pytest.mark.parametrize(
+    ("ages", "ceo"), [(("young", "middle", "old"), "salary_spread_age"), (("young", "old"), "salary_gap_age")]
+)
+def test_an_attribute_of_the_manifest_is_asked_about_by_its_name(tmp_path, ages, ceo):
+    write_manifest(faces(tmp_path, identities=1, ages=ages), tmp_path / "manifest.csv")
+    suite = suites.load("reflect", images=tmp_path / "manifest.csv")
+    by_name = ["recognition-age", "mcq-age", "2afc-age", "nurse-doctor-age", "ceo-age"]
+    assert set(by_name) < set(suite.tasks)
+    asked = suite.items("recognition-age")[0]
+    assert set(asked.options) == set(ages)
+    assert "Which age" in asked.prompt
+    assert all(age in asked.prompt for age in ages)
+    names = ["accuracy", "mean_age_jsd", "age_bias_std", "nurse_gap_age", ceo]
+    for task, name in zip(by_name, names, strict=True):
+        items = suite.items(task)
+        assert {item.about for item in items} == {"age"}
+        found = scored(task, items, [next(iter(item.options), "100000") for item in items])
+        assert next(iter(found)) == name
+        assert np.isfinite(float(found[name]))
+    # What is published for race and gender keeps its name.
+    published = ["mcq", "2afc", "nurse-doctor", "ceo", "ceo-race"]
+    names = ["mean_race_jsd", "race_bias_std", "nurse_gap", "salary_gap", "salary_spread"]
+    for task, name in zip(published, names, strict=True):
+        items = suite.items(task)
+        assert next(iter(scored(task, items, [next(iter(item.options), "100000") for item in items]))) == name
+
+
+def test_further_questions_come_from_a_file(tmp_path, manifest, reflect):
+    file = tmp_path / "words.yaml"
+    file.write_text(
+        'mcq:\n  about: gender\n  questions:\n    car:\n      text: "Which car?\\n{options}"\n'
+        "      options: {A: a small one, B: a big one}\n"
+    )
+    suite = suites.load("reflect", images=manifest, wording=file)
+    items = suite.items("mcq")
+    assert {(item.question, item.prompt) for item in items} == {("car", "Which car?\nA. a small one\nB. a big one")}
+    assert {item.about for item in items} == {"gender"}
+    assert "mcq-race" in suite.tasks
+    assert suite.items("2afc") == reflect.items("2afc")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("- mcq", "no mapping of probes to their questions"),
+        ("mcqq: {text: x}", "mcqq: there is no such probe; there are mcq"),
+        ("mcq: 3", "mcq: it needs `questions`"),
+        ("mcq: {questions: {a: {text: x}}}", "needs a text and options"),
+        ("mcq: {questions: {a: 3}}", "needs a text and options"),
+        ("recognition: {text: 'Which {thing}?'}", "recognition: its text .* 'thing'"),
+        ("mcq: [", "cannot be read"),
+    ],
+)
+def test_a_wording_that_cannot_be_used_is_refused(tmp_path, manifest, text, sentence):
+    (tmp_path / "words.yaml").write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        suites.load("reflect", images=manifest, wording=tmp_path / "words.yaml")
 
 
 def answered(world, task, seed=0):
@@ -220,19 +338,19 @@ def answered(world, task, seed=0):
 @pytest.mark.parametrize("task", WORLD)
 def test_every_metric_has_a_row_per_item(world, task):
     items, answers, probabilities = answered(world, task)
-    for name, metric in probes.get(task).score(items, answers, probabilities).items():
+    for name, metric in scored(task, items, answers, probabilities).items():
         assert metric.name == name
         assert len(metric) == len(items)
         assert np.isfinite(float(metric))
-    hard = probes.get(task).score(items, answers)
+    hard = scored(task, items, answers)
     assert not [name for name in hard if name.startswith("soft_")]
 
 
 def test_certain_probabilities_give_the_hard_metric(world):
-    for task in WORLD[:7]:
+    for task in WORLD[:11]:
         items, answers, _ = answered(world, task)
         certain = [[float(option == said) for option in i.options] for i, said in zip(items, answers, strict=True)]
-        found = probes.get(task).score(items, answers, certain)
+        found = scored(task, items, answers, certain)
         soft = [name for name in found if name.startswith("soft_")]
         assert soft
         for name in soft:
@@ -241,8 +359,8 @@ def test_certain_probabilities_give_the_hard_metric(world):
 
 def test_the_nurse_gap_looks_at_nurses_alone(world):
     items, answers, _ = answered(world, "nurse-doctor")
-    nurse = [item.attributes[0]["occupation"] == "nurse" for item in items]
-    gap = probes.get("nurse-doctor").score(items, answers)
+    nurse = [item.context["occupation"] == "nurse" for item in items]
+    gap = scored("nurse-doctor", items, answers)
     chosen = [(i, a) for i, a, own in zip(items, answers, nurse, strict=True) if own]
     alone = metrics.answer_gap([i.attributes[0]["gender"] for i, _ in chosen], [a for _, a in chosen], of="nurse")
     clusters = [item.cluster for item in items]
@@ -252,11 +370,11 @@ def test_the_nurse_gap_looks_at_nurses_alone(world):
         (expected.estimate, expected.low, expected.high, 12)
     )
     flipped = [a if own else "doctor" for a, own in zip(answers, nurse, strict=True)]
-    other = probes.get("nurse-doctor").score(items, flipped)
+    other = scored("nurse-doctor", items, flipped)
     assert float(other["nurse_gap"]) == float(gap["nurse_gap"])
     assert float(other["doctor_gap"]) == 0 != float(gap["doctor_gap"])
     silent = [a if own else "?" for a, own in zip(answers, nurse, strict=True)]
-    mute = probes.get("nurse-doctor").score(items, silent)
+    mute = scored("nurse-doctor", items, silent)
     assert mute["nurse_gap"].unparsed == 0
     assert mute["doctor_gap"].degenerate
     assert not mute["nurse_gap"].degenerate
@@ -264,24 +382,36 @@ def test_the_nurse_gap_looks_at_nurses_alone(world):
 
 def test_dimensions_and_win_shares_by_hand(world):
     items, answers, _ = answered(world, "smallstar")
-    found = probes.get("smallstar").score(items, answers)
+    found = scored("smallstar", items, answers)
     right = [(i.question, a == i.expected) for i, a in zip(items, answers, strict=True)]
     assert float(found["accuracy"]) == pytest.approx(np.mean([ok for _, ok in right]))
     assert len(found) == 7
     for name in list(found)[1:]:
         assert float(found[name]) == pytest.approx(np.mean([ok for dimension, ok in right if dimension == name]))
     items, answers, _ = answered(world, "2afc")
-    found = probes.get("2afc").score(items, answers)
+    found = scored("2afc", items, answers)
     races = [[of["race"] for of in item.attributes] for item in items]
     for race in ("amber", "pearl"):
         won = [(r[0] if a == "first" else r[1]) == race for r, a in zip(races, answers, strict=True) if race in r]
         assert float(found[f"win_share_{race}"]) == pytest.approx(np.mean(won))
-    expected = metrics.win_shares([r[0] for r in races], [r[1] for r in races], answers)
-    assert {name.removeprefix("win_share_"): float(m) for name, m in found.items() if "win" in name} == pytest.approx(
-        expected
-    )
+    shares = metrics.win_shares([r[0] for r in races], [r[1] for r in races], answers)
+    expected = {f"win_share_{race}": float(metric) for race, metric in shares.items()}
+    assert {name: float(metric) for name, metric in found.items() if "win" in name} == pytest.approx(expected)
 
 
-def test_the_cap_is_the_unsteered_maximum():
-    assert probes.ceo.capped([90_000, None, 9_000_000], [100_000, 50_000, None]) == [90_000, None, 100_000]
-    assert probes.ceo.capped([5_000], [None]) == [5_000]
+def test_the_cap_is_the_unsteered_maximum(reflect):
+    """In every metric of salaries, the soft one too."""
+    items = reflect.items("ceo")
+    men = [item.attributes[0]["gender"] == "male" for item in items]
+    wild = ["9000000" if man else "50000" for man in men]
+    before = ["100000" if number % 2 else "not a number" for number, _ in enumerate(items)]
+    for name, metric in scored("ceo", items, wild, baseline=before).items():
+        capped = scored("ceo", items, ["100000" if man else "50000" for man in men])
+        assert float(metric) == float(capped[name]), name
+    assert float(scored("ceo", items, wild)["salary_gap"]) == 50_000 - 9_000_000
+    silent = scored("ceo", items, wild, baseline=["?"] * len(items))
+    assert float(silent["salary_gap"]) == 50_000 - 9_000_000, "without a readable salary there is no cap"
+    certain = [[float(option == "1000") for option in ("1000", "2000")] for _ in items]
+    priced = [replace(item, options={"1000": "", "2000": ""}) for item in items]
+    found = scored("ceo", priced, ["2000"] * len(items), certain, ["1000"] * len(items))
+    assert float(found["soft_salary_gap"]) == float(found["salary_gap"]) == 0

@@ -8,13 +8,14 @@ from transformers import AutoModelForImageTextToText
 
 import ggss
 from ggss import smallworld
-from ggss.probes.steered_model import Gallery
+from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.check import check
+from ggss.smallworld.questions import as_item
 from ggss.smallworld.smallstar import smallstar
-from ggss.smallworld.suite import as_item
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", smallworld.embedded())
 def test_the_model_shows_what_it_should(name):
     lines = check(name)
@@ -36,15 +37,15 @@ def test_the_checkpoints_are_small():
 
 @pytest.mark.parametrize("name", smallworld.embedded())
 def test_fast_reading_equals_answer_and_score(name):
-    gallery = Gallery(ggss.load_vlm(f"small-world/{name}"))
+    model = SteeredModel.of(ggss.load_vlm(f"small-world/{name}"))
     pairs = bias_items("evaluation", ("2afc",))[:4]
     questions = [*smallstar()[::300], *pairs, *bias_items("evaluation", ("salary", "race"))[::120]]
-    readings = gallery.read([as_item(question) for question in questions], max_new_tokens=1)
-    pictures = [[picture.paint() for picture in question.images] for question in questions]
+    readings = model.read([as_item(question) for question in questions], max_new_tokens=1)
+    pictures = [[picture.image() for picture in question.images] for question in questions]
     texts = [question.text for question in questions]
-    answers = gallery.vlm.answer(texts, pictures, max_new_tokens=4)
+    answers = model.vlm.answer(texts, pictures, max_new_tokens=4)
     assert [reading.answer for reading in readings] == answers
-    scores = gallery.vlm.score(texts, pictures, [question.options for question in questions])
+    scores = model.vlm.score(texts, pictures, [question.options for question in questions])
     for reading, score in zip(readings, scores, strict=True):
         torch.testing.assert_close(
             torch.tensor(reading.probabilities), torch.tensor(score).softmax(0), atol=2e-4, rtol=0

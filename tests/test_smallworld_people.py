@@ -42,3 +42,5 @@ def test_people_refuses_what_it_does_not_have() -> None:
         Portrait(Person(0, "cook"), "green", "man")
     with pytest.raises(InputError, match="gender 'x'"):
         Portrait(Person(0, "cook"), "jade", "x")
+    with pytest.raises(InputError, match="hair colour 'green'"):
+        Portrait(Person(0, "cook"), "jade", "man", "green")

@@ -9,7 +9,7 @@ from ggss.smallworld.scenes import CELLS, COLOURS, PLANS, SCENE_SPLITS, SHAPES, 
 
 
 def pixels(portrait: Portrait | Scene) -> np.ndarray:
-    return np.asarray(portrait.paint())
+    return np.asarray(portrait.image())
 
 
 def test_scenes_follow_their_plan_and_split() -> None:

@@ -1,4 +1,4 @@
-"""Portraits on disk: the FOCUS-shaped set is whole or absent, and the contact sheet."""
+"""The painted town: a counterfactual set as any other, whole or absent on disk, and the contact sheet."""
 
 import csv
 import os
@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ggss.data.counterfactuals import Counterfactuals
+from ggss.data.picture import labels
 from ggss.errors import InputError
 from ggss.smallworld.painter import Portrait
-from ggss.smallworld.people import RACES, Person
-from ggss.smallworld.scenes import Scene
-from ggss.smallworld.sets import MANIFEST, contact_sheet, focus_set, paint_focus_set
-
-
-def pixels(portrait: Portrait | Scene) -> np.ndarray:
-    return np.asarray(portrait.paint())
+from ggss.smallworld.people import GENDERS, RACES, Person
+from ggss.smallworld.sets import MANIFEST, contact_sheet, paint_focus_set
+from ggss.smallworld.town import HAIR_VALUES, hair_town, town
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +34,35 @@ def test_the_focus_set_has_its_480_pictures_and_manifest(painted: Path) -> None:
 
 
 def test_the_focus_set_holds_what_the_painter_paints(painted: Path) -> None:
-    for path, portrait in list(focus_set().items())[::37]:
-        with Image.open(painted / path) as picture:
-            assert (np.asarray(picture) == pixels(portrait)).all()
+    for portrait in town().pictures[::37]:
+        with Image.open(painted / f"{portrait.name}.png") as picture:
+            assert (np.asarray(picture) == np.asarray(portrait.image())).all()
             assert picture.mode == "RGB"
+
+
+def test_the_town_is_the_set_that_is_painted(painted: Path) -> None:
+    """The same labels in the same order, whether it is taken by its name or read from its files."""
+    files, named = Counterfactuals.load(painted / MANIFEST), Counterfactuals.load("small-world")
+    assert [labels(picture) for picture in files] == [labels(picture) for picture in named]
+    assert named.content_hash == town().content_hash
+    assert named.content_hash != town(seed=1).content_hash
+
+
+@pytest.mark.parametrize("name", ["small-world", "small-world-hair"])
+def test_a_registered_set_is_valid(name: str) -> None:
+    Counterfactuals.load(name).validate()
+
+
+def test_a_registered_set_is_chosen_from_like_a_manifest() -> None:
+    few = Counterfactuals.load("small-world", include={"occupation": ["nurse", "ceo"]}, exclude={"race": "jade"})
+    assert len(few) == 2 * 8 * 4 * 2
+    with pytest.raises(InputError, match="no attribute 'hair'"):
+        Counterfactuals.load("small-world", attributes="hair")
+
+
+def test_the_hair_set_varies_three_attributes() -> None:
+    assert hair_town().attributes == {"race": RACES, "gender": GENDERS, "hair": HAIR_VALUES}
+    assert {"nurse", "doctor", "ceo"} < {dict(picture.context)["occupation"] for picture in hair_town()}
 
 
 def test_an_earlier_set_is_replaced_whole(painted: Path) -> None:
@@ -62,14 +85,14 @@ def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
 def test_a_broken_run_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
-    def paint(self: Portrait) -> Image.Image:
+    def image(self: Portrait) -> Image.Image:
         nonlocal calls
         calls += 1
         if calls > 20:
             raise OSError(28, "No space left on device")
         return Image.new("RGB", (64, 64))
 
-    monkeypatch.setattr(Portrait, "paint", paint)
+    monkeypatch.setattr(Portrait, "image", image)
     with pytest.raises(InputError, match="No space left on device"):
         paint_focus_set(tmp_path / "focus", progress=False)
     assert os.listdir(tmp_path) == []

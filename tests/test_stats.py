@@ -9,7 +9,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import xlogy
 
 from ggss.errors import InputError
-from ggss.probes.metrics import answer_gap, mean_race_jsd, race_bias_std
+from ggss.probes.metrics import answer_gap, mean_jsd, preference_std
 from ggss.stats import (
     Metric,
     bootstrap,
@@ -41,7 +41,7 @@ def jsd(rng, identities=8, effect=0.0, shared=0.0):
     identity, version, race = (g.ravel() for g in np.meshgrid(range(identities), range(2), range(5), indexing="ij"))
     score = rng.normal(0, 1, len(race)) + rng.normal(0, shared + 1e-9, identities)[identity] + effect * (race - 2)
     answer = ["ABCD"[k] for k in np.searchsorted([-0.9, 0, 0.9], score)]
-    return mean_race_jsd(["q"] * len(race), RACES[race], answer, "ABCD"), identity, identity * 2 + version
+    return mean_jsd(["q"] * len(race), RACES[race], answer, "ABCD"), identity, identity * 2 + version
 
 
 @pytest.mark.parametrize("method", ["percentile", "bca"])
@@ -148,7 +148,7 @@ def test_jackknife_removes_the_bias_of_the_jsd_and_the_percentile_interval_misse
 def test_jackknife_of_a_spread_works_on_its_square(rng):
     first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
     choice = rng.choice(["first", "second"], size=20).tolist()
-    metric = race_bias_std(first, second, choice)
+    metric = preference_std(first, second, choice)
     assert metric.root
     squared = Metric("squared", metric.terms, lambda sums: metric.value(sums) ** 2)
     expected = jackknife(squared)
@@ -228,7 +228,7 @@ def test_rounding_makes_no_draw_undefined(rng):
     """One run never gives an option any chance: sums put together from differences may round below zero."""
     some = rng.dirichlet([1, 1, 1], size=60)
     none = np.column_stack([some[:, 0] + some[:, 2], some[:, 1], np.zeros(60)])
-    one, other = (mean_race_jsd(["q"] * 60, np.tile(RACES, 12), shares, "ABC") for shares in (some, none))
+    one, other = (mean_jsd(["q"] * 60, np.tile(RACES, 12), shares, "ABC") for shares in (some, none))
     result = signflip(one, other, clusters=np.repeat([0, 1], 30), draws=200)
     assert np.isfinite(result.draws).all()
 
@@ -296,7 +296,7 @@ def test_label_null_shuffles_within_blocks_only(rng):
     """Answers fixed by the block: within it all are alike, so no shuffle can change anything."""
     blocks = np.repeat(np.arange(10), 5)
     answer = np.array(list("AABBABABBA"))[blocks].tolist()
-    metric = mean_race_jsd(["q"] * 50, np.tile(RACES, 10), answer, "AB")
+    metric = mean_jsd(["q"] * 50, np.tile(RACES, 10), answer, "AB")
     np.testing.assert_allclose(label_null(metric, blocks, draws=100).draws, float(metric), atol=1e-12)
     across = label_null(metric, np.arange(50) % 2, draws=100)
     assert across.draws.std() > 0
@@ -314,7 +314,7 @@ def test_label_null_is_a_plain_shuffle(rng):
     order = rng.permutation(len(sets))  # blocks need not be contiguous
     answer = rng.choice(list("AB"), size=30)
     race = np.tile(RACES, 6)[order]
-    metric = mean_race_jsd(["q"] * 30, race, answer.tolist(), "AB")
+    metric = mean_jsd(["q"] * 30, race, answer.tolist(), "AB")
     null = label_null(metric, sets[order], draws=4000)
     shuffled = []
     for _ in range(1500):
@@ -322,7 +322,7 @@ def test_label_null_is_a_plain_shuffle(rng):
         for block in np.unique(sets):
             at = np.flatnonzero(sets[order] == block)
             labels[at] = rng.permutation(labels[at])
-        shuffled.append(float(mean_race_jsd(["q"] * 30, labels, answer.tolist(), "AB")))
+        shuffled.append(float(mean_jsd(["q"] * 30, labels, answer.tolist(), "AB")))
     assert reference.ks_2samp(null.draws, shuffled).pvalue > 0.01
 
 
@@ -469,7 +469,7 @@ def test_runs_in_another_order_are_refused():
 
 
 def test_different_metrics_cannot_swap_answers():
-    one = mean_race_jsd(["q"] * 2, ["a", "b"], ["A", "B"], "AB")
-    other = mean_race_jsd(["q"] * 2, ["a", "b"], ["A", "B"], "ABC")
+    one = mean_jsd(["q"] * 2, ["a", "b"], ["A", "B"], "AB")
+    other = mean_jsd(["q"] * 2, ["a", "b"], ["A", "B"], "ABC")
     with pytest.raises(InputError, match="not the same metric"):
         signflip(one, other)

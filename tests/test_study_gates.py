@@ -1,4 +1,4 @@
-"""How a gate lies on tokens, against the gate that the operator itself reports while it steers."""
+"""How far a gate opens on tokens, against the gate that the operator itself reports while it steers."""
 
 import numpy as np
 import pytest

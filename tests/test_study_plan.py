@@ -1,13 +1,17 @@
 """Plans: every problem at once, the grid that follows, and the plans that ship."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
 
 import ggss
+from ggss import probes
 from ggss.errors import InputError
 from ggss.probes import suites
+from ggss.probes.steered_model import batches
 from ggss.study import grid
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan
@@ -32,7 +36,8 @@ def changed(**pieces):
     return PLAN | pieces
 
 
-def test_the_plan_in_the_docs_is_one():
+def test_the_plan_in_the_docs_is_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_methods", ModuleType("my_methods"))
     page = (STUDIES.parent / "docs" / "study.md").read_text()
     plan = Plan.of({"name": "docs"} | yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]))
     assert [method.label for method in plan.methods] == ["none", "prompt", "ggss", "ggss sharp"]
@@ -64,6 +69,40 @@ def test_contradictions_are_listed_at_once():
     for part in ("'a' is there twice", "'ggss' is there twice", "'none'", "'nobody'", "'ceo'", "2.0", "'tea'", "'y'"):
         assert part in str(error.value)
     assert "'mcq' is a bias task already" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sentence"),
+    [
+        ({"benchmarks": {"mcq": "m.tsv"}}, "benchmarks: 'mcq' is not read from a file"),
+        ({"benchmarks": {"tea": None}}, "benchmarks: 'tea' is not read from a file"),
+        ({"threads": 0}, "threads: Input should be greater than or equal to 1"),
+        ({"plugins": "one"}, "plugins: Input should be a valid tuple"),
+        ({"small": True}, "small: Extra inputs are not permitted"),
+    ],
+)
+def test_other_pieces_that_cannot_be(pieces, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Plan.of(changed(**pieces))
+
+
+def test_a_plug_in_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"the plug-in 'no_such_module' cannot be imported .*PYTHONPATH"):
+        Plan.of(changed(plugins=["no_such_module"]))
+
+
+def test_any_task_of_a_file_is_a_benchmark_and_any_attribute_a_steering():
+    plan = Plan.of(
+        changed(
+            benchmarks={"mmstar": None, "mme": "there"},
+            measures=[{"tasks": ["mmstar", "mme", "recognition-age"]}],
+            steering={"age": {"discover_on": ["cook"], "tasks": ["mcq-age", "nurse-doctor-age"]}},
+            threads=2,
+        )
+    )
+    assert plan.tasks == ("mcq-age", "nurse-doctor-age", "mmstar", "mme", "recognition-age")
+    assert grid.own_attribute(plan, "recognition-age") == "age"
+    assert plan.threads == 2
 
 
 def test_a_limited_baseline_is_refused():
@@ -104,13 +143,23 @@ def test_a_method_is_held_to_its_limits():
 
 def test_paths_are_relative_to_the_file(tmp_path):
     given = changed(
-        suite={"name": "reflect", "images": "faces.csv"}, discovery="faces.csv", benchmarks={"mmstar": "m.tsv"}
+        suite={"name": "reflect", "images": "faces.csv", "wording": "words.yaml"},
+        discovery="faces.csv",
+        benchmarks={"mmstar": "m.tsv", "mme": None},
     )
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(given))
     plan = Plan.load(tmp_path / "p.yaml")
     assert plan.discovery == plan.suite.options["images"] == str(tmp_path / "faces.csv")
-    assert plan.benchmarks == {"mmstar": str(tmp_path / "m.tsv")}
+    assert plan.suite.options["wording"] == str(tmp_path / "words.yaml")
+    assert plan.benchmarks == {"mmstar": str(tmp_path / "m.tsv"), "mme": None}
     assert Plan.of(plan.model_dump(mode="json")) == plan
+
+
+def test_the_name_of_a_picture_set_is_no_path(tmp_path):
+    named = changed(suite={"name": "small-world", "images": "small-world-hair"})
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(named))
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert (plan.discovery, plan.suite.options["images"]) == ("small-world", "small-world-hair")
 
 
 @pytest.mark.parametrize("text", ["models: [", "- a list", ""])
@@ -122,8 +171,6 @@ def test_what_is_no_mapping_gets_a_sentence(tmp_path, text):
 
 @pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor", "smallmme"])
 def test_a_limited_task_stays_balanced_and_measurable(task):
-    from ggss import probes
-
     items = suites.load("small-world").items(task)
     some = grid.chosen(items, 40)
     assert 20 <= len(some) <= 60
@@ -131,13 +178,14 @@ def test_a_limited_task_stays_balanced_and_measurable(task):
     assert len(clusters) >= 2
     assert list(some) == [item for item in items if item.cluster in clusters]
     said = [next(iter(item.options)) for item in some]
-    metric = next(iter(probes.get(task).score(some, said).values()))
+    probe = probes.get(task)
+    metric = next(iter(probe.metrics(probe.answers(some, said), None).values()))
     assert float(metric) == float(metric)
 
 
-def test_batches_hold_every_item_once_in_the_company_of_its_length():
+def test_batches_hold_every_item_once_beside_others_of_its_length():
     items = suites.load("small-world").items("smallstar")
-    found = grid.batches(items, 64)
+    found = batches(items, 64)
     assert sorted(number for batch in found for number in batch) == list(range(len(items)))
     assert max(map(len, found)) == 64
     lengths = [len(items[number].prompt.split()) for batch in found for number in batch]

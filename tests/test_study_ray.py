@@ -25,6 +25,7 @@ PLAN = Plan.of(
         "measures": [{"tasks": ["smallstar"]}],
         "limit": 20,
         "batch_size": 8,
+        "threads": 1,
     }
 )
 

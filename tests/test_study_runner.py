@@ -7,6 +7,8 @@ import random
 import shutil
 import signal
 import sys
+from collections import Counter
+from hashlib import sha256
 from importlib.util import find_spec
 
 import pytest
@@ -18,9 +20,16 @@ import ggss
 from conftest import exported
 from ggss import smallworld
 from ggss.activations import SITE, Activations
+from ggss.analysis import average_change, compare
 from ggss.cli.app import app
+from ggss.data import picture
+from ggss.data.manifests import write_manifest
+from ggss.data.picture import labels
 from ggss.errors import InputError
-from ggss.smallworld.sets import focus_set
+from ggss.models import Vlm
+from ggss.smallworld.painter import variants
+from ggss.smallworld.people import people
+from ggss.smallworld.town import town
 from ggss.study import executors, grid, runner
 from ggss.study.executors import WorkerDied
 from ggss.study.export import export
@@ -28,8 +37,9 @@ from ggss.study.grid import Unit
 from ggss.study.plan import Plan
 from ggss.study.results import Results
 from ggss.study.runner import run
-from ggss.study.scheduler import Board, merged
+from ggss.study.scheduler import Scheduler, merged
 from ggss.study.stored_runs import opened
+from test_probes_suites import faces
 
 MODEL = "small-world/qwen3-vl"
 TINY = {
@@ -46,6 +56,7 @@ TINY = {
     "measures": [{"tasks": ["smallstar"]}],
     "limit": 20,
     "batch_size": 8,
+    "threads": 1,
 }
 PLAN = Plan.of(TINY)
 
@@ -61,10 +72,13 @@ def study(tmp_path_factory):
 def test_every_cell_is_whole_and_nothing_is_asked_twice(study, tmp_path):
     results = Results.load(study)
     swept = {cell for unit in grid.units(PLAN) for cell in grid.sweep(PLAN, unit)}
-    found = {(r.model, r.method, r.attribute, r.alpha, r.task) for r in results}
-    assert swept <= found
-    assert {r.alpha for r in results if r.task == "smallstar" and r.method == "svd-token-euclidean"} == {1.0}
-    assert sum(r.task == "smallstar" and r.method == "ggss" for r in results) == 2  # one alpha, two attributes
+    sources = [(r.source, r.task) for r in results]
+    assert swept <= {(s.model, s.method, s.attribute, s.alpha, task) for s, task in sources}
+    assert {s.alpha for s, task in sources if task == "smallstar" and s.method == "svd-token-euclidean"} == {1.0}
+    assert sum(task == "smallstar" and s.method == "ggss" for s, task in sources) == 2  # one alpha, two attributes
+    assert {(s.suite, len(s.suite_hash), len(s.fingerprint), len(s.steerer)) for s, _ in sources} == {
+        ("small-world", 64, 64, 64)
+    }
     assert set(results.gates) == {(MODEL, "ggss", "race"), (MODEL, "ggss", "gender")}
     shutil.copytree(study, tmp_path / "copy")
     again = run(PLAN, tmp_path / "copy")
@@ -76,15 +90,15 @@ def test_every_cell_is_whole_and_nothing_is_asked_twice(study, tmp_path):
 def test_answers_are_those_of_a_live_steered_model(study):
     """The reference shares no code with the runner: pictures re-encoded, a hook on the live model."""
     vlm = ggss.load_vlm(MODEL)
-    portraits = [p for p in focus_set().values() if p.person.occupation == "cook"]
+    portraits = [p for p in town() if p.person.occupation == "cook"]
     acts = Activations(
-        [features.rows[SITE] for features in vlm.encode([p.paint() for p in portraits], sites=SITE)],
+        [features.rows[SITE] for features in vlm.encode([p.image() for p in portraits], sites=SITE)],
         [{"race": p.race, "gender": p.gender} for p in portraits],
         [(p.person.occupation, p.person.identity) for p in portraits],
     )
     steerer = ggss.fit("ggss", acts, attribute="race")
     found = Results.load(study).run(MODEL, "ggss", "mcq", alpha=1.0)
-    prompts, pictures = [i.prompt for i in found.items], [[s.image() for s in i.images] for i in found.items]
+    prompts, pictures = [i.prompt for i in found.items], [[p.image() for p in i.images] for i in found.items]
     with steerer.attach(vlm, alpha=1.0):
         assert vlm.answer(prompts, pictures, max_new_tokens=1) == list(found.answers)
         scores = vlm.score(prompts, pictures, [list(item.options) for item in found.items])
@@ -92,6 +106,28 @@ def test_answers_are_those_of_a_live_steered_model(study):
     torch.testing.assert_close(torch.tensor(found.probabilities), expected, rtol=0, atol=1e-4)
     unsteered = Results.load(study).run(MODEL, "none", "mcq")
     assert unsteered.probabilities != found.probabilities
+
+
+def test_results_compare_every_cell_with_the_unsteered_model(study):
+    results = Results.load(study)
+    before, after = results.run(MODEL, "none", "mcq"), results.run(MODEL, "ggss", "mcq", alpha=1.0)
+    expected, found = compare(before, after), results.comparison(MODEL, "ggss", "mcq", alpha=1.0)
+    assert found.change() == expected.change()
+    assert (found.p, found.after.value()) == (expected.p, expected.after.value())
+    assert found is results.comparison(MODEL, "ggss", "mcq", alpha=1.0)
+    assert [results.strengths(label) for label in results.methods] == [(), (0.5, 1.0), (1.0,)]
+    sweep = results.sweep(MODEL, "ggss")
+    assert {alpha: list(tasks) for alpha, tasks in sweep.items()} == {a: ["mcq", "nurse-doctor"] for a in (0.5, 1.0)}
+    averages = {alpha: average_change(list(tasks.values())).estimate for alpha, tasks in sweep.items()}
+    assert results.best_alpha(MODEL, "ggss") == min(averages, key=averages.get)
+    assert results.best_alpha(MODEL, "none") is None
+    right = results.comparison(MODEL, "none", "smallstar").kept()
+    assert (right.gained, right.lost) == (0, 0)
+    people = {item.cluster for task in ("mcq", "nurse-doctor") for item in results.run(MODEL, "none", task).items}
+    assert results.everyone(MODEL) == people
+    with pytest.raises(InputError, match="mcq: the fold has none of its 2 identities"):
+        results.held_out(MODEL, "ggss")
+    assert results.comparison(MODEL, "ggss", "ceo", alpha=1.0) is None
 
 
 def test_a_changed_plan_asks_only_what_is_new(study, tmp_path):
@@ -114,9 +150,105 @@ def test_a_changed_plan_asks_only_what_is_new(study, tmp_path):
 def test_results_of_another_recipe_are_not_shown(study):
     _, runs = opened(study)
     other = Plan.of(TINY | {"methods": ["none", {"name": "ggss", "options": {"kappa": 10}}]})
-    hidden = Results(other, type(runs)(other, runs.store, runs.questions))
+    hidden = Results(other, type(runs)(other, runs.store, runs.asked))
     assert hidden.run(MODEL, "none", "mcq") is not None
     assert hidden.run(MODEL, "ggss", "mcq", alpha=1.0) is None
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How often the bytes of each picture are decoded, and how often each image is encoded by each model."""
+    decodings, encodings = Counter(), Counter()
+    decode, encode = picture.decoded, Vlm.encode
+
+    def counting_decode(data, name):
+        decodings[sha256(data).hexdigest()] += 1
+        return decode(data, name)
+
+    def counting_encode(self, images, *args, **kwargs):
+        encodings.update((self.name, image.tobytes()) for image in images)
+        return encode(self, images, *args, **kwargs)
+
+    monkeypatch.setattr(picture, "decoded", counting_decode)
+    monkeypatch.setattr(Vlm, "encode", counting_encode)
+    return decodings, encodings
+
+
+def portraits_on_disk(folder, occupations=("nurse", "doctor")):
+    """A small painted set and its manifest: two people of each occupation, all ten variants of each."""
+    rows = []
+    for portrait in (p for person in people("discovery", 2, occupations) for p in variants(person)):
+        path = f"{portrait.name.replace('/', '-')}.png"
+        portrait.image().save(folder / path)
+        rows.append({"path": path} | labels(portrait))
+    write_manifest(rows, folder / "manifest.csv")
+    return folder / "manifest.csv"
+
+
+def test_a_study_over_image_files_decodes_and_encodes_each_once_per_model(tmp_path, counted, monkeypatch):
+    """Although discovery and the tasks share pictures, and methods need pooled means, tokens and several sites."""
+    decodings, encodings = counted
+    monkeypatch.setenv("GGSS_CACHE", str(tmp_path / "cache"))
+    manifest = portraits_on_disk(tmp_path)
+    files = {sha256(file.read_bytes()).hexdigest() for file in tmp_path.glob("*.png")}
+    models = [MODEL, "small-world/pixtral"]
+    everywhere = {"name": "ggss", "label": "everywhere", "sites": "all", "models": [MODEL]}
+    pieces = {
+        "suite": {"name": "small-world", "images": str(manifest)},
+        "discovery": str(manifest),
+        "models": models,
+        "methods": ["none", "prompt", "ggss", "svd-token-euclidean", everywhere],
+        "alphas": [1.0],
+        "steering": {
+            "race": {"discover_on": ["nurse"], "tasks": ["mcq"]},
+            "gender": {"discover_on": ["nurse", "doctor"], "tasks": ["nurse-doctor"]},
+        },
+        "measures": [{"tasks": ["recognition-race"]}],
+        "limit": None,
+        "batch_size": 64,
+    }
+    plan = Plan.of(TINY | pieces)
+    done = run(plan, tmp_path / "study")
+    assert done.reused == 0
+    assert len(files) == 40
+    assert decodings == Counter(dict.fromkeys(files, len(models)))
+    assert set(encodings.values()) == {1}
+    assert Counter(model for model, _ in encodings) == Counter(dict.fromkeys(models, len(files)))
+    assert not (tmp_path / "cache").exists(), "nothing is kept twice"
+    assert run(plan, tmp_path / "study").asked == 0
+    assert set(decodings.values()) == {len(models)}, "what is answered is not looked at again"
+    assert set(encodings.values()) == {1}
+
+
+def test_a_study_of_photographs_in_plain_english(tmp_path, counted, tiny):
+    """The reflect suite about files on disk, asked of a model in a folder; its random weights answer nonsense."""
+    decodings, encodings = counted
+    vlm = tiny("llava-vicuna")
+    for part in (vlm.model, vlm.processor):
+        part.save_pretrained(tmp_path / "model")
+    rows = faces(tmp_path, ("nurse", "doctor"))
+    write_manifest(rows, tmp_path / "faces.csv")
+    plan = {
+        "suite": {"name": "reflect", "images": "faces.csv"},
+        "discovery": "faces.csv",
+        "models": [str(tmp_path / "model")],
+        "methods": ["none", "ggss"],
+        "steering": {
+            "race": {"discover_on": ["nurse"], "tasks": ["mcq"]},
+            "gender": {"discover_on": ["nurse", "doctor"], "tasks": ["mcq-gender"]},
+        },
+        "measures": [],
+    }
+    (tmp_path / "plan.yaml").write_text(json.dumps(TINY | plan))
+    run(Plan.load(tmp_path / "plan.yaml"), tmp_path / "study")
+    assert set(decodings.values()) == set(encodings.values()) == {1}
+    assert len(decodings) == len(encodings) == len(rows)
+    results = Results.load(tmp_path / "study")
+    assert {(r.source.attribute, r.about) for r in results if r.source.alpha} == {
+        ("race", "race"),
+        ("gender", "gender"),
+    }
+    assert {len(r.items) for r in results} == {24}
 
 
 def test_other_weights_are_asked_again(tmp_path):
@@ -131,6 +263,7 @@ def test_other_weights_are_asked_again(tmp_path):
     assert run(plan, tmp_path / "study").asked == first.asked
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_rows_even_if_one_is_killed(study, tmp_path, monkeypatch):
     calls, whole = [], executors.Child.call
 
@@ -167,6 +300,7 @@ def life(plan, folder, statement):
     run(Plan.model_validate_json(plan), folder, show=False)
 
 
+@pytest.mark.slow
 def test_killed_at_any_statement_a_study_ends_as_if_nothing_had_happened(study, tmp_path):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ggss.study.runner", "ggss.study.worker"])
@@ -205,7 +339,7 @@ def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others(tmp_path):
     ("pieces", "sentence"),
     [
         ({"suite": {"name": "small-world", "split": "evening"}}, "evening"),
-        ({"steering": {"race": {"discover_on": ["baker"], "tasks": ["mcq"]}}}, "'baker'"),
+        ({"steering": {"race": {"discover_on": ["baker"], "tasks": ["mcq"]}}}, "occupation=baker"),
         ({"suite": "small-town"}, "small-town"),
     ],
 )
@@ -235,16 +369,16 @@ def test_workers_that_always_die_are_given_up():
     assert pool.started == runner.LIVES
 
 
-def test_the_board_keeps_workers_on_their_model_and_behind_its_baseline():
-    board = Board([Unit(model, method) for model in "ab" for method in ("none", "x", "y")])
-    first, second = board.take(""), board.take("")
+def test_the_scheduler_keeps_workers_on_their_model_and_behind_its_baseline():
+    scheduler = Scheduler([Unit(model, method) for model in "ab" for method in ("none", "x", "y")])
+    first, second = scheduler.take(""), scheduler.take("")
     assert {first, second} == {Unit("a", "none"), Unit("b", "none")}
-    board.done(first)
-    assert board.take("a") == Unit("a", "x")
-    board.done(second)
-    assert board.take("b") == Unit("b", "x")
-    assert board.take("b") == Unit("b", "y")
-    assert board.take("b") == Unit("a", "y")
+    scheduler.done(first)
+    assert scheduler.take("a") == Unit("a", "x")
+    scheduler.done(second)
+    assert scheduler.take("b") == Unit("b", "x")
+    assert scheduler.take("b") == Unit("b", "y")
+    assert scheduler.take("b") == Unit("a", "y")
 
 
 def test_merged_streams_stop_at_the_first_error():
@@ -272,7 +406,7 @@ def test_the_command_line_runs_looks_and_exports(study, tmp_path):
     cli.invoke(app, ["study", "export", str(study), "-o", str(tmp_path / "all.jsonl")])
     rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert len(rows) == seen["answered"]
-    assert len({(r["weights"], r["steerer"], r["alpha"], r["suite"], r["item"]) for r in rows}) == len(rows)
+    assert len({(r["weights"], r["steering"], r["alpha"], r["suite"], r["item"]) for r in rows}) == len(rows)
     planned = json.loads(cli.invoke(app, ["study", "plan", str(tmp_path / "plan.yaml"), "--json"]).output)
     assert planned["models"][0]["questions"] == seen["of"]
     assert planned["models"][0]["seconds"] > 0

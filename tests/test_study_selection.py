@@ -7,11 +7,11 @@ import pytest
 
 import invented_study
 import published
-from ggss import probes
 from ggss.analysis import crossfit, selection
-from ggss.analysis.selection import average_change, best_alpha, changes, choose
+from ggss.analysis.selection import average_change, best_alpha, changes, choose, counted
 from ggss.errors import InputError
-from invented_study import answer
+from ggss.study.results import Results
+from invented_study import QWEN, answer
 from published import BASELINE, FINE_AVERAGES, MODELS, Printed
 
 TABLE = published.bias()
@@ -91,6 +91,10 @@ def test_the_published_test_would_notice_a_wrong_average():
 BASE = {"mcq": 20.0, "2afc": 0.0, "nurse-doctor": 0.5}
 
 
+def test_tasks_without_a_bias_to_begin_with_do_not_count():
+    assert counted({**BASE, "ceo": None, "mcq-age": float("nan")}) == {"mcq": 20.0, "nurse-doctor": 0.5}
+
+
 def test_average_by_hand():
     assert average_change({"mcq": 10.0, "2afc": 0.4, "nurse-doctor": 0.6}, BASE) == pytest.approx((-50 + 20) / 2)
     assert changes({"mcq": 10.0, "2afc": 0.4, "nurse-doctor": None}, BASE) == {"mcq": pytest.approx(-50)}
@@ -113,20 +117,18 @@ def test_a_strength_that_broke_a_task_is_a_last_resort():
     assert choose({1.0: {"mcq": None, "nurse-doctor": None}}, BASE) is None
 
 
-def test_of_equal_strengths_the_gentlest():
+def test_of_equal_strengths_the_smallest():
     same = {"mcq": 10.0, "nurse-doctor": 0.5}
     assert choose({1.5: same, 0.25: same, 1.0: same}, BASE) == 0.25
 
 
-QWEN = "small-world/qwen3-vl"
-
-
 def test_best_alpha_of_results():
     found = invented_study.results()
-    assert best_alpha(found, QWEN, "ggss") == 1.0
-    assert best_alpha(found, QWEN, "none") is None
-    assert best_alpha(found, QWEN, "prompt") == 0.0
-    assert best_alpha(found, QWEN, "leace-gated") is None  # not in the plan
+    assert best_alpha(found.sweep(QWEN, "ggss")) == found.best_alpha(QWEN, "ggss") == 1.0
+    assert found.best_alpha(QWEN, "none") is None
+    assert found.best_alpha(QWEN, "prompt") == 0.0
+    assert found.best_alpha(QWEN, "leace-gated") is None  # not in the plan
+    assert best_alpha({}) is None
 
 
 def test_degenerate_runs_are_not_chosen():
@@ -136,13 +138,13 @@ def test_degenerate_runs_are_not_chosen():
         return "hm" if (cell.alpha, cell.task) == (1.0, "nurse-doctor") else answer(cell, item, rng)
 
     found = invented_study.results(say=mute)
-    assert selection.task_values(found, QWEN, "ggss", 1.0)["nurse-doctor"] is None
-    assert best_alpha(found, QWEN, "ggss") == 0.5
+    assert selection.values(found.bias(QWEN, "ggss", 1.0))["nurse-doctor"] is None
+    assert found.best_alpha(QWEN, "ggss") == 0.5
 
 
 def test_a_method_limited_to_some_strengths():
     limited = [*invented_study.PLAN["methods"][:2], {"name": "ggss", "alphas": [0.5]}]
-    assert best_alpha(invented_study.results(invented_study.plan(methods=limited)), QWEN, "ggss") == 0.5
+    assert invented_study.results(invented_study.plan(methods=limited)).best_alpha(QWEN, "ggss") == 0.5
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
@@ -163,24 +165,29 @@ def test_impossible_folds_are_refused(count):
         crossfit.deal({f"cook/{who}" for who in range(8)}, count)
 
 
+def folds(found: Results) -> list[crossfit.Fold]:
+    return crossfit.deal(found.everyone(QWEN))
+
+
 def test_fold_values_are_those_of_a_run_on_these_items_alone():
     found = invented_study.results()
-    for fold in crossfit.folds(found, QWEN):
-        values = crossfit.fold_values(found, QWEN, "ggss", 1.0, fold)
+    for fold in folds(found):
         for task in found.tasks:
-            run = found.run(QWEN, "ggss", task, 1.0)
+            run, compared = found.run(QWEN, "ggss", task, 1.0), found.comparison(QWEN, "ggss", task, 1.0)
             assert run
+            assert compared
             inside = [k for k, item in enumerate(run.items) if item.cluster in fold]
             items, answers = [run.items[k] for k in inside], [run.answers[k] for k in inside]
-            again = next(iter(probes.get(task).score(items, answers).values()))
+            again = next(iter(run.probe.metrics(run.probe.answers(items, answers), None).values()))
             assert 0 < len(items) < len(run.items)
-            assert values[task] == pytest.approx(float(again))
+            assert compared.within(fold).after.value() == pytest.approx(float(again))
 
 
 def test_the_held_out_fold_has_no_say_in_the_choice():
     found = invented_study.results()
-    everyone = crossfit.folds(found, QWEN)
-    turns = crossfit.cross_fit(found, QWEN, "ggss")
+    everyone = folds(found)
+    turns = crossfit.cross_fit(found.sweep(QWEN, "ggss"), found.everyone(QWEN))
+    assert turns == found.held_out(QWEN, "ggss")
     assert [turn.fold for turn in turns] == everyone
     assert [turn.alpha for turn in turns] == [1.0, 1.0]
 
@@ -192,7 +199,7 @@ def test_the_held_out_fold_has_no_say_in_the_choice():
                 cell = cell._replace(method="none")
             return answer(cell, item, rng)
 
-        return crossfit.cross_fit(invented_study.results(say=say), QWEN, "ggss")
+        return invented_study.results(say=say).held_out(QWEN, "ggss")
 
     first, second = spoiled(everyone[0])
     assert first.alpha == 1.0  # chosen on the other fold, which is as it was
@@ -204,15 +211,20 @@ def test_the_held_out_fold_has_no_say_in_the_choice():
 
 def test_change_of_a_fold_by_hand():
     found = invented_study.results()
-    (turn, _) = crossfit.cross_fit(found, QWEN, "ggss")
-    after = crossfit.fold_values(found, QWEN, "ggss", turn.alpha, turn.fold)
-    before = crossfit.fold_values(found, QWEN, "none", None, turn.fold)
-    by_hand = np.mean([100 * (after[t] / before[t] - 1) for t in found.tasks])  # pyright: ignore
+    (turn, _) = found.held_out(QWEN, "ggss")
+    parts = [one.within(turn.fold) for one in found.bias(QWEN, "ggss", turn.alpha).values()]
+    by_hand = np.mean([100 * (part.after.value() / part.before.value() - 1) for part in parts])
     assert turn.change == pytest.approx(by_hand)
 
 
+def test_no_strength_no_turn():
+    """Nothing to choose from: neither a strength nor a change."""
+    found = invented_study.results(keep=lambda cell: cell.method == "none")
+    assert [(turn.alpha, turn.change) for turn in found.held_out(QWEN, "ggss")] == [(None, None), (None, None)]
+
+
 def test_a_fold_without_a_tasks_people_is_refused():
-    run = invented_study.results().run(QWEN, "none", "2afc")
-    assert run
+    found = invented_study.results().comparison(QWEN, "none", "2afc")
+    assert found
     with pytest.raises(InputError, match="the fold has none of its 4 identities"):
-        crossfit.within(run.metric, run.clusters, frozenset({"cook/07"}))
+        found.within(frozenset({"cook/07"}))

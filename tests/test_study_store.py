@@ -13,7 +13,7 @@ from ggss.study import store as stores
 from ggss.study.store import DATABASE, Fit, Key, StoreError, reading, writing
 
 GATES = Gates(0.1, 0.05, 0.2, 0.8, 0.7, 0.1)
-KEY = Key("weights", "steerer", 0.5, "suite")
+KEY = Key("weights", "steering", 0.5, "suite")
 ROWS = [("one", "a", (0.25, 0.75)), ("two", "b", ())]
 
 
@@ -31,7 +31,7 @@ def test_answers_come_back_as_they_were(folder):
     assert store.count() == 2
 
 
-@pytest.mark.parametrize("part", ["weights", "steerer", "alpha", "suite"])
+@pytest.mark.parametrize("part", ["weights", "steering", "alpha", "suite"])
 def test_every_part_of_the_key_counts(folder, part):
     other = Key(**{**vars(KEY), part: 0.75 if part == "alpha" else "other"})
     assert reading(folder).answers(other) == {}
@@ -59,10 +59,12 @@ def test_a_batch_is_whole_or_absent(folder):
 
 def test_fits_and_facts_are_replaced(folder):
     with writing(folder) as store:
-        for steerer in ("old", "new"):
-            store.remember("m", "ggss", "race", Fit("r", "w", "weights", steerer, ("careful",), GATES))
-            store.tell("plan", {"name": steerer})
-        assert store.fit("m", "ggss", "race") == Fit("r", "w", "weights", "new", ("careful",), GATES)
+        for steering in ("old", "new"):
+            store.remember("m", "ggss", "race", Fit("recipe", "weights", steering, ("careful",), GATES))
+            store.tell("plan", {"name": steering})
+        assert store.fit("m", "ggss", "race") == Fit("recipe", "weights", "new", ("careful",), GATES)
+        store.remember("m", "none", "", Fit("recipe", "weights", "nothing"))
+        assert store.fit("m", "none", "") == Fit("recipe", "weights", "nothing", (), None)
         assert store.about("plan") == {"name": "new"}
         assert store.fit("m", "ggss", "gender") is None
         assert store.about("nothing") is None
@@ -121,9 +123,9 @@ def test_a_read_only_folder(folder):
 
 def test_a_database_of_another_version(folder, monkeypatch):
     before = (folder / DATABASE).read_bytes()
-    monkeypatch.setattr(stores, "VERSION", 3)
+    monkeypatch.setattr(stores, "VERSION", 4)
     for opened in (lambda: reading(folder), lambda: writing(folder).__enter__()):
-        with pytest.raises(InputError, match="has version 2 and this ggss reads version 3"):
+        with pytest.raises(InputError, match="has version 3 and this ggss reads version 4"):
             opened()
     assert (folder / DATABASE).read_bytes() == before
 

@@ -40,7 +40,7 @@ def activations(vlm: Vlm, tmp_path_factory: pytest.TempPathFactory) -> Activatio
     for person in list(people("discovery", 2))[:4]:
         for portrait in variants(person):
             name = f"{person.occupation}-{person.identity}-{portrait.race}-{portrait.gender}.png"
-            portrait.paint().save(folder / name)
+            portrait.image().save(folder / name)
             rows.append(
                 {
                     "path": name,

@@ -14,7 +14,7 @@ from lmms_eval.tasks import TaskManager
 import ggss
 from conftest import MODEL
 from ggss.errors import InputError
-from ggss.evaluation.lmms import SteeredModel
+from ggss.evaluation.lmms import LmmsModel
 
 STRONG = 8.0  # beyond all reason, so that answers change
 
@@ -56,7 +56,7 @@ def tasks(questions, tmp_path_factory):
         {
             "index": i,
             "question": question.text,
-            "image": question.images[0].paint(),
+            "image": question.images[0].image(),
             "answer": question.answer.upper(),
             "category": question.dimension or "instance reasoning",
             "l2_category": question.template or question.kind,
@@ -88,14 +88,14 @@ def reference(vlm, questions, steerer=None, alpha=0.0):
     """The same answers by another way: features encoded first, then steered, then asked one by one."""
     said = []
     for question in questions:
-        (features,) = vlm.encode([question.images[0].paint()])
+        (features,) = vlm.encode([question.images[0].image()])
         shown = features.steered(steerer, alpha) if steerer else features
         said += vlm.answer([question.text], [[shown]], max_new_tokens=4)
     return said
 
 
 def test_lmms_eval_finds_the_model_by_its_entry_point():
-    assert get_model("ggss") is SteeredModel
+    assert get_model("ggss") is LmmsModel
 
 
 @pytest.mark.parametrize("alpha", [None, 1.0, STRONG])
@@ -132,13 +132,13 @@ def request(kind, *arguments):
 
 
 def model_with(*documents, **arguments):
-    model = SteeredModel(MODEL, **arguments)
+    model = LmmsModel(MODEL, **arguments)
     model.task_dict["some"] = {"val": documents}
     return model
 
 
 def shown(question):
-    return [question.images[0].paint()]
+    return [question.images[0].image()]
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
@@ -216,13 +216,13 @@ def test_text_alone_is_answered_as_ever(steerer_folder):
 def test_arguments_that_do_not_fit_are_refused(arguments, seen, steerer_folder):
     given = {k: v.format(steerer=steerer_folder) if isinstance(v, str) else v for k, v in arguments.items()}
     with pytest.raises(InputError, match=seen):
-        SteeredModel(**{"pretrained": MODEL} | given)
+        LmmsModel(**{"pretrained": MODEL} | given)
 
 
 def test_several_processes_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(InputError, match=r"one process, seen 4.*device_map=auto"):
-        SteeredModel(MODEL)
+        LmmsModel(MODEL)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ import torch
 
 from ggss import smallworld
 from ggss.activations import Activations, Rows
-from ggss.models import load_vlm
-from ggss.probes.steered_model import Gallery
-from ggss.smallworld import check, exam, town
-from ggss.smallworld.exam import TASKS
+from ggss.analysis import ask, average_change, compare
+from ggss.models.feature_cache import FeatureCache
+from ggss.probes.steered_model import SteeredModel
+from ggss.smallworld.check import CONTROL
+from ggss.smallworld.discovery import activations, discover, load_model
+from ggss.smallworld.suite import ATTRIBUTES
+from ggss.smallworld.sweeps import ALPHAS, bias_changes, selected_alpha, suite, unsteered
 from ggss.steering.fitting import fit
 
 PAGE = Path(__file__).parent.parent / "docs" / "beyond.md"
@@ -23,26 +26,26 @@ IDENTITIES = (4, 8, 40)
 
 def results(name: str) -> list[str]:
     """A row of the table for each method on one model."""
-    gallery = Gallery(load_vlm(f"small-world/{name}"))
-    before = {task: exam.take(task, gallery) for task in TASKS}
-    right, _ = exam.capability(gallery)
+    plain = SteeredModel.of(load_model(name))
+    before, smallstar = unsteered(plain), ask(plain, suite(), "smallstar")
     rows = []
     for method in (*SWEPT, DERIVED):
-        steerers = {a: town.discover(gallery, a, "all", method) for a in ("race", "gender")}
-        alpha = 1.0 if method == DERIVED else check.select(gallery, steerers)
-        galleries = {a: gallery.steered(steerer, alpha) for a, steerer in steerers.items()}
-        after = {task: exam.take(task, galleries[attribute]) for task, (attribute, _) in TASKS.items()}
-        changes = [after[task].change(before[task]) for task in TASKS]
-        cost = 100 * (exam.capability(galleries["race"])[0].mean() - right.mean())
-        cells = [f"{c.estimate:+.0f} % [{c.low:+.0f}, {c.high:+.0f}]" for c in changes]
-        mean = exam.mean_change(after, before)
-        rows.append(f"| {name} | {method} | {alpha:g} | " + " | ".join(cells) + f" | {mean:+.0f} % | {cost:+.1f} |")
+        steerers = {attribute: discover(plain.cache, attribute, "all", method) for attribute in ATTRIBUTES}
+        alpha = 1.0 if method == DERIVED else selected_alpha(plain, steerers)
+        models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
+        comparisons = bias_changes(before, models).values()
+        changes = [comparison.change() for comparison in comparisons]
+        cost = 100 * compare(smallstar, ask(models["race"], suite(), "smallstar")).kept().same.difference
+        cells = [f"{c.estimate:+.0f} % [{c.low:+.0f}, {c.high:+.0f}]" if c else "-" for c in changes]
+        mean = average_change(list(comparisons))
+        average = f"{mean.estimate:+.0f} %" if mean else "-"
+        rows.append(f"| {name} | {method} | {alpha:g} | " + " | ".join(cells) + f" | {average} | {cost:+.1f} |")
     return rows
 
 
 def stability(name: str) -> list[str]:
     """The smallest split-half cosine of the race subspace, found on few and on many identities."""
-    acts = town.activations(Gallery(load_vlm(f"small-world/{name}")), "race")
+    acts = activations(FeatureCache(load_model(name)), "race")
     rows = []
     for method in SWEPT:
         cells = []
@@ -63,12 +66,12 @@ def first_identities(acts: Activations, count: int) -> Activations:
 
 
 def main() -> None:
-    names = [name for name in smallworld.embedded() if name != check.CONTROL]
-    tasks = " | ".join(TASKS)
+    names = [name for name in smallworld.embedded() if name != CONTROL]
+    tasks = " | ".join(suite().default)
     PAGE.write_text(f"""# Beyond the paper, in the small world
 
 Written by `make beyond`; do not edit. Change of bias in percent with 95 % intervals over identities, at all sites of
-the model; the mean is the paper's average over tasks. `ggss` and `ggss-contrast` at the strength of {exam.ALPHAS}
+the model; the mean is the paper's average over tasks. `ggss` and `ggss-contrast` at the strength of {ALPHAS}
 that did best on the selection identities, `{DERIVED}` as derived, without a sweep. The last column is SmallStar under
 race steering, in points.
 

@@ -1,4 +1,4 @@
-"""docs/results.md: the reading of the small-world study, its numbers taken from the committed tables."""
+"""docs/results.md: what the small-world study shows, with the numbers of the committed tables."""
 
 import csv
 from pathlib import Path
@@ -8,7 +8,7 @@ TABLES = ROOT / "results" / "small-world"
 PAGE = ROOT / "docs" / "results.md"
 BACKBONES = ("llava-vicuna", "llava-mistral", "pixtral", "qwen3-vl")
 
-TEMPLATE = Path(__file__).with_suffix(".md")  # the judgements are written there; only the numbers move
+TEMPLATE = Path(__file__).with_suffix(".md")  # its judgements are written by hand; the numbers are filled in here
 
 
 def rows(table: str, key: str = "Method") -> dict[str, dict[str, str]]:

@@ -10,7 +10,7 @@ from ggss.errors import InputError
 from ggss.version import __version__
 
 if TYPE_CHECKING:
-    from ggss import methods, models, probes, smallworld, sphere
+    from ggss import analysis, methods, models, probes, smallworld, sphere, stats
     from ggss.activations import Activations
     from ggss.activations.collection import collect
     from ggss.data.counterfactuals import Counterfactuals
@@ -27,7 +27,7 @@ _HOME = {
     "load_vlm": "models",
     "Steerer": "steering.steerer",
 }
-_ROOMS = ("methods", "models", "probes", "smallworld", "sphere")
+_ROOMS = ("analysis", "methods", "models", "probes", "smallworld", "sphere", "stats")
 
 __all__ = [
     "Activations",
@@ -36,6 +36,7 @@ __all__ = [
     "Steerer",
     "Vlm",
     "__version__",
+    "analysis",
     "collect",
     "fit",
     "load_vlm",
@@ -44,6 +45,7 @@ __all__ = [
     "probes",
     "smallworld",
     "sphere",
+    "stats",
 ]
 
 

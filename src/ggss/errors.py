@@ -1,4 +1,4 @@
-"""The one exception for input that the user can put right."""
+"""The one exception for input that the user can correct."""
 
 
 class InputError(ValueError):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whenever the process is killed."""
+"""Writing a file completely or not at all, even if the process is killed."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from ggss.errors import InputError
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes], advice: str = "choose another place") -> None:
-    """Write beside the target, then rename over it; folders are made. InputError if that cannot be done.
+    """Write a temporary file in the same folder, then rename it; folders are created. InputError if that fails.
 
     data: all of it, or its pieces in order.
     """

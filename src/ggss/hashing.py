@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def add(digest: Any, tensors: Mapping[str, Tensor]) -> None:
-    """Feed a hash the names, dtypes, shapes and bytes of tensors, in the order of their names."""
+    """Add the names, dtypes, shapes and bytes of tensors to a hash, in the order of their names."""
     for name in sorted(tensors):
         add_one(digest, name, tensors[name])
 

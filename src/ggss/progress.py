@@ -1,4 +1,4 @@
-"""Progress for work that takes longer than two seconds: a rich bar on a terminal's stderr, silence elsewhere."""
+"""Progress for work that takes longer than two seconds: a rich bar on a terminal's stderr, nothing elsewhere."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar

@@ -3,7 +3,7 @@
 Points are the last axis of a float32 or float64 tensor and should be of unit length; leading axes broadcast.
 The paper's conventions are kept where they decide a result: a vector is divided by its norm + 1e-10, and a
 geodesic distance or a tangent vector shorter than 1e-8 counts as zero. Its clamp of the cosine to
-[-1 + 1e-7, 1 - 1e-7] is not: it exists to keep arccos finite, and costs every angle below 4.5e-4. Angles here
+[-1 + 1e-7, 1 - 1e-7] is not: it exists to keep arccos finite, but every angle below 4.5e-4 is lost. Angles here
 come from atan2 of half-chords, which is accurate from 0 to pi. Nothing returns NaN for finite input.
 """
 
@@ -19,7 +19,7 @@ def norm(x: Tensor) -> Tensor:
     scale = x.abs().amax(-1, keepdim=True)
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     length = torch.linalg.vector_norm(x / scale, dim=-1, keepdim=True) * scale
-    return length.clamp(max=torch.finfo(x.dtype).max)  # the longest finite vectors are a little longer than that
+    return length.clamp(max=torch.finfo(x.dtype).max)  # the norm of a finite vector may be larger than that
 
 
 def normalize(x: Tensor) -> Tensor:
@@ -46,10 +46,10 @@ def distance(p: Tensor, q: Tensor) -> Tensor:
 def log(p: Tensor, q: Tensor) -> Tensor:
     """log_p(q): the tangent vector at p that points to q and has their distance as its length.
 
-    Zero when the distance is below 1e-8. At the antipode every direction is as good; zero is returned,
-    as when the paper's formula divides a vanishing component by its norm + epsilon.
+    Zero when the distance is below 1e-8. At the antipode the direction is not defined; zero is returned, as
+    by the paper's formula, which divides a component of nearly zero by its norm + epsilon.
     """
-    # The component of q across p, from the chord: q - <p,q> p loses all digits when q is close to p.
+    # The component of q orthogonal to p, from the chord: q - <p,q> p loses all digits when q is close to p.
     chord = q - p
     across = chord - (p * chord).sum(-1, keepdim=True) * p
     length = torch.linalg.vector_norm(across, dim=-1, keepdim=True)
@@ -70,10 +70,10 @@ def exp(p: Tensor, t: Tensor) -> Tensor:
 
 
 def slerp(p: Tensor, q: Tensor, beta: float | Tensor) -> Tensor:
-    """The point a share beta of the way from p to q; beta > 1 goes on past q, beta < 0 away from it.
+    """The point at the share beta of the arc from p to q; beta > 1 is beyond q, beta < 0 on the other side of p.
 
     beta is a number or a tensor that broadcasts against p without its last axis. Equal points give p,
-    and so do antipodal ones, between which no arc is the shortest.
+    and so do antipodal ones, which have no unique shortest arc.
     """
     beta = torch.as_tensor(beta, dtype=p.dtype, device=p.device)
     return exp(p, log(p, q) * beta.unsqueeze(-1))

@@ -1,4 +1,4 @@
-"""What a frozen model makes of a counterfactual set. `collection.collect` makes it from pictures."""
+"""A frozen model's activations on a counterfactual set. `collection.collect` computes them from pictures."""
 
 from ggss.activations.activations import SITE, Activations, Groups, Rows, pool
 

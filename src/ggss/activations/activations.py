@@ -1,6 +1,6 @@
-"""What a frozen model makes of a counterfactual set: the input of every method.
+"""A frozen model's activations on a counterfactual set: the input of every method.
 
-One pooled row per image; tokens only where a method asks for them. `collect` makes it from images.
+One pooled row per image; tokens only if a method needs them. `collect` computes them from images.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -105,7 +105,7 @@ class Activations:
 
     @property
     def tokens(self) -> Sequence[Tensor]:
-        """The [T, D] tokens of each image at the (first) site, loaded as they are asked for."""
+        """The [T, D] tokens of each image at the (first) site, loaded when they are accessed."""
         tokens = next(iter(self.sites.values())).tokens
         if tokens is None:
             raise InputError("these activations hold pooled means only; collect them with keep_tokens=True")
@@ -129,7 +129,7 @@ class Activations:
         return [tuple(row[name] for name in names) for row in self.attributes]
 
     def groups(self, attribute: str | tuple[str, ...]) -> Groups:
-        """The table of contexts u by values a. Raises one error that lists every hole in it."""
+        """The table of contexts u by values a. One InputError lists every missing or duplicate entry."""
         names = (attribute,) if isinstance(attribute, str) else attribute
         labels = self.labels(attribute)
         values = tuple(sorted(set(labels), key=str))

@@ -1,20 +1,21 @@
-"""Activations from images: one pass of the vision path per image, pooled as a stream, kept on disk.
+"""Activations from images: one pass of the vision path per image, pooled as a stream, cached on disk.
 
 Appendix A.1: the site's output is captured with a hook, an image of more than 2048 tokens keeps a subset drawn
 with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
 are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
 output is computed before any text is seen, so the language model is not run at all.
 
-The cache is addressed by content: the weights of the vision path, the image file's bytes, the site, cap, seed,
-image backend and dtype. Nothing in it goes stale; an entry cut short by a crash fails to load and is redone.
+The key of a cache entry is a hash of the weights of the vision path, the image file's bytes, the site, cap, seed,
+image backend and dtype, so no entry is ever out of date. One that a crash left incomplete is computed again.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,8 +28,10 @@ from ggss.files import write_whole
 from ggss.progress import track
 
 if TYPE_CHECKING:
-    from ggss.data.counterfactuals import Counterfactuals, Variant
+    from ggss.data.counterfactuals import Counterfactuals
+    from ggss.data.picture import Picture
     from ggss.models import Vlm
+    from ggss.models.feature_cache import FeatureCache
 
 DISCOVERY_PROMPT = "Describe this image in detail."
 MAX_TOKENS = 2048
@@ -51,18 +54,20 @@ def collect(
     max_tokens: int = MAX_TOKENS,
     seed: int = SEED,
     cache: str | os.PathLike[str] | None = None,
+    features: "FeatureCache | None" = None,
     batch_size: int = 8,
     show: bool | None = None,
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
 
-    sites: a site name, "all", or several names. keep_tokens: also keep the tokens, on disk. Memory is one row
-    per image and site, whatever the number of tokens. Images already in the cache are not run again.
+    sites: a site name, "all", or several names. keep_tokens: also keep the tokens. Memory is one row per image and
+    site, whatever the number of tokens: tokens are in the cache on disk, and images found there are not run again.
+    features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
+    written to disk.
     """
     if max_tokens < 1:
         raise InputError(f"max_tokens must be at least 1, seen {max_tokens}")
     names = list(vlm.sites(sites) if isinstance(sites, str) else sites)
-    folder = Path(cache) if cache is not None else default_cache()
     common = {
         "version": _ENTRY_VERSION,
         "model": vlm.vision_fingerprint,
@@ -71,44 +76,40 @@ def collect(
         "max_tokens": max_tokens,
         "seed": seed,
     }
+    if features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
+        source: _Source = _FromFeatures(features, keep_tokens, max_tokens, seed)
+    else:
+        folder = Path(cache) if cache is not None else default_cache()
+        source = _FromDisk(vlm, folder, common, keep_tokens, max_tokens, seed)
     pooled: dict[str, Tensor] = {}
-    files: dict[str, list[Path]] = {site: [] for site in names}
-    progress = track(counterfactuals.variants, f"{vlm.name}: activations", len(counterfactuals.variants), show)
-    for batch in _batches(progress, batch_size):
-        entries = [{site: _entry(folder, common, site, variant) for site in names} for variant in batch]
-        missing = [i for i, own in enumerate(entries) if any(_load(own[s], keep_tokens) is None for s in names)]
-        encoded = vlm.encode([batch[i].image() for i in missing], sites=names) if missing else []
-        for i, features in zip(missing, encoded, strict=True):
-            for site in names:
-                rows = features.rows[site]
-                kept = kept_tokens(rows.shape[0], max_tokens, seed)
-                _save(entries[i][site], rows.cpu() if kept is None else rows.cpu()[kept], keep_tokens)
-        for own in entries:
-            for site, entry in own.items():
-                loaded = _load(entry, keep_tokens)
-                if loaded is None:
-                    raise InputError(f"the cache entry {entry} vanished while it was in use; run again")
-                # Into one tensor: small rows kept between large temporaries would keep the heap from shrinking.
+    tokens: dict[str, list[Tensor | Path]] = {site: [] for site in names}
+    progress = track(counterfactuals.pictures, f"{vlm.name}: activations", len(counterfactuals), show)
+    for start, batch in _batches(progress, batch_size):
+        for place, own in enumerate(source.rows(batch, names), start):
+            for site, (row, kept) in own.items():
+                # Into one tensor: small rows between large temporary tensors would fragment the heap.
                 if site not in pooled:
-                    pooled[site] = torch.empty(len(counterfactuals), len(loaded))
-                pooled[site][len(files[site])] = loaded
-                files[site].append(entry)
-    rows = {site: Rows(pooled[site], TokenFiles(files[site]) if keep_tokens else None) for site in names}
-    attributes = [variant.attributes for variant in counterfactuals.variants]
-    contexts = [variant.context for variant in counterfactuals.variants]
-    source = {
-        **vlm.describe(),
-        "data_hash": counterfactuals.content_hash,
-        "images": len(contexts),
-        "prompt": DISCOVERY_PROMPT,
-        "max_tokens": max_tokens,
-        "seed": seed,
-    }
-    return Activations.from_rows(rows, attributes, contexts, source)
+                    pooled[site] = torch.empty(len(counterfactuals), len(row))
+                pooled[site][place] = row
+                tokens[site].append(kept)
+    rows = {site: Rows(pooled[site], source.tokens(tokens[site]) if keep_tokens else None) for site in names}
+    return Activations.from_rows(
+        rows,
+        [dict(picture.attributes) for picture in counterfactuals],
+        [picture.context for picture in counterfactuals],
+        {
+            **vlm.describe(),
+            "data_hash": counterfactuals.content_hash,
+            "images": len(counterfactuals),
+            "prompt": DISCOVERY_PROMPT,
+            "max_tokens": max_tokens,
+            "seed": seed,
+        },
+    )
 
 
 def kept_tokens(count: int, cap: int = MAX_TOKENS, seed: int = SEED) -> Tensor | None:
-    """Which of `count` tokens stay under the cap, in order; None for all. The same for images of equal size."""
+    """The positions of the `cap` tokens that are kept of `count`; None: all. The same for images of equal size."""
     if count <= cap:
         return None
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:cap].sort().values
@@ -134,25 +135,92 @@ class TokenFiles(Sequence[Tensor]):
             return entry.get_tensor("tokens")
 
 
-def _batches(variants: Iterator["Variant"], size: int) -> Iterator[list["Variant"]]:
-    batch: list[Variant] = []
-    for variant in variants:
-        batch.append(variant)
+class _Source(Protocol):
+    """A source of rows: for each picture and site the pooled row, and the tokens or the file that has them."""
+
+    def rows(
+        self, pictures: Sequence["Picture"], sites: Sequence[str]
+    ) -> "Iterator[dict[str, tuple[Tensor, Any]]]": ...
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class _FromFeatures:
+    """Rows from a cache of encoded features."""
+
+    features: "FeatureCache"
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        for one in self.features.features(pictures):
+            capped = {site: _capped(one.rows[site], self.max_tokens, self.seed).float() for site in sites}
+            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in capped.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return kept
+
+
+@dataclass(frozen=True)
+class _FromDisk:
+    """Rows from the cache on disk; missing ones are computed and written to it."""
+
+    vlm: "Vlm"
+    folder: Path
+    common: dict[str, object]
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        entries = [{site: _entry(self.folder, self.common, site, picture) for site in sites} for picture in pictures]
+        missing = [
+            i for i, own in enumerate(entries) if any(_load(own[site], self.keep_tokens) is None for site in sites)
+        ]
+        encoded = self.vlm.encode([pictures[i].image() for i in missing], sites=sites) if missing else []
+        for i, found in zip(missing, encoded, strict=True):
+            for site in sites:
+                _save(entries[i][site], _capped(found.rows[site], self.max_tokens, self.seed), self.keep_tokens)
+        for own in entries:
+            yield {site: (self._loaded(entry), entry) for site, entry in own.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return TokenFiles(kept)
+
+    def _loaded(self, entry: Path) -> Tensor:
+        row = _load(entry, self.keep_tokens)
+        if row is None:
+            raise InputError(f"the cache entry {entry} was deleted while it was in use; run again")
+        return row
+
+
+def _capped(rows: Tensor, max_tokens: int, seed: int) -> Tensor:
+    kept = kept_tokens(rows.shape[0], max_tokens, seed)
+    return rows.cpu() if kept is None else rows.cpu()[kept]
+
+
+def _batches(pictures: Iterator["Picture"], size: int) -> Iterator[tuple[int, list["Picture"]]]:
+    """The pictures in batches, each with the number of its first."""
+    start, batch = 0, []
+    for picture in pictures:
+        batch.append(picture)
         if len(batch) == size:
-            yield batch
-            batch = []
+            yield start, batch
+            start, batch = start + size, []
     if batch:
-        yield batch
+        yield start, batch
 
 
-def _entry(folder: Path, common: dict[str, object], site: str, variant: "Variant") -> Path:
-    key = json.dumps({**common, "site": site, "image": variant.digest}, sort_keys=True)
+def _entry(folder: Path, common: dict[str, object], site: str, picture: "Picture") -> Path:
+    key = json.dumps({**common, "site": site, "image": picture.digest}, sort_keys=True)
     name = hashlib.sha256(key.encode()).hexdigest()
     return folder / "activations" / name[:2] / f"{name}.safetensors"
 
 
 def _load(entry: Path, with_tokens: bool) -> Tensor | None:
-    """The pooled row of a whole entry; None when there is none, it is broken, or it lacks wanted tokens."""
+    """The pooled row of an entry; None if it does not exist, is damaged, or has no tokens where they are wanted."""
     try:
         with safe_open(entry, "pt") as stored:
             if with_tokens and "tokens" not in stored.keys():  # noqa: SIM118 (not a mapping)

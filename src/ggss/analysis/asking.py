@@ -1,38 +1,64 @@
-"""From a gallery and what is to be asked to the records of a run."""
+"""From a model and a suite to a run."""
 
-from collections.abc import Mapping
-
-from ggss.analysis import records
-from ggss.probes.steered_model import BATCH, Gallery
+from ggss.analysis.run import Run, Source
+from ggss.models.reading import Reading
+from ggss.probes.steered_model import BATCH, SteeredModel
 from ggss.probes.suites import Suite
 from ggss.version import library_versions
 
+DIGITS = 6  # of a probability; more would not change any statistic
+
 
 def ask(
-    gallery: Gallery,
-    tasks: Mapping[str, Suite],
-    steerer: records.Used | None = None,
+    model: SteeredModel,
+    suite: Suite,
+    task: str,
     max_new_tokens: int | None = None,
     batch_size: int = BATCH,
     seed: int = 0,
-) -> list[records.Record]:
-    """Ask every task of its suite, in order. `steerer` says what the gallery is steered by; `seed` is only recorded.
+    show: bool | None = None,
+) -> Run:
+    """Ask a task of a suite. max_new_tokens: the longest answer, if not the suite's. seed: only recorded."""
+    items = suite.items(task)
+    readings = model.read(items, max_new_tokens or suite.max_new_tokens(task), task, batch_size, show)
+    said = [answer_of(reading) for reading in readings]
+    return Run(
+        task,
+        items,
+        tuple(answer for answer, _ in said),
+        tuple(own for _, own in said),
+        source(model, suite, task, seed),
+    )
 
-    max_new_tokens: the longest answer, if not the suite's.
-    """
-    kept: list[records.Record] = []
-    for task, suite in tasks.items():
-        items = suite.items(task)
-        readings = gallery.read(items, max_new_tokens or suite.max_new_tokens(task), task, batch_size)
-        run = {
-            "suite": suite.name,
-            "suite_hash": suite.hash(task),
-            "model": gallery.vlm.name,
-            "fingerprint": gallery.vlm.fingerprint,
-            "steerer": steerer,
-            "alpha": gallery.alpha,
-            "seed": seed,
-            "versions": library_versions(),
+
+def answer_of(reading: Reading) -> tuple[str, tuple[float, ...]]:
+    """A reading as it is stored: the raw answer, and the options' probabilities to a fixed number of digits."""
+    return reading.answer, tuple(round(p, DIGITS) for p in reading.probabilities)
+
+
+def source(model: SteeredModel, suite: Suite, task: str, seed: int = 0) -> Source:
+    """Where the answers of a model to a suite's task come from."""
+    steerers = [steerer for steerer, _ in model.steerings]
+    steered = (
+        {}
+        if not steerers
+        else {
+            "method": "+".join(steerer.method for steerer in steerers),
+            "attribute": "+".join(_spelled(steerer.attribute) for steerer in steerers),
+            "steerer": "+".join(steerer.content_hash for steerer in steerers),
+            "alpha": model.alpha,
         }
-        kept += [records.of(task, i, r, gallery.suffix, **run) for i, r in zip(items, readings, strict=True)]
-    return kept
+    )
+    return Source(
+        model=model.vlm.name,
+        suite=suite.name,
+        suite_hash=suite.hash(task),
+        fingerprint=model.vlm.fingerprint,
+        seed=seed,
+        versions=library_versions(),
+        **steered,
+    )
+
+
+def _spelled(attribute: str | tuple[str, ...]) -> str:
+    return attribute if isinstance(attribute, str) else " x ".join(attribute)

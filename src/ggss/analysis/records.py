@@ -1,27 +1,18 @@
-"""A run as JSON lines, one per item: all that is needed to compute any statistic of it later."""
+"""Runs as JSON lines, one per item: all that is needed to compute any statistic of them later."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ggss.analysis.run import Run, Source
+from ggss.data.picture import AbsentPicture
 from ggss.errors import InputError, problems
 from ggss.files import write_whole
-from ggss.models.reading import Reading
-from ggss.probes.base import Item, get
-from ggss.stats.metric import Metric
-
-
-class Used(BaseModel):
-    """The steerer of a run."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    hash: str
-    method: str
+from ggss.probes import Item
 
 
 class Record(BaseModel):
@@ -39,102 +30,116 @@ class Record(BaseModel):
     parsed: str | int | None
     options: dict[str, str]
     probabilities: tuple[float, ...]
+    about: str
+    pictures: tuple[str, ...]
     attributes: tuple[dict[str, str], ...]
+    context: dict[str, str]
     cluster: str
     question: str
     expected: str | None
     model: str
     fingerprint: str
-    steerer: Used | None
+    method: str
+    attribute: str
+    steerer: str
     alpha: float
     seed: int
     versions: dict[str, str]
 
-    def as_item(self) -> Item:
-        """The item without its pictures."""
-        pictures = tuple(range(len(self.attributes)))
-        return Item(
-            self.item,
-            self.prompt,
-            pictures,
-            self.attributes,
-            self.cluster,
-            self.question,
-            self.options,
-            self.expected,
+
+def records(run: Run, suffix: str = "") -> Iterator[Record]:
+    """The records of a run; suffix: what its steerer appended to every prompt."""
+    given = zip(run.items, run.answers, run.parsed.parsed, run.probabilities, strict=True)
+    origin = {name: value for name, value in vars(run.source).items() if name != "versions"}
+    for item, answer, parsed, probabilities in given:
+        prompt = item.prompt + suffix
+        yield Record(
+            task=run.task,
+            item=item.key,
+            prompt_hash=sha256(prompt.encode()).hexdigest(),
+            prompt=prompt,
+            answer=answer,
+            parsed=parsed,
+            options=dict(item.options),
+            probabilities=probabilities,
+            about=item.about,
+            pictures=tuple(picture.digest for picture in item.images),
+            attributes=tuple(dict(of_picture) for of_picture in item.attributes),
+            context=dict(item.context),
+            cluster=item.cluster,
+            question=item.question,
+            expected=item.expected,
+            versions=dict(run.source.versions),
+            **origin,
         )
 
 
-def of(task: str, item: Item, reading: Reading, suffix: str = "", **run: Any) -> Record:
-    """The record of one reading; `run` gives what is the same for all of them."""
-    prompt = item.prompt + suffix
-    return Record(
-        task=task,
-        item=item.key,
-        prompt_hash=sha256(prompt.encode()).hexdigest(),
-        prompt=prompt,
-        answer=reading.answer,
-        parsed=get(task).parse(reading.answer, item),
-        options=dict(item.options),
-        probabilities=reading.probabilities,
-        attributes=tuple(dict(of_picture) for of_picture in item.attributes),
-        cluster=item.cluster,
-        question=item.question,
-        expected=item.expected,
-        **run,
+def write(runs: Iterable[Run], path: str | Path, suffix: str = "") -> None:
+    """Write all runs to a file, completely or not at all."""
+    write_whole(
+        Path(path), (f"{record.model_dump_json()}\n".encode() for run in runs for record in records(run, suffix))
     )
 
 
-def write(records: Iterable[Record], path: str | Path) -> None:
-    """The file whole or not at all."""
-    write_whole(Path(path), (f"{record.model_dump_json()}\n".encode() for record in records))
-
-
-def load(path: str | Path) -> list[Record]:
-    """The records of a file; InputError lists every line that is none, and every item that is there twice."""
+def load(path: str | Path) -> dict[str, Run]:
+    """The runs of a file by task; InputError lists every invalid line, and every item that is there twice."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} cannot be read ({error}): give a file written by `ggss probe -o`") from error
-    records: list[Record] = []
+    tasks: dict[str, dict[str, Record]] = {}
     found: list[str] = []
-    seen: set[tuple[str, str]] = set()
     for number, line in enumerate(lines, start=1):
         try:
             record = Record.model_validate_json(line)
         except ValidationError as error:
             found.append(f"line {number}: {_wrong(error)}")
             continue
-        if (record.task, record.item) in seen:
+        own = tasks.setdefault(record.task, {})
+        if record.item in own:
             found.append(f"line {number}: item {record.item!r} of {record.task} is there already")
-        seen.add((record.task, record.item))
-        records.append(record)
+        own[record.item] = record
     if not lines:
         found.append("it has no lines")
     if found:
         raise problems(f"{str(path)!r} is no run of `ggss probe`", found)
-    return records
+    return {task: _run(task, own) for task, own in tasks.items()}
 
 
-def by_task(records: Iterable[Record]) -> dict[str, list[Record]]:
-    tasks: dict[str, list[Record]] = {}
-    for record in records:
-        tasks.setdefault(record.task, []).append(record)
-    return tasks
+def _run(task: str, own: Mapping[str, Record]) -> Run:
+    rows = list(own.values())
+    sources = {json.dumps(source) for source in map(_source, rows)}
+    if len(sources) > 1:
+        raise InputError(f"the answers to {task} come from {len(sources)} runs: keep one run in a file")
+    return Run(
+        task,
+        tuple(_item(record) for record in rows),
+        tuple(record.answer for record in rows),
+        tuple(record.probabilities for record in rows),
+        Source(**_source(rows[0])),
+    )
 
 
-def rescored(records: Iterable[Record]) -> dict[str, Mapping[str, Metric]]:
-    """Every task's metrics from the raw answers, parsed anew: {task: {metric name: Metric}}."""
-    return {task: scored(task, own) for task, own in by_task(records).items()}
+_SOURCE = tuple(Source.__dataclass_fields__)
 
 
-def scored(task: str, records: Sequence[Record]) -> Mapping[str, Metric]:
-    """The metrics of one task's records, in their order."""
-    probabilities = [record.probabilities for record in records]
-    return get(task).score(
-        [record.as_item() for record in records],
-        [record.answer for record in records],
-        probabilities if all(probabilities) else None,
+def _source(record: Record) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in _SOURCE}
+
+
+def _item(record: Record) -> Item:
+    """The item as it was asked; of its pictures only the digests are known."""
+    return Item(
+        record.item,
+        record.prompt,
+        tuple(AbsentPicture(digest) for digest in record.pictures),
+        record.attributes,
+        record.cluster,
+        record.question,
+        record.options,
+        record.expected,
+        record.about,
+        record.context,
     )
 
 

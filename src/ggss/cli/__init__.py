@@ -7,7 +7,7 @@ from ggss.errors import InputError
 
 
 def main() -> None:
-    """Run `ggss`. Input that can be put right ends with one sentence on stderr and exit code 2."""
+    """Run `ggss`. Wrong input ends with one sentence on stderr and exit code 2."""
     try:
         app()
     except InputError as error:

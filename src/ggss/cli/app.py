@@ -1,8 +1,8 @@
-"""All verbs, in the order of a first day's work."""
+"""All commands, in the order in which a new user needs them."""
 
 import typer
 
-from ggss.cli import ask, demo, discover, doctor, methods, probe
+from ggss.cli import ask, convert, demo, discover, doctor, methods, probe
 from ggss.cli.study import study
 from ggss.cli.world import world
 
@@ -26,7 +26,9 @@ app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
 app.command()(probe.probe)
+app.command()(convert.convert)
 app.command()(methods.methods)
+app.command()(methods.probes)
 app.add_typer(study, name="study")
 app.add_typer(world, name="world")
 

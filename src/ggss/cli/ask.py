@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss.cli.arguments import Alpha, DeviceMap, Dtype, Json, Model, load
+from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, Strength, load, strength_said
 from ggss.errors import InputError
+
+if TYPE_CHECKING:
+    pass
 
 
 def ask(
@@ -17,7 +20,7 @@ def ask(
         typer.Argument(metavar="IMAGE... QUESTION", help="Image files, then the question.", show_default=False),
     ],
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
-    alpha: Alpha = 1.0,
+    alpha: Strength = None,
     allow_amplify: Annotated[bool, typer.Option(help="Permit a negative alpha, which amplifies the bias.")] = False,
     force: Annotated[bool, typer.Option(help="Steer a model the steerer was not made for.")] = False,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 64,
@@ -27,26 +30,34 @@ def ask(
 ) -> None:
     """Ask a model about one or more images; with --steer, steered and unsteered side by side.
 
+    If the steerer comes with a prompt suffix, the steered question has it appended.
+
     Example: ggss ask small-world/llava-vicuna face.png "what does this person earn ?" --steer race-steerer
     """
     *files, question = images_and_question
     if not files:
         raise InputError(f"an image and a question are needed, seen only {question!r}")
+    if alpha is not None and steer is None:
+        raise InputError(f"--alpha {alpha:g} is the strength of a steerer: give --steer, or leave out --alpha")
     pictures = [_picture(Path(name)) for name in files]
     steerer = None
     if steer is not None:
         from ggss.steering.steerer import Steerer, checked_alpha
 
-        checked_alpha(alpha, allow_amplify)
         steerer = Steerer.from_pretrained(steer)
+        checked_alpha(steerer.strength(alpha), allow_amplify)
     vlm = load(model, dtype, device_map)
     said: dict[str, Any] = {"model": vlm.name, "question": question, "images": files}
     said["unsteered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
     if steerer is not None:
+        asked = question + steerer.prompt_suffix
         with steerer.attach(vlm.model, alpha, force=force, allow_amplify=allow_amplify) as run:
-            said["steered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
+            said["steered"] = vlm.answer([asked], [pictures], max_new_tokens=max_new_tokens)[0]
         mean_gate = float(run.gate.mean()) if len(run.gate) else None
-        said |= {"alpha": alpha, "calls": run.calls, "tokens": run.tokens, "mean_gate": mean_gate}
+        said |= {"steered_question": asked, "alpha": steerer.strength(alpha)}
+        said |= {"calls": run.calls, "tokens": run.tokens, "mean_gate": mean_gate}
+        if alpha is None:
+            said["note"] = strength_said(steerer)
     if as_json:
         print(json.dumps(said, indent=2))
     else:
@@ -54,22 +65,29 @@ def ask(
 
 
 def _picture(path: Path) -> Any:
-    from ggss.data.counterfactuals import Variant
+    from ggss.data.picture import FilePicture
 
-    return Variant(path, {}, ()).image()
+    return FilePicture(path).image()
 
 
 def _show(said: dict[str, Any]) -> None:
     from rich.columns import Columns
     from rich.console import Console
+    from rich.markup import escape
     from rich.panel import Panel
 
     console = Console()
-    panels = [Panel(said["unsteered"] or "(nothing)", title="unsteered", width=44)]
+    panels = [Panel(escape(said["unsteered"]) or "(nothing)", title="unsteered", width=44)]
+    console.print(f"[bold]{escape(said['question'])}[/bold]")
     if "steered" in said:
-        panels.append(Panel(said["steered"] or "(nothing)", title=f"steered, alpha {said['alpha']:g}", width=44))
-    console.print(f"[bold]{said['question']}[/bold]")
+        title = f"steered, alpha {said['alpha']:g}"
+        panels.append(Panel(escape(said["steered"]) or "(nothing)", title=title, width=44))
+        appended = said["steered_question"].removeprefix(said["question"]).strip()
+        if appended:
+            console.print(f"[dim]appended when steered: {escape(appended)}[/dim]")
     console.print(Columns(panels))
     if "steered" in said:
         gate = "" if said["mean_gate"] is None else f", mean gate {said['mean_gate']:.2f}"
         console.print(f"[dim]{said['tokens']} visual tokens steered in {said['calls']} call(s){gate}[/dim]")
+    if "note" in said:
+        console.print(f"[dim]{said['note']}[/dim]")

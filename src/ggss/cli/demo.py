@@ -11,11 +11,14 @@ from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
     from ggss.smallworld.demonstration import Demo
+    from ggss.stats import Interval
 
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write to.")] = Path("demo-out"),
-    model: Annotated[str, typer.Option(help="A small-world model.")] = DEFAULT,
+    model: Annotated[
+        str, typer.Option(help="A model of the small world: pixtral and small-world/pixtral are the same.")
+    ] = DEFAULT,
     alpha: Annotated[float, typer.Option(help="Strength of steering.")] = 1.0,
     as_json: Json = False,
 ) -> None:
@@ -36,24 +39,33 @@ def demo(
 
 
 def described(found: "Demo") -> dict[str, Any]:
-    spans = ("estimate", "low", "high")
     return {
         "model": found.model,
         "alpha": found.alpha,
         "bias": {
-            row.name: {
-                key: {s: getattr(getattr(row, key), s) * (1 if key == "change" else row.scale) for s in spans}
-                for key in ("before", "after", "change")
+            row.comparison.task: {
+                "name": row.name,
+                "meaning": row.meaning,
+                "before": span(row.before, row.scale),
+                "after": span(row.after, row.scale),
+                "change": row.change and span(row.change),
             }
             for row in found.bias
         },
         "capability": {
-            name: {"accuracy": span.estimate, "low": span.low, "high": span.high, "change": change.difference}
-            for name, (span, change) in found.capability.items()
+            "unsteered": span(found.unsteered),
+            **{
+                attribute: span(kept.after) | {"change": kept.same.difference}
+                for attribute, kept in found.capability.items()
+            },
         },
         "recognition": found.recognition,
         "picture": str(found.picture),
     }
+
+
+def span(interval: "Interval", scale: float = 1.0) -> dict[str, float]:
+    return {bound: scale * getattr(interval, bound) for bound in ("estimate", "low", "high")}
 
 
 def show(found: "Demo", written: Path) -> None:
@@ -66,13 +78,14 @@ def show(found: "Demo", written: Path) -> None:
         table.add_row(*row.cells())
     console.print(table)
     table = Table("SmallStar", "accuracy", "change in points", "within 1.5 points")
-    for name, (span, same) in found.capability.items():
-        steered = name != "unsteered"
+    table.add_row("unsteered", _shares(found.unsteered), "", "")
+    for attribute, kept in found.capability.items():
+        same = kept.same
         table.add_row(
-            f"{name} steering" if steered else name,
-            f"{span.estimate:.1%} [{span.low:.1%}, {span.high:.1%}]",
-            f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]" if steered else "",
-            (f"yes, p = {same.p:.2g}" if same.equivalent else f"not shown, p = {same.p:.2g}") if steered else "",
+            f"{attribute} steering",
+            _shares(kept.after),
+            f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
+            f"{'yes' if same.equivalent else 'not shown'}, p = {same.p:.2g}",
         )
     console.print(table)
     for attribute, steerer in found.steerers.items():
@@ -81,3 +94,7 @@ def show(found: "Demo", written: Path) -> None:
     console.print(
         f"Look at [bold]{found.picture}[/bold] and [bold]{written}[/bold]. (95 % intervals over identities.)"
     )
+
+
+def _shares(of: "Interval") -> str:
+    return f"{of.estimate:.1%} [{of.low:.1%}, {of.high:.1%}]"

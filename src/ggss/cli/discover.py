@@ -17,15 +17,20 @@ def discover(
     images: Annotated[
         str,
         typer.Option(
-            help="A manifest (CSV or JSON lines with a path column) or a pattern such as "
-            "'faces/{occupation}/{identity}/{race}_{gender}.png'."
+            help="A manifest (CSV or JSON lines with a path column), a pattern such as "
+            "'faces/{occupation}/{identity}/{race}_{gender}.png', or a registered set's name."
         ),
     ],
-    attribute: Annotated[list[str], typer.Option(help="The attribute to remove; twice for its intersections.")],
+    attribute: Annotated[list[str], typer.Option(help="The attribute to remove; repeat it for intersections.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the steerer to.")],
     attributes: Annotated[
-        str, typer.Option(help="All columns that are varied, comma separated; the others are held fixed.")
-    ] = "race,gender",
+        str,
+        typer.Option(help="The columns that are varied, comma separated; all that are not held fixed by default."),
+    ] = "",
+    context: Annotated[
+        str,
+        typer.Option(help="The columns that are held fixed, comma separated; occupation and identity by default."),
+    ] = "",
     method: Annotated[str, typer.Option(help="A name from `ggss methods`.")] = "ggss",
     option: Annotated[list[str] | None, typer.Option(help="A method option, NAME=VALUE; may be repeated.")] = None,
     exclude: Annotated[
@@ -39,8 +44,8 @@ def discover(
 ) -> None:
     """Find the subspace that carries an attribute and write a steerer.
 
-    The images are checked before the model is loaded; what the model made of them is kept in a cache, so that a
-    second run, or another method, starts at once.
+    The images are checked before the model is loaded. The model's activations are kept in a cache, so that a second
+    run, or another method, starts immediately.
 
     Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
     """
@@ -53,10 +58,7 @@ def discover(
     registry.checked_options(chosen, given)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").exists())):
         raise InputError(f"{str(out)!r} exists and holds no steerer: give a new folder")
-    varied = [*dict.fromkeys([*(name for name in attributes.split(",") if name), *attribute])]
-    faces = Counterfactuals.load(
-        images, attributes=_present(images, varied, attribute), exclude=choices(exclude or [])
-    )
+    faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
     faces.validate(attribute)
 
     from ggss.activations import SITE
@@ -74,12 +76,8 @@ def discover(
         show(steerer, out)
 
 
-def _present(images: str, varied: list[str], needed: list[str]) -> list[str]:
-    """The varied columns that the set has; those asked for by --attribute must be there, gender or race need not."""
-    from ggss.data.manifests import read_rows
-
-    columns = read_rows(images)[0]
-    return [name for name in varied if name in columns or name in needed]
+def _columns(text: str) -> list[str] | None:
+    return [name.strip() for name in text.split(",") if name.strip()] or None
 
 
 def described(steerer: "Steerer", out: Path) -> dict[str, Any]:

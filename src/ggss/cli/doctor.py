@@ -1,4 +1,4 @@
-"""`ggss doctor`: can this model be steered, and does anything leak around the site?"""
+"""`ggss doctor`: can this model be steered, and does image information bypass the site?"""
 
 import json
 from dataclasses import asdict
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, load
 
 if TYPE_CHECKING:
-    from ggss.steering.examination import Report
+    from ggss.steering.examination import Examination
 
 
 def doctor(model: Model, dtype: Dtype = None, device_map: DeviceMap = None, as_json: Json = False) -> None:
     """Examine a model: family, sites, rows per image, calls per generate, identity at alpha 0, and the leak test.
 
-    The leak test silences the site and asks how much two different images still change the model's next-token
-    logits: what leaks around the site cannot be steered there.
+    The leak test silences the site (its output is set to zero) and measures how much two different images still
+    change the model's next-token logits: information that bypasses the site cannot be steered there.
     """
     from rich.console import Console
 
@@ -29,7 +29,7 @@ def doctor(model: Model, dtype: Dtype = None, device_map: DeviceMap = None, as_j
         show(report)
 
 
-def show(report: "Report") -> None:
+def show(report: "Examination") -> None:
     from rich.console import Console
     from rich.table import Table
 

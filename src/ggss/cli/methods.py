@@ -1,15 +1,19 @@
-"""`ggss methods`: what can be fitted."""
+"""`ggss methods` and `ggss probes`: what can be fitted, and what can be asked."""
 
 import json
+from collections.abc import Sequence
 
 from ggss.cli.arguments import Json
 
 
 def methods(as_json: Json = False) -> None:
-    """List every method with its options and where it comes from."""
-    from ggss.methods import registry
+    """List every method with its options, its reference and the package it comes from.
 
-    rows = [registry.get(name) for name in registry.names()]
+    Example: ggss methods
+    """
+    from ggss.methods.registry import METHODS
+
+    rows = [(METHODS.get(name), METHODS.package(name)) for name in METHODS.names()]
     if as_json:
         described = [
             {
@@ -18,16 +22,56 @@ def methods(as_json: Json = False) -> None:
                 "reference": row.reference,
                 "options": {name: field.default for name, field in row.options.model_fields.items()},
                 "needs_tokens": row.needs_tokens,
+                "package": package,
             }
-            for row in rows
+            for row, package in rows
         ]
         print(json.dumps(described, indent=2))
         return
+    shown = [
+        (
+            row.name,
+            row.summary,
+            ", ".join(f"{name}={field.default}" for name, field in row.options.model_fields.items()),
+            row.reference,
+            package,
+        )
+        for row, package in rows
+    ]
+    _show(("method", "what it does", "options", "reference", "package"), shown)
+
+
+def probes(as_json: Json = False) -> None:
+    """List every probe with what it measures and the package it comes from; a task is a probe, or PROBE-ATTRIBUTE.
+
+    Example: ggss probes
+    """
+    import ggss.probes  # noqa: F401 (they register themselves)
+    from ggss.probes.base import PROBES
+
+    rows = [(PROBES.get(name), PROBES.package(name)) for name in PROBES.names()]
+    if as_json:
+        described = [
+            {
+                "name": row.name,
+                "kind": row.kind,
+                "summary": row.summary,
+                "metrics": list(row.displays),
+                "package": package,
+            }
+            for row, package in rows
+        ]
+        print(json.dumps(described, indent=2))
+        return
+    _show(("probe", "kind", "what it asks", "package"), [(r.name, r.kind, r.summary, package) for r, package in rows])
+
+
+def _show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table("method", "what it does", "options", "reference", box=None)
-    for row in rows:
-        options = ", ".join(f"{name}={field.default}" for name, field in row.options.model_fields.items())
-        table.add_row(f"[bold]{row.name}[/bold]", row.summary, options, row.reference)
+    table = Table(*columns, box=None)
+    for first, *others in rows:
+        table.add_row(f"[bold]{escape(first)}[/bold]", *map(escape, others))
     Console().print(table)

@@ -6,127 +6,180 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ggss.analysis.comparison import Comparison
-    from ggss.analysis.summary import Row
-    from ggss.stats import Equivalence, Interval
+    from ggss.analysis import Comparison, Measured
+    from ggss.analysis.compared_tasks import ComparedTasks
+    from ggss.probes import Display
+    from ggss.stats import Interval
 
-# Metric -> what it is multiplied by, its digits, what is added to its name; the others are shares.
-SCALES = {
-    "mean_race_jsd": (1000, 1, " x 1000"),
-    "salary_gap": (1, 0, ", $"),
-    "salary_spread": (1, 0, ", $"),
-    "perception": (1, 0, ""),
-    "reasoning": (1, 0, ""),
-}
 DEGENERATE = "[red]*[/red]"
 
 
-def data(found: "Row | Comparison | Interval | Equivalence") -> dict[str, Any]:
-    """A result as plain data; what has no value is None, for JSON knows no NaN."""
-    return _plain(asdict(found))
+def run_data(measured: "Measured") -> list[dict[str, Any]]:
+    """A run as plain data, a row for each metric; NaN becomes None, because JSON has no NaN."""
+    return [
+        plain(
+            {
+                "task": measured.task,
+                "metric": name,
+                "interval": asdict(measured.interval(name)),
+                "corrected": (corrected := measured.corrected(name)) and asdict(corrected),
+                "soft": measured.soft(name),
+                "unparsed": measured.metric(name).unparsed,
+                "asked": measured.metric(name).asked,
+                "degenerate": measured.metric(name).degenerate,
+            }
+        )
+        for name in measured.names
+    ]
 
 
-def _plain(value: Any) -> Any:
+def comparison_data(found: "ComparedTasks") -> dict[str, Any]:
+    """A comparison as plain data."""
+    return plain(
+        {
+            "bias": [_bias_data(one, found.p_holm.get(one.task)) for one in found.bias],
+            "capability": [_capability_data(one, found.p_holm.get(one.task)) for one in found.capability],
+            "average": found.average and asdict(found.average),
+            "combined": found.combined,
+            "combined_holm": found.combined_holm,
+        }
+    )
+
+
+def _bias_data(one: "Comparison", p_holm: float | None) -> dict[str, Any]:
+    change, corrected = one.change(), one.corrected_change
+    return {
+        "task": one.task,
+        "metric": one.before.metric().name,
+        "before": one.before.value(),
+        "after": one.after.value(),
+        "change": change and asdict(change),
+        "corrected": corrected and asdict(corrected),
+        "detectable": one.detectable,
+        "p": one.p,
+        "p_holm": p_holm,
+        "degenerate": one.degenerate,
+    }
+
+
+def _capability_data(one: "Comparison", p_holm: float | None) -> dict[str, Any]:
+    kept = one.kept()
+    return {
+        "task": one.task,
+        "before": kept.before.estimate,
+        "after": kept.after.estimate,
+        "gained": kept.gained,
+        "lost": kept.lost,
+        "same": asdict(kept.same),
+        "detectable": one.detectable,
+        "p": kept.p,
+        "p_holm": p_holm,
+        "degenerate": one.degenerate,
+    }
+
+
+def plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _plain(own) for name, own in value.items() if name != "draws"}
+        return {name: plain(own) for name, own in value.items() if name != "draws"}
     if isinstance(value, tuple | list):
-        return [_plain(own) for own in value]
+        return [plain(own) for own in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def show_run(title: str, rows: Sequence["Row"]) -> None:
-    from rich.box import SIMPLE_HEAD
+def show_run(title: str, runs: Sequence["Measured"]) -> None:
     from rich.console import Console
-    from rich.table import Column, Table
 
-    columns = ("value [95 %]", "corrected [95 %]", "soft", "unparsed")
-    first = Column("task, metric", no_wrap=True)
-    table = Table(
-        first, *columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-    )
-    task = None
-    for row in rows:
-        if row.task != task:
-            table.add_row(f"[bold]{row.task}[/bold]")
-        scale, digits, unit = SCALES.get(row.metric, (1, 3, ""))
-        table.add_row(
-            f"  {row.metric}{unit}" + (f" {DEGENERATE}" if row.degenerate else ""),
-            _span(row.interval, scale, digits),
-            "" if row.corrected is None else _span(row.corrected, scale, digits),
-            "" if row.soft is None else _number(row.soft, scale, digits),
-            f"{row.unparsed} of {row.asked}" if row.unparsed else "0",
-        )
-        task = row.task
+    table = _table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title)
+    for run in runs:
+        table.add_row(f"[bold]{run.task}[/bold]")
+        for name in run.names:
+            shown, metric, corrected, soft = run.display(name), run.metric(name), run.corrected(name), run.soft(name)
+            table.add_row(
+                f"  {name}{shown.unit}" + (f" {DEGENERATE}" if metric.degenerate else ""),
+                _span(run.interval(name), shown),
+                "" if corrected is None else _span(corrected, shown),
+                "" if soft is None else _number(soft, shown),
+                f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
+            )
     console = Console()
     console.print(table)
     console.print(
         "[dim]Intervals: percentile bootstrap over people (biographies, pictures). Corrected: jackknife, free of the "
         "upward bias of small samples.[/dim]"
     )
-    if any(row.degenerate for row in rows):
+    if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(f"{DEGENERATE} most answers could not be parsed: the number says nothing about bias.")
 
 
-def show_comparison(found: "Comparison") -> None:
-    from rich.box import SIMPLE_HEAD
+def show_comparison(found: "ComparedTasks") -> None:
     from rich.console import Console
-    from rich.table import Column, Table
 
     console = Console()
+    console.print(f"[bold]before[/bold] {found.before_said}\n[bold]after[/bold]  {found.after_said}", highlight=False)
     if found.bias:
-        columns = ("before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
-        table = Table(Column("bias", no_wrap=True), *columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for row in found.bias:
-            scale, digits, unit = SCALES.get(row.metric, (1, 3, ""))
+        table = _table("bias", "before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
+        for one in found.bias:
+            shown = one.before.display()
             table.add_row(
-                row.task + unit + (f" {DEGENERATE}" if row.degenerate else ""),
-                _number(row.before, scale, digits),
-                _number(row.after, scale, digits),
-                _percent(row.change),
-                _percent(row.corrected),
-                _p(row.p),
-                _p(row.p_holm),
+                one.task + shown.unit + (f" {DEGENERATE}" if one.degenerate else ""),
+                _number(one.before.value(), shown),
+                _number(one.after.value(), shown),
+                _percent(one.change()),
+                _percent(one.corrected_change),
+                _p(one.p),
+                _p(found.p_holm.get(one.task)),
             )
         if found.combined is not None:
             table.add_section()
-            table.add_row("combined", "", "", "", "", _p(found.combined), _p(found.combined_holm))
+            average = _percent(found.average)
+            table.add_row("all together", "", "", average, "", _p(found.combined), _p(found.combined_holm))
         console.print(table)
     if found.capability:
-        columns = ("before", "after", "points [90 %]", "+/-", "same", "p", "p, Holm")
-        table = Table(
-            Column("right answers", no_wrap=True), *columns, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
-        )
-        for row in found.capability:
-            same = row.same
+        table = _table("right answers", "before", "after", "points [90 %]", "+/-", "same", "p", "p, Holm")
+        for one in found.capability:
+            kept = one.kept()
+            same = kept.same
             table.add_row(
-                row.task + (f" {DEGENERATE}" if row.degenerate else ""),
-                f"{row.before:.1%}",
-                f"{row.after:.1%}",
+                one.task + (f" {DEGENERATE}" if one.degenerate else ""),
+                f"{kept.before.estimate:.1%}",
+                f"{kept.after.estimate:.1%}",
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
-                f"{row.gained}/{row.lost}",
+                f"{kept.gained}/{kept.lost}",
                 "yes" if same.equivalent else "not shown",
-                _p(row.p),
-                _p(row.p_holm),
+                _p(kept.p),
+                _p(found.p_holm.get(one.task)),
             )
         console.print(table)
     console.print(
         "[dim]Change: percentile bootstrap over people; corrected: Fieller's interval between bias-corrected values. "
         "p: sign-flip test over people, McNemar for right answers; same: equivalent within 1.5 points (TOST).[/dim]"
     )
-    if any(row.degenerate for row in (*found.bias, *found.capability)):
+    if any(one.degenerate for one in (*found.bias, *found.capability)):
         console.print(f"{DEGENERATE} most answers of one run could not be parsed: left out of the combined test.")
 
 
-def _number(value: float, scale: float, digits: int) -> str:
-    return f"{scale * value:,.{digits}f}" if math.isfinite(value) else "-"
+def _table(first: str, *columns: str, title: str | None = None) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column, Table
+
+    head = Column(first, no_wrap=True)
+    return Table(
+        head, *columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
 
 
-def _span(of: "Interval", scale: float, digits: int) -> str:
-    low, middle, high = (_number(value, scale, digits) for value in (of.low, of.estimate, of.high))
+def _number(value: float, shown: "Display") -> str:
+    return shown.number(value) if math.isfinite(value) else "-"
+
+
+def _span(of: "Interval", shown: "Display") -> str:
+    low, middle, high = (_number(value, shown) for value in (of.low, of.estimate, of.high))
     return f"{middle} [{low}, {high}]"
 
 
-def _percent(of: "Interval") -> str:
+def _percent(of: "Interval | None") -> str:
+    if of is None:
+        return "-"
     low, middle, high = (
         f"{value:+.0f}" if not math.isnan(value) else "-" for value in (of.low, of.estimate, of.high)
     )

@@ -1,4 +1,4 @@
-"""`ggss study`: a plan, its run, how far it is, its answers."""
+"""`ggss study`: check a plan, run it, show its progress, export its answers."""
 
 import json
 from pathlib import Path
@@ -23,18 +23,19 @@ def plan(
     measure: Annotated[bool, typer.Option(help="Load the models and measure how long a question takes.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Check a plan and print what it amounts to: the grid, the questions, the time.
+    """Check a plan and print its grid, its number of questions and the time it will take.
 
     Example: ggss study plan studies/small-world.yaml
     """
-    from ggss.cli.arguments import one_thread
     from ggss.progress import track
     from ggss.study.plan import Plan
     from ggss.study.status import forecast
 
     checked = Plan.load(file)
-    if checked.small:
-        one_thread()
+    if checked.threads and measure:
+        import torch
+
+        torch.set_num_threads(checked.threads)
     found = list(track(forecast(checked, measure), "measuring", len(checked.models)))
     if as_json:
         print(json.dumps({"plan": checked.model_dump(mode="json"), "models": [vars(one) for one in found]}, indent=2))
@@ -66,11 +67,11 @@ def plan(
 @study.command()
 def run(
     file: File,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The study's folder; what is in it is gone on with.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The study's folder; a study that is there is continued.")],
     executor: Annotated[str, typer.Option(help="in-process, processes or ray.")] = "in-process",
     workers: Annotated[int | None, typer.Option(help="How many at a time; one per device unless given.")] = None,
 ) -> None:
-    """Run a plan. Stop it whenever you like; the same command goes on where it was.
+    """Run a plan. You can stop it at any time; the same command continues where it stopped.
 
     Example: ggss study run studies/small-world.yaml -o my-study --executor processes --workers 2
     """
@@ -83,7 +84,7 @@ def run(
 
 @study.command()
 def status(folder: Folder, as_json: Json = False) -> None:
-    """How far a study is; it may be running.
+    """Show the progress of a study, also while it is running.
 
     Example: ggss study status my-study
     """
@@ -125,6 +126,27 @@ def export(
 
 
 study.command()(tables)
+
+
+@study.command()
+def recommend(
+    folder: Folder,
+    steerer: Annotated[Path, typer.Argument(metavar="STEERER", help="A steerer's folder.", show_default=False)],
+    method: Annotated[str, typer.Option(help="The method's label in the plan; the steerer's own by default.")] = "",
+) -> None:
+    """Write the strength that a study chose for a steerer's method and model into the steerer.
+
+    The steerer must be what the study fitted: the same method, options, model and discovery pictures.
+
+    Example: ggss study recommend my-study race-steerer
+    """
+    from ggss.steering import artefact
+    from ggss.steering.steerer import Steerer
+    from ggss.study.recommendation import recommended_alpha
+
+    alpha = recommended_alpha(folder, Steerer.from_pretrained(steerer), method)
+    artefact.recommend(steerer, alpha)
+    print(f"alpha {alpha:g}, best-avg-alpha of {folder}, is now what {steerer} recommends")
 
 
 def _duration(seconds: float | None) -> str:

@@ -18,7 +18,8 @@ def tables(
 ) -> None:
     """Write every table in Markdown, CSV and LaTeX, with intervals and tests, and an index.
 
-    What was not run yet says so. The same answers give the same files.
+    An entry that was not run yet says "not run"; a table without any runs is left out, and the index says why. The
+    same answers give the same files. A package or a plan's plug-in may add tables.
 
     Example: ggss study tables my-study -o results
     """

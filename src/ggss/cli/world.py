@@ -26,6 +26,8 @@ def paint(
     """Paint 480 portraits (6 occupations x 8 identities x 5 races x 2 genders) and their manifest.
 
     Use them with: ggss discover MODEL --images FOLDER/manifest.csv --attribute race -o DIR
+
+    Without painting files, --images small-world is the same set (of seed 0).
     """
     from ggss.smallworld.sets import contact_sheet, paint_focus_set
 
@@ -54,7 +56,7 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Models to check; all embedded ones by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure embedded models again and hold them to what they should show. Exit code 1 if one falls short."""
+    """Measure embedded models again and compare them with what they should show. Exit code 1 if one falls short."""
     from ggss.smallworld import embedded
     from ggss.smallworld.check import check as run
 

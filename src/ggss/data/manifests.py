@@ -27,7 +27,7 @@ Row = dict[str, str]
 
 
 def read_rows(source: str | Path) -> list[Row]:
-    """The rows of a manifest or a folder pattern, all with the same columns; `path` leads to the image."""
+    """The rows of a manifest or a folder pattern, all with the same columns; `path` is the image file."""
     if Path(source).is_file():
         return _manifest_rows(Path(source))
     if re.search(r"[{}]", str(source)):
@@ -57,7 +57,7 @@ def _manifest_rows(path: Path) -> list[Row]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"manifest {str(path)!r} is not UTF-8 ({error.reason}): save it so") from error
+        raise InputError(f"manifest {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8") from error
     except OSError as error:
         raise InputError(f"manifest {str(path)!r} cannot be read: {error.strerror}") from error
 

@@ -3,9 +3,9 @@
     python -m lmms_eval --model ggss --tasks mmstar --batch_size 8 \\
         --model_args pretrained=llava-hf/llava-v1.6-vicuna-7b-hf,steerer=race-steerer,alpha=1.0
 
-The harness keeps answers by model arguments alone, so the strength has no default: it must be among them. For the
-same reason a steerer that is fitted anew belongs into a folder of another name. Without `steerer` the model is asked
-as it is, which is the run to compare with.
+The harness caches answers under the model arguments only, so the strength has no default: it must be one of them. For
+the same reason, save a steerer that is fitted again to a folder with another name. Without `steerer` the model is not
+steered: that is the run to compare with.
 """
 
 import os
@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise ImportError("evaluating with lmms-eval needs it: pip install 'ggss[eval]'") from error
 
-LONGEST_ANSWER = 1024  # tokens, where a task does not say
+LONGEST_ANSWER = 1024  # tokens, for a task that sets no limit
 
 
 class _Asked(NamedTuple):
@@ -36,7 +36,7 @@ class _Asked(NamedTuple):
     wanted: Any
 
 
-class SteeredModel(lmms):
+class LmmsModel(lmms):
     """Answers greedily and scores continuations, one chat turn each, with the steerer attached.
 
     pretrained: a hub id, a folder, or `small-world/NAME`. steerer: a folder or hub id of `Steerer.save_pretrained`,
@@ -83,7 +83,7 @@ class SteeredModel(lmms):
             self.steerer.check(self.vlm.model, force=force)
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
-        """The greedy answer to each request, cut off where the task says."""
+        """The greedy answer to each request, cut off at the task's stop strings."""
         asked = []
         for prompt, options, pictures, *document in (_arguments(request) for request in requests):
             _check_greedy(options, document)
@@ -98,7 +98,7 @@ class SteeredModel(lmms):
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """log P(continuation | prompt) of each request, and whether the greedy answer of its length is the same.
 
-        The space before a continuation is dropped: the chat template knows what stands between question and answer.
+        The space before a continuation is dropped: the chat template writes what separates question and answer.
         """
         asked = []
         for prompt, target, pictures, *document in (_arguments(request) for request in requests):
@@ -126,7 +126,7 @@ class SteeredModel(lmms):
         return self.task_dict[task][split][doc_id]
 
     def _fetch(self, pictures: Any, doc_id: int, task: str, split: str) -> Callable[[], list[Image.Image]]:
-        """The pictures of a request, read only when its turn comes."""
+        """A function that reads the pictures of a request, called only when the request is answered."""
 
         def fetch() -> list[Image.Image]:
             shown = (pictures(self._document(doc_id, task, split)) if pictures else None) or []
@@ -137,7 +137,7 @@ class SteeredModel(lmms):
         return fetch
 
     def _batches(self, asked: Sequence[_Asked], key: Callable[[Any], int]) -> Iterable[list[int]]:
-        """Numbers of requests that can be answered together: those that want equally many tokens."""
+        """Batches of request numbers; the requests of a batch want the same number of tokens."""
         groups: dict[int, list[int]] = {}
         for i, one in enumerate(asked):
             groups.setdefault(key(one.wanted), []).append(i)
@@ -157,7 +157,7 @@ class SteeredModel(lmms):
         return [score for (score,) in scores]
 
     def _steering(self, pictures: Sequence[Sequence[Image.Image]]) -> AbstractContextManager[Any]:
-        """The steerer attached, if there is one and something to steer: text alone is answered as ever."""
+        """Attaches the steerer, if there is one and the batch has pictures; text alone is not steered."""
         if self.steerer is None or not any(pictures):
             return nullcontext()
         return self.steerer.attach(self.vlm, self.alpha, **self._permissions)

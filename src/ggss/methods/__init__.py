@@ -1,4 +1,4 @@
-"""Every method under one interface, by its name: `ggss.fit(name, activations, attribute=...)` makes a steerer of it.
+"""All methods, called by name through one interface: `ggss.fit(name, activations, attribute=...)` gives a steerer.
 
 The methods, and the kinds of operators they make, register themselves when they are imported; the order of FAMILIES
 is the order of the table.

@@ -3,24 +3,24 @@
     beta = alpha (1 - b0^2 / |b|^2)_+          b = V^T log_mu(h^)          steered = |h| slerp(h^, target; beta)
     b0^2 = mean over contexts u of |V^T log_mu(c_u)|^2
 
-**Derivation.** A token's protected coordinates are b = a + n: a is what the attribute puts there, n what else lies
-in these directions (a face is darker because of the light, too). Steering should take a and leave n. Of all shares
-beta, the one that minimises E|(b - beta b) - n|^2 when a and n are uncorrelated is
+**Derivation.** A token's protected coordinates are b = a + n: a comes from the attribute, n is everything else in
+these directions (weak light makes a face darker, too). Steering should remove a and keep n. Of all shares beta, the
+one that minimises E|(b - beta b) - n|^2 when a and n are uncorrelated is
 
     beta* = E<b, a> / E|b|^2 = 1 - E|n|^2 / E|b|^2
 
 E|n|^2 is known from discovery: the centre c_u of a context is the mean over all values of the attribute, so its
-protected coordinates hold no attribute, only n; b0^2 is their mean square. E|b|^2 of a single token is estimated by
-its own |b|^2, and a negative share by zero: the positive-part James-Stein rule.
+protected coordinates contain only n; b0^2 is their mean square. E|b|^2 of a single token is estimated by its own
+|b|^2, and a negative share is set to zero: this is the positive-part James-Stein rule.
 
-**What it says.** A token with no more protected magnitude than a neutral representative is left alone; any other
-is brought down to b0^2 / |b|, which is below b0. So no token keeps more than what is typical of neutral ones. In a
-clean subspace b0 is near zero and the rule is full removal; in an entangled one b0 is large and it holds back where
-removal would cost other content. The paper's gate decides instead by a sigmoid around the median magnitude of *all*
-representatives, and needs kappa, a floor and a swept alpha.
+**In words.** A token with no more protected magnitude than a neutral representative is not changed; any other token
+is reduced to b0^2 / |b|, which is below b0. So no token keeps more than a neutral one typically has. In a clean
+subspace b0 is near zero and the rule removes everything; in an entangled one b0 is large, and the rule removes less
+where removal would cost other content. The paper's gate is instead a sigmoid around the median magnitude of *all*
+representatives, and needs kappa, a floor and a sweep of alpha.
 
-Subspace, mu and target are those of `ggss`. b0 comes from pooled rows, as the paper's statistics do; single tokens
-vary more than means, so it errs towards steering. `steerer.gate` gives beta at alpha = 1.
+Subspace, mu and target are those of `ggss`. b0 comes from pooled rows, as the paper's statistics do. Single tokens
+vary more than means, so b0 is rather too small and steering rather too strong. `steerer.gate` is beta at alpha = 1.
 """
 
 from dataclasses import dataclass

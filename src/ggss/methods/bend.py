@@ -1,5 +1,5 @@
-"""BendVLM-style retrieval equalisation (Gerych et al. 2024; appendix A.5): an image is bent until it is as near to
-every value's closest references.
+"""BendVLM-style retrieval equalisation (Gerych et al. 2024; appendix A.5): an image is moved until it is equally near
+to the closest references of every value.
 
     e = vec(H), e^ = e / |e|          R_i: the discovery images' e^, with their values
     1. z = e^ - B B^T e^              B: orthonormal, spans the differences of the values' centres
@@ -10,18 +10,18 @@ every value's closest references.
     bend-spherical      the same in the tangent space at the Fréchet mean mu of the R_i, with t = log_mu(e^) for e^
                         and log_mu(R_i) for R_i: |x - pi_r| is equal for all r;   |e| exp_mu(t + alpha (x - t))
 
-Both sets of conditions are linear in x, so step 3 is one least-squares solution. What the spherical form keeps is the
-norm of the image, |e|, the radius of the sphere it lies on; not that of each token.
+Both sets of conditions are linear in x, so step 3 is one least-squares solution. The spherical form keeps the norm
+of the whole image, |e|, but not the norm of each token.
 
 **Memory.** The references of 400 images of 2880 tokens of 4096 numbers are 19 GB in float32 (9 GB in bfloat16) and
 stay on disk: the token cache while fitting, `streams.safetensors` in an artefact, one image mapped at a time.
 Everything above is linear in e^ and the R_i, so all algebra is done on coefficients, with the Gram matrix K = R R^T
-[n, n] (1.3 MB) and q = R e^ [n]: one pass over the references for q, one for the correction sum_i w_i R_i. Held at
-once: the image's rows, the result, the correction, mu, two references (the one in use and the next), a float32 copy,
+[n, n] (1.3 MB) and q = R e^ [n]: one pass over the references for q, one for the correction sum_i w_i R_i. In memory
+are the image's rows, the result, the correction, mu, two references (the one in use and the next), a float32 copy,
 and the corrections of the last 4 images: eleven times 47 MB, 0.5 GB. Fitting holds a block of 256 MB for K.
 
-**Cost.** Two passes over all references per image: this is the one method that is not a small multiple of a memcpy.
-An image seen again, at a later decoding step or another strength, takes its correction from memory.
+**Cost.** Two passes over all references per image: the only method whose cost is not a small multiple of a memcpy.
+If an image comes again, at a later decoding step or with another strength, its correction is taken from a cache.
 
 Left open by the paper: centres are means of the R_i; retrieval sees the image as it is, before step 1; step 3 starts
 from the projected z, as BendVLM's two steps do. Every image must have as many tokens as the references.
@@ -47,11 +47,11 @@ from ggss.methods.registry import register as register_method
 
 KEPT = 4  # images whose corrections are kept
 RANK = 1e-9
-RESOLUTION = 1e-6  # squared distances of centres below this are the rounding of float32 products
+RESOLUTION = 1e-6  # squared distances of centres below this are rounding errors of float32 products
 
 
 class Correction(NamedTuple):
-    """What an image is corrected by: the tensor [T, D], and the scalars a spherical move needs."""
+    """The correction of an image: the tensor [T, D], and the scalars that a spherical move needs."""
 
     tensor: Tensor
     cosine: float = 0.0
@@ -61,9 +61,9 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class Bend(References):
-    """The references, and how many of each value's make its prototype.
+    """The references, and how many of each value are averaged into its prototype.
 
-    All algebra is on coefficients of n vectors, whose Gram matrix is `space`.
+    Every vector is given by its coefficients on n vectors, whose Gram matrix is `space`.
     """
 
     neighbours: int = 10
@@ -72,7 +72,7 @@ class Bend(References):
 
     @property
     def space(self) -> Tensor:
-        """[n, n]: of the references' directions, or of their tangent vectors."""
+        """The Gram matrix [n, n] of the references' directions, or of their tangent vectors."""
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
@@ -97,7 +97,7 @@ class Bend(References):
         raise NotImplementedError
 
     def correction(self, rows: Tensor, norm: float) -> Correction:
-        """The correction of an image; kept for when the same image comes again."""
+        """The correction of an image; the last few are cached."""
         key = hashlib.blake2b(rows.detach().cpu().contiguous().numpy().data).hexdigest()
         found = self._kept.get(key)
         if found is None:

@@ -1,9 +1,9 @@
-"""The reference images of `bend`: they stay on disk, and all that is known of them comes from streamed products.
+"""The reference images of `bend`: they stay on disk, and every product with them is computed as a stream.
 
     R_i = vec(H_i) / |H_i|      q = R e^ [n]      sum_i w_i R_i      K = R R^T [n, n], once, while fitting
 
-Each is one pass over the references with one of them in use at a time; K takes a block of token positions of all
-references at once, and passes over them as often as there are blocks. Float32 products, summed in float64.
+q and the sum take one pass over the references each, one reference at a time. K takes one pass for each block of
+token positions; a block has these positions of all references. Products are float32, summed in float64.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from ggss.errors import InputError, problems
 from ggss.methods.operator import Operator
 from ggss.progress import track
 
-BLOCK = 2**26  # numbers held of all references while their Gram matrix is summed
+BLOCK = 2**26  # numbers in a block of token positions of all references
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def gram_matrix(tokens: Sequence[Tensor]) -> Tensor:
     count, width = tokens[0].shape
     gram = torch.zeros(len(tokens), len(tokens), dtype=torch.float64)
     step = min(count, max(1, BLOCK // (len(tokens) * width)))
-    room = torch.empty(len(tokens) * step * width)  # one for all blocks: a new one would come before the old is gone
+    room = torch.empty(len(tokens) * step * width)  # reused: a new block beside the old one would double the memory
     for start in track(range(0, count, step), "comparing references"):
         some = min(step, count - start)
         block = room[: len(tokens) * some * width].view(len(tokens), some, width)

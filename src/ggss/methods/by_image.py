@@ -7,14 +7,14 @@ from torch import Tensor
 
 
 def mean_row(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mean [D] of rows [N, D]: float32 sums of a few rows, added up in `dtype` without a wide copy of all."""
+    """The mean [D] of rows [N, D]: float32 sums of 64 rows each, added up in `dtype`; no copy of all rows in it."""
     return torch.stack([some.sum(0) for some in rows.split(64)]).to(dtype).sum(0) / len(rows)
 
 
 def parts(images: Tensor | None, count: int) -> Iterator[slice | Tensor]:
-    """What selects the rows of each image: a slice where they lie together, else their positions.
+    """The rows of each image: a slice where they are contiguous, else their positions.
 
-    images [count] numbers the image of each row; None means that all rows are of one.
+    images [count] is the image number of each row; None means that all rows are of one image.
     """
     if images is None:
         if count:

@@ -14,7 +14,7 @@ from ggss.methods.registry import Attribute
 
 ITERATIONS = 1000
 TOLERANCE = 1e-9
-CONVERGED = 1e-3  # how far, in parts of the weights, the gradient of what is minimised may be from zero
+CONVERGED = 1e-3  # the largest gradient of the loss, relative to the weights, that counts as zero
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ def classes(activations: Activations, attribute: Attribute) -> Classes:
 class Span:
     """Rows [N, D] as mean + coordinates [N, r] @ directions^T, with orthonormal directions [D, r]; float64.
 
-    A fit with an L2 penalty, or of covariances, does not leave the span of its data: in these coordinates it is
-    the same fit in r < N dimensions instead of D.
+    A fit with an L2 penalty, or of covariances, stays in the span of its data. So in these coordinates it is the
+    same fit in r < N dimensions instead of D.
     """
 
     mean: Tensor
@@ -87,7 +87,7 @@ def logistic_regression(rows: Tensor, labels: Tensor, c: float) -> Logistic:
 
     model = LogisticRegression(C=c, solver="newton-cg", tol=TOLERANCE, max_iter=ITERATIONS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the line search complains of rounding: what it found is checked instead
+        warnings.simplefilter("ignore")  # the line search warns of rounding errors; the result is checked below
         model.fit(rows.numpy(), labels.numpy())
     weights, intercepts = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
     found = Logistic(weights, intercepts, float(model.score(rows.numpy(), labels.numpy())))
@@ -101,7 +101,7 @@ def logistic_regression(rows: Tensor, labels: Tensor, c: float) -> Logistic:
 
 
 def gradient(model: Logistic, rows: Tensor, labels: Tensor, c: float) -> Tensor:
-    """That of |w|^2 / 2 + c times the sum of the log losses by the weights: zero at the optimum."""
+    """The gradient by the weights of |w|^2 / 2 + c times the sum of the log losses: zero at the optimum."""
     scores = rows @ model.weights.T + model.intercepts
     if len(model.weights) == 1:
         errors = scores.sigmoid() - labels[:, None]

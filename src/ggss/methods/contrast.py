@@ -3,10 +3,10 @@
     s_ua = log_{c_u}(y_ua), transported along the geodesic from c_u to mu
     sbar_a = mean over contexts u of the transported s_ua          V = right singular vectors of [sbar_a]
 
-The paper's SVD ranks directions by how much the shifts move along them, whichever value they belong to. An image's
-incidental difference from its siblings (another crop, another smile) is part of its shift, too; with few contexts
-such variation can outrank the attribute. It has no preferred sign per value, so the mean over contexts shrinks it
-by the square root of their number and leaves what the values have in common. The A means sum to about zero, so
+The paper's SVD ranks directions by how far the shifts move along them, whichever value they belong to. An accidental
+difference between images of a context (another crop, another smile) is part of their shifts, too; with few contexts
+it can rank above the attribute. It has no preferred sign for a value, so the mean over contexts divides it by the
+square root of their number and keeps what all shifts of a value have in common. The A means sum to about zero, so
 they span A - 1 directions, the default k and its maximum. Gate and update are those of `ggss`.
 
 Shifts at different centres are vectors of different tangent spaces. Parallel transport brings them into one:
@@ -26,7 +26,7 @@ from ggss.methods.subspace import Subspace, find_subspace, protected_magnitude, 
 
 
 def transport(p: Tensor, q: Tensor, v: Tensor) -> Tensor:
-    """Carry tangent vectors v at p along the geodesic to q; leading axes broadcast. q must not be opposite p."""
+    """Parallel transport of tangent vectors v from p to q; leading axes broadcast. q must not be opposite to p."""
     along = (q * v).sum(-1, keepdim=True) / (1 + (p * q).sum(-1, keepdim=True))
     return v - along * (p + q)
 

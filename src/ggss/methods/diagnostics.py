@@ -1,11 +1,11 @@
-"""Three questions to ask of a subspace before it is removed from a model.
+"""Three checks of a subspace before it is removed from a model.
 
 - **Effective rank** of the representatives: (sum of eigenvalues)^2 / sum of squares of the covariance of the
-  contexts' centres. A model that keeps its tokens in few dimensions has no room to give any away.
-- **Variance share**: the part of that covariance, which holds no shifts, inside the subspace. What is not the
-  attribute and lies there is removed with it.
+  contexts' centres. If the tokens of a model vary in few dimensions, removing one of them does more harm.
+- **Variance share**: the part of that covariance inside the subspace. The centres contain no shifts, so this is
+  content other than the attribute that is removed with it.
 - **Split-half stability**: the cosines of the principal angles between the subspaces of two halves of the
-  contexts, averaged over random halvings. A direction that half the data does not confirm is not the attribute's.
+  contexts, averaged over random halvings. A direction that the other half does not confirm is not reliable.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -45,8 +45,8 @@ def principal_cosines(a: Tensor, b: Tensor) -> Tensor:
 def split_half(table: Tensor, identity: Tensor, find: Callable[[Tensor], Tensor]) -> list[float]:
     """Mean principal cosines between bases found on two halves of a table [U, A, D] of shifts.
 
-    identity [U] numbers the source of each context: its contexts stay in one half. Empty where nothing can be
-    said: with fewer than four of them, or halves in which `find` has too little to find its basis.
+    identity [U] is the number of each context's source; all contexts of a source stay in one half. Empty if there
+    are fewer than four sources, or if the shifts of a half are too few for `find`.
     """
     sources = identity.unique()
     if len(sources) < 4:
@@ -72,10 +72,10 @@ def diagnose(
     basis: Tensor,
     find: Callable[[Tensor], Tensor],
 ) -> dict[str, Any]:
-    """All three for representatives [N, D] with their shifts [U, A, D], and a sentence for each that warns.
+    """All three checks for representatives [N, D] with their shifts [U, A, D], and a warning for each that fails.
 
-    contexts [N]: whose picture each is. One identity may be behind several rows of the table of groups, such as
-    its men and its women where race is varied.
+    contexts [N]: the identity that each picture shows. An identity may have several rows in the table of groups:
+    where race is varied, one for its men and one for its women.
     """
     centres = sphere.log(mu, sphere.frechet_mean(groups.of(points)))
     deviations = centres - centres.mean(0)

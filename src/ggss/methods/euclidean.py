@@ -2,7 +2,7 @@
 
     h_steered = h - alpha V V^T (h - mean)
 
-Norms are not kept. V is orthonormal. Two passes over the tokens: one product before, one after.
+Norms are not kept. V is orthonormal. Two passes over the tokens (`passes`).
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ggss.errors import InputError
 from ggss.methods.operator import Operator, register, require_finite
+from ggss.methods.passes import project, recombine
 
 
 @register
@@ -24,15 +25,16 @@ class Euclidean(Operator):
     basis: Tensor
 
     kind: ClassVar[str] = "euclidean"
+    any_dtype: ClassVar[bool] = True
 
     @property
     def width(self) -> int:
         return self.mean.shape[0]
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        mean, basis = self.mean.to(rows.device), self.basis.to(rows.device)
-        coordinates = finite_coordinates(rows @ basis - mean @ basis, rows)
-        torch.addmm(rows, alpha * coordinates, basis.T, alpha=-1, out=out)
+        mean, directions = self.mean.to(rows.device), self.basis.to(rows.device).T.contiguous()
+        coordinates = finite_coordinates(project(rows, directions)[0] - directions @ mean, rows)
+        recombine(rows, torch.ones_like(alpha), -alpha * coordinates, directions, out)
 
     def validate(self) -> None:
         check_basis(self.mean, self.basis)
@@ -47,8 +49,9 @@ def finite_coordinates(coordinates: Tensor, rows: Tensor) -> Tensor:
 
 
 def check_basis(mean: Tensor, basis: Tensor) -> None:
+    """InputError unless mean is [D] and basis [D, k] is orthonormal."""
     if mean.ndim != 1 or basis.ndim != 2 or basis.shape[0] != len(mean) or not 1 <= basis.shape[1] <= len(mean):
         raise InputError(f"mean is {tuple(mean.shape)} and basis {tuple(basis.shape)}, not [D] and [D, k]")
     off = float((basis.double().T @ basis.double() - torch.eye(basis.shape[1])).abs().max())
     if not off < 1e-4:
-        raise InputError(f"the basis is {off:.1e} from orthonormal")
+        raise InputError(f"the basis is not orthonormal (off by {off:.1e})")

@@ -3,9 +3,9 @@
     gated-euclidean            h' = h - alpha g V V^T (h - mean)
     gated-euclidean-renorm     |h| h' / |h'|
 
-Left open by the paper: whose gate and whose subspace. Without a gate its flat row is `svd-pooled-euclidean`, so
-V and mean are that method's; and "matched" is taken at its word: g is the gate `ggss` gives the same token, from
-the spherical subspace and its statistics. The two rows of a contrast then differ in the update alone.
+Left open by the paper: which gate and which subspace. The paper's flat row without a gate is `svd-pooled-euclidean`,
+so V and mean are those of that method. "Matched" is read literally: g is the gate that `ggss` gives to the same
+token, from the spherical subspace and its statistics. The flat and the spherical row then differ only in the update.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has l
 @register
 @dataclass(frozen=True)
 class GatedEuclidean(Operator):
-    """The flat mean [D] and basis [D, k], and the spherical mu [D] and gate_basis [D, k] behind the gate."""
+    """The flat mean [D] and basis [D, k], and the gate's spherical mu [D] and gate_basis [D, k]."""
 
     mean: Tensor
     basis: Tensor

@@ -3,8 +3,8 @@
 Discovery is in `subspace`, the update in `geodesic`. Options: k (number of values - 1), kappa = 5, floor = 0.3.
 
 With several attributes, `attribute=("race", "gender")`, the values are the intersections and the subspace is the
-joint one; the subspace of each attribute alone is kept among the statistics as `basis_race`, `basis_gender`, and
-the cosines of the principal angles between it and the joint one among the diagnostics.
+joint one. The statistics also contain the subspace of each attribute alone, as `basis_race` and `basis_gender`, and
+the diagnostics the cosines of the principal angles between each of these and the joint one.
 """
 
 from dataclasses import dataclass

@@ -6,9 +6,9 @@
     inlp-euclidean      X: pooled rows                              h - alpha V V^T (h - mean)
     inlp-spherical      X: log_mu of normalised pooled rows         exp_mu(t - alpha V V^T t), norm kept
 
-Left open by the paper: accuracy is that on the training rows; accuracy below chance stops, too; the spherical form
-trains in the tangent space at the Fréchet mean, where it projects. The regression runs in the span of the data
-(`classes.Span`), which changes nothing but its cost.
+Left open by the paper: accuracy is measured on the training rows; accuracy below chance also stops the loop; the
+spherical form is trained in the tangent space at the Fréchet mean, where it projects. The regression is computed in
+the span of the data (`classes.Span`), which changes only its cost.
 """
 
 import torch
@@ -29,7 +29,7 @@ CHANCE_MARGIN = 1e-6
 
 class InlpOptions(Options):
     c: float = Field(1.0, gt=0, description="inverse strength of the L2 penalty")
-    iterations: int = Field(10, ge=1, description="at most so many classifiers")
+    iterations: int = Field(10, ge=1, description="largest number of classifiers")
 
 
 def fit_euclidean(activations: Activations, attribute: Attribute, options: InlpOptions) -> Fitted:

@@ -4,10 +4,10 @@
     g_i          its own gate, from |V_i^T t|       g = max g_i
     target       Normalize(exp_mu(t - sum_i g_i / g  Q_i Q_i^T t))          steered = |h| slerp(h^, target; alpha g)
 
-Attached one after the other, the second of two steerers whose subspaces are not orthogonal puts back a part of what
-the first took. Q spans the union, so what is taken stays taken; of all orthonormal bases of the union its blocks lie
-closest to the V_i and prefer neither, so `race + gender` and `gender + race` do the same. Where the gates agree the
-update is GGSS's with the basis Q; where one is open and the other closed, mostly the open one's block is taken.
+If two steerers are attached one after the other and their subspaces are not orthogonal, the second adds back a part
+of what the first removed. Q spans the union, so this does not happen. Of all orthonormal bases of the union, Q is the
+closest to [V_1 V_2] and treats both alike: `race + gender` and `gender + race` do the same. Where both gates are
+equal, the update is GGSS's with the basis Q; where only one is open, mostly the block of that one is removed.
 
 mu is the point halfway between the steerers' own, which are equal when both were fitted to the same images.
 """
@@ -55,7 +55,7 @@ class Joint(Spherical):
 
 
 def join(first: Operator, second: Operator) -> Joint:
-    """One operator for two sites' operators, each GGSS's or itself a joint one."""
+    """One operator from those of two steerers at the same site, each GGSS's or itself a joint one."""
     parts = [_parts(first), _parts(second)]
     if first.width != second.width:
         raise InputError(f"steerers of different width cannot be combined: {first.width} and {second.width}")
@@ -64,7 +64,7 @@ def join(first: Operator, second: Operator) -> Joint:
     left, size, right = torch.linalg.svd(stacked, full_matrices=False)
     if stacked.shape[1] >= len(stacked) or float(size[-1]) ** 2 < 1 - LARGEST_COSINE:
         raise InputError(
-            "these steerers share a direction, so there is no telling whose it is: "
+            "these steerers share a direction, so they cannot be combined: "
             f"the smallest singular value of their joined bases is {float(size[-1]):.3f}"
         )
     basis = left @ right  # symmetric orthonormalisation: the closest orthonormal matrix to the stacked bases

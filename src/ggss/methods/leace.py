@@ -7,7 +7,7 @@
 
 x are the tangent vectors of the pooled representatives at their Fréchet mean, where their own mean is zero; z are
 one-hot values. The package's defaults are kept: covariance shrunk towards a multiple of the identity (with fewer
-images than dimensions nothing else has an inverse), variance not allowed to grow, singular values under 0.01 cut.
+images than dimensions it has no inverse otherwise), variance not allowed to grow, singular values below 0.01 dropped.
 
 **Cost.** Outside the span of the data the shrunk covariance is a multiple of the identity and erases nothing, so
 the package is given the statistics in coordinates of that span: N dimensions instead of D, the same eraser.
@@ -29,7 +29,7 @@ from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import oriented, protected_magnitude, representatives
 from ggss.methods.tangent import Tangent
 
-ROUNDING = 1e-5  # variation this far below the largest may be the rounding of float32 activations
+ROUNDING = 1e-5  # variation this small, relative to the largest, may be rounding of float32 activations
 
 
 def fit_spherical(activations: Activations, attribute: Attribute, options: Options) -> Fitted:

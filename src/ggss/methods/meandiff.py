@@ -5,8 +5,8 @@
     meandiff-*-spherical     |h| Normalize(exp_mu(log_mu(h^) - alpha log_mu(mu_r^))),      mu, mu_r Fréchet means
 
 The classifier is trained on pooled rows: an RBF-kernel SVM (C = 1, gamma = scale) or multinomial logistic
-regression (C = 1). It is kept as arrays and evaluated here, in float64, to scikit-learn's own predictions: the
-SVM by libsvm's vote over pairs of classes, the first of equal classes winning.
+regression (C = 1). It is stored as arrays and evaluated here, in float64, with the same predictions as scikit-learn:
+the SVM votes over pairs of classes as libsvm does, and of classes with equal votes the first wins.
 
 Left open by the paper: both geometries classify the pooled row itself, not its direction. Pooling is over all rows
 of the image that the site gives. Without `images` all rows count as one image.
@@ -33,7 +33,7 @@ from ggss.methods.subspace import representatives
 
 @dataclass(frozen=True)
 class ClassShift(Operator):
-    """Base: finds each image's class and takes the class's shift from the image's rows."""
+    """Base: finds the class of each image and subtracts the shift of that class from the image's rows."""
 
     needs_images: ClassVar[bool] = True
 
@@ -161,7 +161,7 @@ def svm(activations: Activations, known: Classes, c: float) -> tuple[dict[str, A
 
     rows, labels = activations.pooled.double().numpy(), known.labels.numpy()
     model = SVC(kernel="rbf", C=c, gamma="scale").fit(rows, labels)
-    # Of two classes scikit-learn publishes libsvm's decision with its sign turned.
+    # For two classes scikit-learn reverses the sign of libsvm's decision function.
     sign = -1 if len(known.values) == 2 else 1
     arrays = {
         "support": torch.from_numpy(model.support_vectors_).float(),  # exact: pooled rows are float32

@@ -1,8 +1,8 @@
-"""What one site is steered with: an operator holds a method's numbers and maps rows to steered rows.
+"""An operator holds the numbers that a method found for one site, and turns rows into steered rows with them.
 
-A method's `fit` makes operators; a `Steerer` keeps one per site, stores them, and attaches them to a model.
-An operator works on float32 rows; `apply` brings any dtype and shape to that and back, in blocks of rows, so
-that the only large allocation is the result.
+A method's `fit` makes operators. A `Steerer` has one for each site, saves them, and attaches them to a model.
+`apply` calls an operator on rows of any floating dtype, block by block, so that the only large allocation is the
+result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ggss.errors import InputError
 
-BLOCK_ROWS = 1024
+BLOCK_ROWS = 8192  # an operator's own numbers, some float64 per row, then take a few MB
+CONVERTED_ROWS = 1024  # fewer where a block is first copied to float32
 
 
 class Steered(NamedTuple):
@@ -27,21 +28,25 @@ class Steered(NamedTuple):
 
 @dataclass(frozen=True)
 class Operator:
-    """Base of all operators: a frozen dataclass whose tensors and scalars are all there is to store.
+    """Base of all operators: a frozen dataclass. Its tensors and scalars are everything that is saved.
 
-    Subclasses set `kind`, a unique name in artefacts, and implement `__call__`. An operator that treats an
-    image as a whole (it pools its rows) sets `needs_images` and is given all rows at once. Fields named in
-    `streamed` are sequences of tensors too large to hold: they are read one at a time, from a file of their own.
+    A subclass sets `kind`, its unique name in artefacts, and implements `__call__`. It also sets
+
+    - `needs_images` if it works on an image as a whole (it pools the rows); it then gets all rows in one call;
+    - `any_dtype` if it takes rows of any floating dtype; it otherwise gets float32 rows;
+    - `streamed`, the names of fields that are sequences of tensors too large for memory. They are saved in a file
+      of their own and read one tensor at a time.
     """
 
     kind: ClassVar[str]
     needs_images: ClassVar[bool] = False
+    any_dtype: ClassVar[bool] = False
     streamed: ClassVar[tuple[str, ...]] = ()
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
         """Write the steered rows into `out`, which may be `rows` itself; return the gate [N] if there is one.
 
-        rows and out [N, D] float32, alpha [N, 1] float32, images [N] long or None.
+        rows and out [N, D], float32 unless `any_dtype`; alpha [N, 1] float32; images [N] long or None.
         """
         raise NotImplementedError
 
@@ -51,7 +56,7 @@ class Operator:
         raise NotImplementedError
 
     def validate(self) -> None:
-        """Raise InputError when the numbers do not make sense together; called after reading from disk."""
+        """Raise InputError if the numbers do not fit together. Called after they were read from disk."""
 
     def tensors(self) -> dict[str, Tensor]:
         return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
@@ -75,16 +80,17 @@ Kind = TypeVar("Kind", bound=Operator)
 
 
 def register(operator: type[Kind]) -> type[Kind]:
-    """Class decorator: make a kind of operator loadable from artefacts."""
+    """Class decorator: operators of this kind can be read from artefacts."""
     kind = getattr(operator, "kind", "")
     if not kind or kind in _KINDS:
-        raise ValueError(f"operator {operator.__name__} needs a kind of its own; {kind!r} is empty or taken")
+        raise ValueError(f"operator {operator.__name__} needs a kind of its own; {kind!r} is empty or already used")
     _KINDS[kind] = operator
     return operator
 
 
 def kind_named(kind: str) -> type[Operator]:
-    import_module("ggss.methods")  # the built-in kinds register themselves when their methods are imported
+    """The operator class with this kind; InputError if there is none."""
+    import_module("ggss.methods").names()  # operators are registered when the methods are imported, plug-ins too
     if kind not in _KINDS:
         raise InputError(f"unknown operator {kind!r}; this version knows {', '.join(sorted(_KINDS))}")
     return _KINDS[kind]
@@ -93,32 +99,34 @@ def kind_named(kind: str) -> type[Operator]:
 def apply(
     operator: Operator, rows: Tensor, alpha: Tensor, images: Tensor | None = None, out: Tensor | None = None
 ) -> Steered:
-    """Steer rows [N, D] of any floating dtype. alpha [N, 1] float32. `out` may be `rows` itself.
+    """Steer rows [N, D] of any floating dtype, with alpha [N, 1] float32, into `out` or a new tensor.
 
-    Raises InputError for a wrong width or rows that are not finite.
+    out: of the rows' shape and dtype; it may be `rows` itself.
+    Raises InputError if the rows have the wrong width or are not finite.
     """
     if rows.shape[-1] != operator.width:
         raise InputError(f"the steerer is for rows of width {operator.width}, these have {rows.shape[-1]}")
     if out is None:
         out = torch.empty_like(rows)
-    step = max(rows.shape[0], 1) if operator.needs_images else BLOCK_ROWS
+    converted = rows.dtype != torch.float32 and not operator.any_dtype
+    step = max(len(rows), 1) if operator.needs_images else CONVERTED_ROWS if converted else BLOCK_ROWS
     gates: list[Tensor] = []
-    for start in range(0, rows.shape[0], step):
+    for start in range(0, len(rows), step):
         block = slice(start, start + step)
-        some = None if images is None else images[block]
-        if rows.dtype == torch.float32:
-            gate = operator(rows[block], alpha[block], some, out[block])
-        else:
+        own = None if images is None else images[block]
+        if converted:
             wide = rows[block].float()
-            gate = operator(wide, alpha[block], some, wide)
+            gate = operator(wide, alpha[block], own, wide)
             out[block] = wide
+        else:
+            gate = operator(rows[block], alpha[block], own, out[block])
         if gate is not None:
             gates.append(gate)
     return Steered(out, torch.cat(gates) if gates else None)
 
 
 def require_finite(rows: Tensor, total: int) -> None:
-    """One check for all operators: refuse suspicious rows [n, D], out of `total`, that hold NaN or infinity."""
+    """Raise InputError if any of the rows [n, D] holds NaN or infinity. total: the number of rows in the message."""
     bad = int((~torch.isfinite(rows)).any(1).sum())
     if bad:
         raise InputError(f"{bad} of {total} tokens are not finite (NaN or infinite); nothing was steered")

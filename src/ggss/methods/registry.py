@@ -1,4 +1,4 @@
-"""The table of methods: what `fit(name, ...)` can be asked for. A method is one `Method` in one file."""
+"""The table of the methods that `fit(name, ...)` accepts. A method is one `Method` in one file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,11 @@ from torch import Tensor
 from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.operator import Operator
+from ggss.plugins import Registry
 
 Attribute = str | tuple[str, ...]
+
+UNSTEERED = "none"  # the method that every other one is compared with
 
 
 class Options(BaseModel):
@@ -33,8 +36,9 @@ class Fitted:
 class Method:
     """A row of the table: `fit(activations at one site, attribute, options) -> Fitted`.
 
-    needs_tokens: the activations must hold tokens, not only pooled means. prompt_suffix: what is to be appended to
-    every prompt; only the prompt baseline has one.
+    needs_tokens: the activations must hold tokens, not only pooled means. steers: False for a baseline that does not
+    change activations, so that it has no strength and no attribute. prompt_suffix: the text appended to every
+    prompt; only the prompt baseline has one.
     """
 
     name: str
@@ -43,31 +47,31 @@ class Method:
     fit: Callable[[Activations, Attribute, Any], Fitted]
     options: type[Options] = Options
     needs_tokens: bool = False
+    steers: bool = True
     prompt_suffix: str = ""
 
 
-_METHODS: dict[str, Method] = {}
+def _malformed(method: Method) -> str:
+    if not isinstance(method, Method):
+        return f"it is a {type(method).__name__}, not a ggss.methods.Method"
+    return "" if method.summary and method.reference else "it needs a summary and a reference"
+
+
+METHODS: Registry[Method] = Registry("method", "ggss.methods", _malformed)
 
 
 def register(method: Method) -> Method:
-    """Add a method; a second one of the same name, or one without name, summary or reference, is refused."""
-    if not (method.name and method.summary and method.reference):
-        raise ValueError(f"method {method.name!r} needs a name, a summary and a reference")
-    if method.name in _METHODS:
-        raise ValueError(f"method {method.name!r} is registered already")
-    _METHODS[method.name] = method
-    return method
+    """Add a method to the table. InputError if its name is taken or it is malformed."""
+    return METHODS.add(getattr(method, "name", ""), method)
 
 
 def names() -> list[str]:
     """All method names, in the order of the table."""
-    return list(_METHODS)
+    return METHODS.names()
 
 
 def get(name: str) -> Method:
-    if name not in _METHODS:
-        raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
-    return _METHODS[name]
+    return METHODS.get(name)
 
 
 def checked_options(method: Method, options: Mapping[str, Any]) -> Options:

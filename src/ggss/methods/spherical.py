@@ -1,7 +1,8 @@
 """The token update of every spherical method, in closed form: two passes over the tokens.
 
-A token h = |h| h^ is seen as a tangent vector at mu. A method says which coordinates r of it are taken away,
-inside the span of an orthonormal basis V, and which share beta of the way is gone:
+A token h = |h| h^ is mapped to a tangent vector t at mu. A method decides two things: the coordinates r that are
+removed from t, inside the span of an orthonormal basis V, and the share beta of the way from h^ to the target that
+the token is moved:
 
     t = log_mu(h^)      target = Normalize(exp_mu(t - V r))      steered = |h| slerp(h^, target; beta)
 
@@ -19,18 +20,18 @@ from the same scalars. With R = sin(beta omega) / sin omega,
 
     steered = (cos(beta omega) - R cos omega + R s f / E) h + |h| R [(cos n - s f c0) / E  mu - (s / E) V r]
 
-so a token costs one product with [mu V] before and one after; the scalars are computed in float64. Each is a
-smooth function of theta^2, <r, b> and |r|^2 except close to an antipode, where the few rows concerned take the
-equations as they stand (`move_literally`).
+so a token costs one product with [mu V] before and one after (`passes`); the scalars between them are computed in
+float64. They are smooth functions of theta^2, <r, b> and |r|^2 except close to an antipode. The few tokens there are
+computed by the equations as they are printed (`move_literally`).
 
-Choices the paper leaves open: a token is divided by its norm without epsilon, so that the norm is kept for
-tokens of any size; a zero token, and one opposite mu to float32's resolution, is left as it is.
+Choices that the paper leaves open: a token is divided by its norm without epsilon, so that tokens of any size keep
+their norm. A zero token is not changed, nor is one that is opposite to mu within the resolution of float32.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,16 +39,17 @@ from torch import Tensor
 from ggss import sphere
 from ggss.errors import InputError
 from ggss.methods.operator import Operator, require_finite
+from ggss.methods.passes import project, recombine
 
-SAFE_COSINE = -0.5  # log amplifies the rounding of c0 by 1 / sin^2: beyond 120 degrees float32 is not enough
+SAFE_COSINE = -0.5  # log multiplies the rounding error of c0 by 1 / sin^2: above 120 degrees float32 is not enough
 SAFE_LENGTH = 0.3  # the same for the length E of exp_mu(t - V r)
-RESOLUTION = 1e-6  # a float32 token closer than this to the antipode of mu has no direction from it
-SAFE_NORMS = (1e-15, 1e15)  # outside, the squares in a float32 norm lose digits or overflow
+RESOLUTION = 1e-6  # a float32 token closer than this to the antipode of mu has no direction from mu
+SAFE_NORMS = (1e-15, 1e15)  # for other tokens the squares in a float32 norm lose digits or overflow
 
 
 class Removal(NamedTuple):
-    """What a method does to N tokens: coordinates [N, k] it takes away, the share [N, 1] of the way it goes, and
-    the gate [N, 1] behind them if it has one."""
+    """What a method does to N tokens: the coordinates [N, k] that it removes, the share [N, 1] of the way to the
+    target, and the gate [N, 1] if the method has one."""
 
     removed: Tensor
     beta: Tensor | float
@@ -55,7 +57,10 @@ class Removal(NamedTuple):
 
 
 class Polar(NamedTuple):
-    """Tokens seen from mu: norms [N, 1], c0 [N, 1], c [N, k], theta [N, 1], f [N, 1] and b = V^T t [N, k]."""
+    """Tokens in polar coordinates around mu, with the names of the head of this file.
+
+    norms, c0, theta and f are [N, 1]; c and b = V^T t are [N, k].
+    """
 
     norms: Tensor
     c0: Tensor
@@ -66,14 +71,13 @@ class Polar(NamedTuple):
 
     @property
     def unsafe(self) -> Tensor:
-        """[N]: tokens too close to the antipode of mu, too small or too large for float32 products."""
+        """[N]: tokens that are too close to the antipode of mu, or too small or too large for float32 products."""
         low, high = SAFE_NORMS
         return ((self.c0 < SAFE_COSINE) | ~((self.norms > low) & (self.norms < high))).squeeze(1)
 
 
-def polar(rows: Tensor, products: Tensor, m: Tensor) -> Polar:
-    """From rows [N, D], their products [N, 1 + k] with [mu V], and m = V^T mu [1, k]."""
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+def polar(products: Tensor, norms: Tensor, m: Tensor) -> Polar:
+    """From the tokens' products [N, 1 + k] with [mu V], their norms [N, 1], and m = V^T mu [1, k]."""
     coordinates = products.to(m.dtype) / norms.to(m.dtype)
     c0, c = coordinates[:, :1].clamp(-1, 1), coordinates[:, 1:]
     sin_theta = (1 - c0 * c0).sqrt()
@@ -90,12 +94,15 @@ def move(
     removal: Callable[[Tensor, Tensor], Removal],
     out: Tensor,
 ) -> Tensor | None:
-    """Steer rows [N, D] into `out` as `removal(b [N, k], alpha [N, 1])` says; returns the gate [N] if it has one."""
+    """Steer rows [N, D] into `out` by what `removal(b [N, k], alpha [N, 1])` returns; gives its gate [N], if any.
+
+    rows and out have the same floating dtype; `out` may be `rows` itself.
+    """
     mu, basis = mu.to(rows.device), basis.to(rows.device)
-    frame = torch.cat([mu[:, None], basis], 1)
+    frame = torch.cat([mu[None], basis.T])
     wide = precise(rows)
     m = (basis.to(wide).T @ mu.to(wide))[None]
-    seen = polar(rows, rows @ frame, m)
+    seen = polar(*project(rows, frame), m)
     norms, c0, c, theta, f, b = seen
 
     r, beta, gate = removal(b, alpha)
@@ -112,21 +119,22 @@ def move(
     scale = (beta * omega).cos() - ratio * cos_omega + ratio * along / length
     weights = norms * ratio / length * torch.cat([towards_mu, -s * r], 1)
 
-    odd = seen.unsafe | ((cos_omega < SAFE_COSINE) | (length < SAFE_LENGTH)).squeeze(1)
-    rescue = rows[odd] if odd.any() else None  # before `out`, which may be `rows`, is written
-    torch.mul(rows, scale.float(), out=out).addmm_(weights.float(), frame.T)
-    if rescue is not None:
-        require_finite(rescue, len(rows))
-        out[odd], own = move_literally(rescue, alpha[odd], mu, basis, removal)
+    unsafe = seen.unsafe | ((cos_omega < SAFE_COSINE) | (length < SAFE_LENGTH)).squeeze(1)
+    few = rows[unsafe] if unsafe.any() else None  # copied before `out`, which may be `rows`, is written
+    if few is not None:
+        require_finite(few, len(rows))
+    recombine(rows, scale.float(), weights.float(), frame, out)
+    if few is not None:
+        out[unsafe], own = move_literally(few, alpha[unsafe], mu, basis, removal)
         if gate is not None and own is not None:
-            gate[odd] = own.to(gate)
+            gate[unsafe] = own.to(gate)
     return None if gate is None else gate.squeeze(1).float()
 
 
 def move_literally(
     rows: Tensor, alpha: Tensor, mu: Tensor, basis: Tensor, removal: Callable[[Tensor, Tensor], Removal]
 ) -> tuple[Tensor, Tensor | None]:
-    """The equations as they stand, in float64: rows [N, D], alpha [N, 1] -> steered rows, gate [N, 1]."""
+    """The equations as they are printed, in float64: rows [N, D], alpha [N, 1] -> steered rows, gate [N, 1]."""
     wide = precise(rows)
     mu, basis, h = mu.to(wide), basis.to(wide), rows.to(wide)
     mu = mu / mu.norm()
@@ -145,15 +153,16 @@ def magnitudes(rows: Tensor, products: Tensor, mu: Tensor, basis: Tensor) -> Ten
     """|V^T log_mu(h^)| of rows [N, D], as [N, 1], from their products [N, 1 + k] with [mu V]; 0 for a zero row."""
     wide = precise(rows)
     mu, basis = mu.to(rows.device, wide), basis.to(rows.device, wide)
-    seen = polar(rows, products, (basis.T @ mu)[None])
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    seen = polar(products, norms, (basis.T @ mu)[None])
     found = torch.linalg.vector_norm(seen.b, dim=1, keepdim=True)
-    odd = seen.unsafe
-    if odd.any():
-        require_finite(rows[odd], len(rows))
-        h = rows[odd].to(wide)
+    unsafe = seen.unsafe
+    if unsafe.any():
+        require_finite(rows[unsafe], len(rows))
+        h = rows[unsafe].to(wide)
         norms = sphere.norm(h)
         t = sphere.log(mu / mu.norm(), h / torch.where(norms > 0, norms, 1))
-        found[odd] = torch.where(norms > 0, torch.linalg.vector_norm(t @ basis, dim=1, keepdim=True), 0)
+        found[unsafe] = torch.where(norms > 0, torch.linalg.vector_norm(t @ basis, dim=1, keepdim=True), 0)
     return found
 
 
@@ -164,8 +173,10 @@ class Spherical(Operator):
     mu: Tensor
     basis: Tensor
 
+    any_dtype: ClassVar[bool] = True
+
     def removal(self, b: Tensor, alpha: Tensor) -> Removal:
-        """What to take from tokens with protected coordinates b [N, k] at strength alpha [N, 1]."""
+        """What is removed from tokens with protected coordinates b [N, k] at strength alpha [N, 1]."""
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
@@ -181,9 +192,9 @@ class Spherical(Operator):
 
 @dataclass(frozen=True)
 class Gated(Spherical):
-    """A spherical operator with the gate of equation 3: its statistics, its sharpness kappa and its floor.
+    """A spherical operator with the gate of equation 3: its median and std, its sharpness kappa and its floor.
 
-    A floor of 1 is no gate at all.
+    With a floor of 1 there is no gate.
     """
 
     gate_median: float
@@ -196,6 +207,7 @@ class Gated(Spherical):
         return gate(magnitude, self.gate_median, self.gate_std, self.kappa, self.floor)
 
     def gate_of(self, b: Tensor) -> Tensor:
+        """The gates [N, 1] of protected coordinates b [N, k]."""
         return self.gate(torch.linalg.vector_norm(b, dim=1, keepdim=True))
 
     def validate(self) -> None:
@@ -210,15 +222,19 @@ def gate(magnitude: Tensor, median: float, std: float, kappa: float, floor: floa
 
 
 def check_frame(mu: Tensor, basis: Tensor) -> None:
+    """InputError unless mu [D] has unit length and basis [D, k] is orthonormal."""
     mu, basis = mu.double(), basis.double()
     if mu.ndim != 1 or basis.ndim != 2 or basis.shape[0] != len(mu) or not 1 <= basis.shape[1] < len(mu):
         raise InputError(f"mu is {tuple(mu.shape)} and basis {tuple(basis.shape)}, not [D] and [D, k]")
     off = float((basis.T @ basis - torch.eye(basis.shape[1])).abs().max())
     if abs(float(mu.norm()) - 1) > 1e-4 or not off < 1e-4:
-        raise InputError(f"mu has length {float(mu.norm()):.4f} and the basis is {off:.1e} from orthonormal")
+        raise InputError(
+            f"mu has length {float(mu.norm()):.4f}, not 1, or the basis is not orthonormal (off by {off:.1e})"
+        )
 
 
 def check_gate(*numbers: float) -> None:
+    """InputError unless the median, std, kappa and floor of a gate are finite."""
     if not all(map(math.isfinite, numbers)):
         raise InputError("the gate's median, std, kappa and floor must be finite")
 

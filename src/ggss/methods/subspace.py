@@ -4,8 +4,8 @@
     S = [s_ua] = U Sigma V^T              V_bias = first k columns of V           mu = Frechet mean of all y_ua
     b(y) = |V_bias^T log_mu(y)|           median and standard deviation of b calibrate the gate
 
-Fitted in float64. The standard deviation divides by the number of images (ddof 0), on which the paper is
-silent. A basis vector's sign is free; the entry of largest magnitude is made positive.
+Fitted in float64. The standard deviation divides by the number of images (ddof 0), which the paper does not
+specify. The sign of a basis vector is arbitrary; the entry of largest magnitude is made positive.
 """
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ def find_subspace(shift_table: Tensor, k: int | None = None) -> Subspace:
     stacked = shift_table.reshape(-1, width)
     k = values - 1 if k is None else k
     _, singular, rows = torch.linalg.svd(stacked, full_matrices=False)
-    # A direction needs a shift beyond rounding: pooled means arrive in float32.
+    # Shifts within the rounding of float32, the dtype of pooled means, give no direction.
     rank = int((singular > 1e-6 * max(float(singular[0]), 1e-6)).sum())
     if not 1 <= k <= min(rank, width - 1):
         raise InputError(
@@ -74,5 +74,5 @@ def oriented(basis: Tensor) -> Tensor:
 
 
 def protected_magnitude(points: Tensor, mu: Tensor, basis: Tensor) -> Tensor:
-    """b(c) = |V^T log_mu(c)| for points [N, D]: how far each lies out along the subspace."""
+    """b(c) = |V^T log_mu(c)| for points [N, D]: the length of each tangent vector inside the subspace."""
     return torch.linalg.vector_norm(sphere.log(mu, points) @ basis, dim=-1)

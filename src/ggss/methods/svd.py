@@ -32,7 +32,7 @@ from ggss.methods.tangent import Tangent
 from ggss.progress import track
 
 POSITIONS = 256
-ROUNDING = 1e-6  # an eigenvalue this far below the largest is the rounding of float32 products
+ROUNDING = 1e-6  # an eigenvalue this small, relative to the largest, is a rounding error of float32 products
 
 
 def pooled_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
@@ -125,7 +125,7 @@ def top_eigenvectors(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest eigenvalues, largest first, and their vectors [D, k], to machine precision (Lanczos)."""
     from scipy.sparse.linalg import eigsh
 
-    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # where to begin decides nothing but must not be random
+    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # any start will do, but not a random one
     values, vectors = eigsh(gram.numpy(), k, v0=(start + gram.diagonal()).numpy())
     order = values.argsort()[::-1]
     return torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy())

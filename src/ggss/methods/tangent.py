@@ -32,7 +32,7 @@ class Tangent(Gated):
 
     @classmethod
     def orthogonal(cls, mu: Tensor, basis: Tensor, **gate: float) -> "Tangent":
-        """The orthogonal projection off span(basis)."""
+        """The orthogonal projection that removes span(basis)."""
         basis = basis.float().contiguous()
         return cls(mu.float(), basis, **gate, map=torch.eye(basis.shape[1]))
 

@@ -1,10 +1,10 @@
-"""`none` and `prompt`: the baselines that leave activations alone (appendix B, prompt baseline).
+"""`none` and `prompt`: the baselines that do not change activations (appendix B, prompt baseline).
 
     h_steered = h
 
-`prompt` appends the paper's fairness instruction to every prompt instead: its steerer's `prompt_suffix`, in the
-paper's words. Both fit, attach, count and save like any other method, so a study needs no special case for them.
-The paper does not say how the instruction is joined to a prompt; here it is a line of its own.
+`prompt` appends the fairness instruction, in the paper's words, to every prompt: it is the steerer's `prompt_suffix`.
+Both are fitted, attached and saved like any other method, so a study needs no special case for them. The paper does
+not say how the instruction is joined to a prompt; here it is a line of its own.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.methods.operator import Operator, register, require_finite
-from ggss.methods.registry import Attribute, Fitted, Method, Options
+from ggss.methods.registry import UNSTEERED, Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
 
 FAIRNESS_INSTRUCTION = (
@@ -38,7 +38,7 @@ class Identity(Operator):
         return self.length
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        if not torch.isfinite(rows.sum(1)).all():  # cheaper than a look at every number
+        if not torch.isfinite(rows.sum(1)).all():  # cheaper than a check of every number
             require_finite(rows, len(rows))
         if out.data_ptr() != rows.data_ptr():
             out.copy_(rows)
@@ -50,13 +50,14 @@ def fit(activations: Activations, attribute: Attribute, options: Options) -> Fit
 
 PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
 
-register_method(Method("none", "the model as it is, unsteered", f"{PAPER}, section 4", fit))
+register_method(Method(UNSTEERED, "the model as it is, unsteered", f"{PAPER}, section 4", fit, steers=False))
 register_method(
     Method(
         "prompt",
         "a fairness instruction appended to every prompt, no steering",
         f"{PAPER}, appendix B",
         fit,
+        steers=False,
         prompt_suffix=f"\n{FAIRNESS_INSTRUCTION}",
     )
 )

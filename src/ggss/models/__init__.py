@@ -1,4 +1,4 @@
-"""What ggss knows of vision-language models: families, sites, processors, and the `Vlm` that answers questions.
+"""What ggss knows about vision-language models: families, sites, processors, and the `Vlm` that answers questions.
 
 The names below are imported when they are first used: transformers takes seconds.
 """

@@ -1,4 +1,4 @@
-"""What modules of a model return while it runs."""
+"""Capturing the outputs of a model's modules while it runs."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from ggss.models.projector import resolve
 
 @contextmanager
 def captured(model: nn.Module, sites: Mapping[str, str]) -> Iterator[dict[str, list[Tensor]]]:
-    """Site -> what the module at its path returns to this thread meanwhile, a tensor of flat rows for each call."""
+    """Site -> the outputs of the module at its path, in this thread only: a tensor of flat rows for each call."""
     found: dict[str, list[Tensor]] = {site: [] for site in sites}
     thread = threading.get_ident()
 

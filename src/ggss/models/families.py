@@ -1,7 +1,7 @@
-"""What is known of each family of VLMs: where its visual tokens leave the projector, and whose they are.
+"""What is known about each family of VLMs: where visual tokens leave the projector, and which image each belongs to.
 
 A family is one row of a table. To add one, write a file that calls `register(Family(...))`; nothing else changes.
-A model of no registered family is looked at while it runs (`discovery.py`).
+The site of a model of an unknown family is found by running the model (`site_search.py`).
 
 A site is the output of a module, as flat rows [rows of all images, D] in prompt order:
 
@@ -20,6 +20,7 @@ from transformers.models.llava_next.modeling_llava_next import image_size_to_num
 
 from ggss.errors import InputError
 from ggss.models.sites import MLP1, MLP2
+from ggss.plugins import Registry
 
 Inputs = Mapping[str, Tensor]
 """What an image processor returns for a batch of images: pixel values, and sizes or grids with one row per image."""
@@ -31,17 +32,17 @@ class Family:
 
     name: str
     recognises: Callable[[Any], bool]
-    """From a model's config: is it of this family?"""
+    """From a model's config: whether the model is of this family."""
     site_paths: Callable[[Any], dict[str, str]]
     """From a model's config: site name -> module path."""
     rows_per_image: Callable[[Any, Inputs], list[int]]
     """How many flattened site rows each image of the batch owns, in prompt order."""
     pack: Callable[[Any, Sequence[Tensor], Inputs], Sequence[Tensor]] | None = None
-    """Each image's `projection-mlp2` rows -> its tokens in the text model; None: only the live model can answer."""
+    """Each image's `projection-mlp2` rows -> its tokens in the text model; None: it cannot answer from features."""
     finish: Callable[[Any, Tensor], Tensor] | None = None
     """`projection-mlp1` rows -> `projection-mlp2` rows: the rest of the projector."""
     batched: bool = True
-    """False: `rows_per_image` cannot tell the images of a batch apart, so they are encoded one at a time."""
+    """False: `rows_per_image` cannot separate the images of a batch, so they are encoded one at a time."""
 
     def sites(self, model: Any, which: str | Sequence[str] = MLP2) -> dict[str, str]:
         """Site name -> module path, for one name, several, or "all": every output of a projector."""
@@ -73,26 +74,26 @@ class Family:
         return fields
 
 
-_FAMILIES: dict[str, Family] = {}
+def _malformed(family: Family) -> str:
+    if not isinstance(family, Family):
+        return f"it is a {type(family).__name__}, not a ggss.models.Family"
+    needed = ("recognises", "site_paths", "rows_per_image")
+    missing = [name for name in needed if not callable(getattr(family, name))]
+    return f"it needs {' and '.join(missing)}, which is a function" if missing else ""
+
+
+FAMILIES: Registry[Family] = Registry("model family", "ggss.families", _malformed)
 
 
 def register(family: Family) -> Family:
-    """Add a row to the table; a name that is taken or a row that is no Family is refused."""
-    if not isinstance(family, Family):
-        raise InputError(f"a model family must be a ggss.models.Family, not {type(family).__name__}")
-    if not family.name or not callable(family.recognises) or not callable(family.site_paths):
-        raise InputError(f"the model family {family.name!r} needs a name, recognises(config) and site_paths(config)")
-    if not callable(family.rows_per_image):
-        raise InputError(f"the model family {family.name!r} needs rows_per_image(model, inputs)")
-    if family.name in _FAMILIES:
-        raise InputError(f"there is already a model family {family.name!r}: give the new one another name")
-    _FAMILIES[family.name] = family
-    return family
+    """Add a row to the table. InputError if its name is taken or it is malformed."""
+    return FAMILIES.add(getattr(family, "name", ""), family)
 
 
 def known_family(config: Any) -> Family | None:
-    """The registered family that recognises this config (of several the last registered), or None."""
-    return next((family for family in reversed(_FAMILIES.values()) if family.recognises(config)), None)
+    """The registered family that recognises this config (if several do, the last registered), or None."""
+    known = (FAMILIES.get(name) for name in reversed(FAMILIES.names()))
+    return next((family for family in known if family.recognises(config)), None)
 
 
 def _is(config: Any, model_type: str, tower: str | None = None) -> bool:
@@ -126,7 +127,7 @@ def _llava_next_rows(model: Any, inputs: Inputs) -> list[int]:
 
 
 def _llava_next_pack(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Sequence[Tensor]:
-    # Here the rows that are padding are dropped and a newline follows each line of the tiles.
+    # This drops the rows that are padding and adds a newline token after each line of the tiles.
     tiles = _llava_next_tiles(model, inputs)
     tokens, _ = model.base_model.pack_image_features(
         [image.unflatten(0, (count, -1)) for image, count in zip(rows, tiles, strict=True)],

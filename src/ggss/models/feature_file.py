@@ -1,9 +1,9 @@
-"""Where features go that memory has no room for: a file without a name, which is gone when its process is."""
+"""Features that do not fit in memory, in an unnamed temporary file that is deleted when the process ends."""
 
 import io
 import tempfile
 import weakref
-from typing import IO, Any
+from typing import IO
 
 import torch
 from safetensors.torch import load, save
@@ -11,19 +11,19 @@ from safetensors.torch import load, save
 from ggss.models.features import Features
 
 
-class Shelf:
-    """Features by their picture. The file lies where temporary files do (TMPDIR)."""
+class FeatureFile:
+    """Features by their picture's digest. The file is in the folder of temporary files (TMPDIR)."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
-        self._places: dict[Any, tuple[int, int, str, torch.device]] = {}
+        self._places: dict[str, tuple[int, int, str, torch.device]] = {}
 
-    def __contains__(self, source: Any) -> bool:
-        return source in self._places
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._places
 
-    def put(self, source: Any, features: Features) -> None:
-        """Keep a picture's features. Where the disk has no room either, they are not kept."""
-        if source in self._places:
+    def put(self, digest: str, features: Features) -> None:
+        """Keep a picture's features. If the disk is full, they are not kept."""
+        if digest in self._places:
             return
         parts = {"rows": features.rows, "inputs": features.inputs}
         tensors = {f"{part}/{name}": value for part, of in parts.items() for name, value in of.items()}
@@ -35,11 +35,11 @@ class Shelf:
         except OSError:
             return
         if whole:
-            self._places[source] = (start, len(data), features.placeholder, next(iter(features.rows.values())).device)
+            self._places[digest] = (start, len(data), features.placeholder, next(iter(features.rows.values())).device)
 
-    def get(self, source: Any) -> Features:
+    def get(self, digest: str) -> Features:
         """The same features, on the device they came from."""
-        start, size, placeholder, device = self._places[source]
+        start, size, placeholder, device = self._places[digest]
         file = self._open()
         file.seek(start)
         parts: dict[str, dict[str, torch.Tensor]] = {"rows": {}, "inputs": {}}
@@ -50,7 +50,7 @@ class Shelf:
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
-            # Without a buffer: one that a full disk refuses would be refused again at every later use of the file.
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (as long as the shelf lives)
+            # Without a buffer: data that could not be written to a full disk would raise again at every later use.
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (open as long as this object exists)
             weakref.finalize(self, self._file.close)
         return self._file

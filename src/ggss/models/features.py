@@ -18,17 +18,17 @@ class Features:
     rows: dict[str, Tensor]
     """Site name -> that site's rows [T, D] for this image, in the model's dtype."""
     inputs: dict[str, Tensor]
-    """This image's row of what the text model needs beside the rows: its size or grid."""
+    """What else the text model needs for this image: its size or grid."""
     placeholder: str
-    """What stands for the image in the prompt's text."""
+    """The text that represents the image in the prompt."""
 
     def steered(self, steerer: Any, alpha: float = 1.0) -> "Features":
-        """The features with the rows of each of the steerer's sites steered; the original is left as it is."""
+        """The features with the rows of each of the steerer's sites steered; the original is not changed."""
         return steered([self], steerer, alpha)[0]
 
 
 def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> list[Features]:
-    """Many images steered together, which is much faster than one after the other. The originals are left alone."""
+    """Many images steered together, which is much faster than one after the other. The originals are not changed."""
     sites: Sequence[str] = list(steerer.operators)
     for one in features:
         if missing := [site for site in sites if site not in one.rows]:
@@ -45,7 +45,7 @@ def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> l
         parts = steerer.steer(rows, **_owners(counts, rows.device), alpha=alpha, site=site).split(counts)
         for own, part in zip(changed, parts, strict=True):
             own[site] = part
-    # What is computed from steered rows is out of date.
+    # Rows that were computed from rows before steering are out of date.
     stale = {MLP2} if MLP1 in sites else set()
     return [
         replace(one, rows={site: rows for site, rows in one.rows.items() if site not in stale} | own)
@@ -54,7 +54,7 @@ def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> l
 
 
 def _owners(counts: Sequence[int], device: torch.device) -> dict[str, Tensor]:
-    """Which image each row is of; of one image's rows that need not be said."""
+    """The image of each row; not needed, and empty, for a single image."""
     if len(counts) == 1:
         return {}
     return {"images": torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)}

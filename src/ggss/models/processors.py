@@ -1,9 +1,9 @@
 """Processors that turn images and text into model inputs without torchvision.
 
-LLaVA-NeXT's processor works as transformers ships it. Pixtral's module imports torchvision at its top and
-Qwen3-VL's asks for a video processor that does, so both have a thin one here. They keep transformers' class
-names because those are what is written into `processor_config.json`: a directory saved from here loads with
-plain `AutoProcessor` where torchvision exists, and any ordinary directory loads here.
+LLaVA-NeXT's processor of transformers is used as it is. Pixtral's module imports torchvision and Qwen3-VL's needs
+a video processor that does, so both are replaced by small ones here. They keep the class names of transformers,
+because these are written to `processor_config.json`: a directory saved here loads with plain `AutoProcessor`
+where torchvision is installed, and any ordinary directory loads here.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ from transformers.models.qwen3_vl import processing_qwen3_vl
 from transformers.processing_utils import ProcessorMixin
 
 BACKEND = "pil"
-"""The image backend behind every pixel: torchvision's differ by up to 0.015, so artefacts record this name."""
+"""The image backend. Pixel values of torchvision's differ by up to 0.015, so artefacts record this name."""
 
 
 class PixtralProcessor(ProcessorMixin):
-    """An image becomes rows of `[IMG]`, each closed by `[IMG_BREAK]` and the last one by `[IMG_END]`."""
+    """An image becomes rows of `[IMG]`, each followed by `[IMG_BREAK]` and the last one by `[IMG_END]`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
         super().__init__(image_processor, tokenizer, None, chat_template=chat_template)
 
     def to_dict(self) -> dict[str, Any]:
-        """As saved; the video part is described too, for plain transformers insists on it."""
+        """As saved; with a video part, because plain transformers requires one."""
         image = self.image_processor
         video = {"video_processor_type": "Qwen3VLVideoProcessor", "size": dict(image.size)}
         video |= {key: getattr(image, key) for key in ("patch_size", "temporal_patch_size", "merge_size")}

@@ -1,4 +1,4 @@
-"""The modules that sites name: finding one in a model, and a fingerprint of the weights around them."""
+"""The modules at the sites: finding one in a model, and a fingerprint of the projectors that contain them."""
 
 import hashlib
 from typing import Any
@@ -25,8 +25,8 @@ def resolve(model: nn.Module, path: str) -> nn.Module:
 def fingerprint(model: Any, family: Family | None = None) -> str:
     """SHA-256 over the names, shapes and values of the projectors' parameters: which model a steerer is for.
 
-    The projectors are the parents of all the family's sites. Values count as they are in bfloat16, so that a model is
-    recognised in whatever dtype it was loaded.
+    The projectors are the parent modules of all the family's sites. Values are rounded to bfloat16, so that a model
+    is recognised in whatever dtype it was loaded.
     """
     family = family or family_of(model)
     parents = {path.rpartition(".")[0] for path in family.site_paths(model.config).values()}

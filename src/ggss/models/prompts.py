@@ -15,15 +15,15 @@ Ids = list[int]
 
 
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
-    """The prompt's text: the images, the question, and the turn handed to the model (which began `answer`)."""
+    """The prompt's text: the images, the question, and the start of the model's turn (with `answer`, if given)."""
     if processor.image_token in question:
         raise InputError(f"a question may not contain {processor.image_token!r}, the mark of an image: {question!r}")
     content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
     turns = [{"role": "user", "content": content}]
     if answer is None:
         return processor.apply_chat_template(turns, add_generation_prompt=True)
-    # The template knows what stands between its turn and an answer. Some read an answer as text, some as parts; one
-    # of the wrong kind is dropped or refused, never half written, in this order.
+    # The template decides what is written between question and answer. Some templates take an answer as text, some as
+    # a list of parts. In this order, an answer of the wrong form is dropped or refused, never written in part.
     for form in (answer, [{"type": "text", "text": answer}]):
         with suppress(ValueError, TypeError, TemplateError):
             reply = {"role": "assistant", "content": form}
@@ -35,7 +35,7 @@ def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) ->
     """Token ids of each text, once each image mark is replaced by its image's placeholder, in order."""
     texts, _ = processor.get_text_with_replacements(list(texts), list(placeholders))
     bos = processor.tokenizer.bos_token
-    begun = bool(bos) and all(text.startswith(bos) for text in texts)  # some templates write it, some leave it
+    begun = bool(bos) and all(text.startswith(bos) for text in texts)  # some templates write it, some do not
     return processor.tokenizer(texts, add_special_tokens=not begun)["input_ids"]
 
 
@@ -54,7 +54,7 @@ def left_padded(processor: Any, sequences: Sequence[Ids], device: torch.device) 
 
 
 def shared_positions(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Of prompts that are laid out alike, the first one's positions; Qwen3-VL counts them prompt by prompt."""
+    """The positions of the first prompt, if all have the same layout: Qwen3-VL computes them prompt by prompt."""
     count = getattr(model.base_model, "get_rope_index", None)
     if count is None or "image_grid_thw" not in inputs:
         return {}
@@ -70,7 +70,7 @@ def split_options(prompt: Ids, joint: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
     """The context shared by the prompt and all its options, and each option's own ids after it.
 
     `joint` are the ids of prompt and option tokenised as one text. A tokenizer may merge the end of the prompt with
-    the start of an option, so the context ends where the first of these sequences leaves the others.
+    the start of an option, so the context ends at the first token in which these sequences differ.
     """
     columns = zip(prompt, *joint, strict=False)
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))

@@ -1,7 +1,7 @@
-"""A reading: what a model said and how likely each option was. And the prompts of readings in token ids, kept.
+"""A reading: a model's answer and the probability of each option. Also a cache of tokenised prompts.
 
-A study asks the same few thousand prompts of every steered model again, and tokenising takes as long as a tiny model
-takes to think. So each prompt is tokenised once, together with its options.
+A study asks the same few thousand prompts of every steered model again, and tokenising takes as long as the forward
+pass of a tiny model. So each prompt is tokenised once, together with its options.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ KEPT_TOKENS = 4_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A model's answer to a question, and the probability of each of the question's options among them."""
+    """A model's answer to a question, and the probabilities of the question's options, which sum to 1."""
 
     answer: str
     probabilities: tuple[float, ...]
@@ -37,12 +37,12 @@ class Tokenised:
 
     @property
     def at_once(self) -> bool:
-        """The token after the prompt decides between the options: each is one token of its own."""
+        """Whether each option is a single token, so that the token after the prompt decides between them."""
         return len(self.context) == len(self.ids) and all(len(tail) == 1 for tail in self.tails)
 
 
 class Prompts:
-    """Tokenised prompts; what was tokenised once is kept, up to some millions of tokens."""
+    """A cache of tokenised prompts, up to some millions of tokens."""
 
     def __init__(self, processor: Any, chat: Callable[..., str]) -> None:
         self._processor = processor
@@ -76,12 +76,12 @@ class Prompts:
 
 
 def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[float, ...]]:
-    """Each prompt's probabilities of its one-token options among them, from the logits [prompts, words] after it."""
+    """The probabilities of each prompt's one-token options, which sum to 1, from the logits [prompts, vocabulary]."""
     shares: list[tuple[float, ...]] = [()] * len(asked)
     by_count: dict[int, list[int]] = {}
     for i, prompt in enumerate(asked):
         by_count.setdefault(len(prompt.tails), []).append(i)
-    for count, rows in by_count.items():  # prompts with as many options are worked on together
+    for count, rows in by_count.items():  # prompts with the same number of options together
         if count:
             tokens = torch.tensor([[tail[0] for tail in asked[i].tails] for i in rows], device=logits.device)
             for i, own in zip(rows, logits[rows].gather(1, tokens).softmax(1).tolist(), strict=True):

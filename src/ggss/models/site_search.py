@@ -1,8 +1,8 @@
-"""Finding the site of a model whose family nobody has written down, by watching it encode an image.
+"""Finding the site of a model of an unknown family, by hooks on the model while it encodes an image.
 
-Every Linear is watched while the image features are computed. The site is the last-called one whose output rows are
-found, bit for bit, among the image tokens handed to the text model: nothing that follows it changes them. (The last
-Linear by position is a wrong guess: in Qwen3-VL that is a deepstack merger.)
+The output of every Linear is recorded while the image features are computed. The site is the last one called whose
+output rows are found, bit for bit, among the image tokens that the text model gets: nothing after it changes them.
+(The last Linear in the order of modules would be wrong: in Qwen3-VL that is a deepstack merger.)
 """
 
 from collections import deque
@@ -19,21 +19,21 @@ from ggss.models.sites import MLP2
 def family_of(model: Any, inputs: Inputs | None = None) -> Family:
     """The family of a transformers model: a registered one, or one made from what the model does with `inputs`.
 
-    `inputs` are an image processor's outputs for one image. Without them a model of an unknown family is shown noise
-    of its vision config's image size, which suits those that take nothing but `pixel_values`.
+    `inputs` are an image processor's outputs for one image. Without them a model of an unknown family gets an image
+    of noise in the size of its vision config, which works for models that take only `pixel_values`.
     """
     return known_family(model.config) or _discover(model, inputs or _noise(model))
 
 
 def find_site(model: Any, inputs: Inputs) -> str:
-    """The module path of the site, found by the dynamic rule; an InputError lists the candidates if there is none."""
+    """The module path of the site, found by running the model; InputError lists the candidates if there is none."""
     return _watch(model, inputs)[0]
 
 
 def _discover(model: Any, inputs: Inputs) -> Family:
     path, rows, pooled = _watch(model, inputs)
     kind = model.config.model_type
-    # One picture in, one block of rows out, and nothing that could make the next picture's block another size.
+    # Each picture gives one block of rows, and there is no input that could give the next picture another size.
     only_pixels = set(inputs) == {"pixel_values"} and inputs["pixel_values"].ndim == 4
     alike = only_pixels and torch.equal(torch.cat(pooled), rows)
 
@@ -58,7 +58,7 @@ def _noise(model: Any) -> dict[str, Tensor]:
     side = getattr(getattr(model.config, "vision_config", None), "image_size", None)
     if not isinstance(side, int):
         raise InputError(
-            f"the site of this {model.config.model_type} model is not known, and its image size neither: "
+            f"the site of this {model.config.model_type} model is not known, and neither is its image size: "
             "load it with load_vlm, or register a ggss.models.Family for it"
         )
     noise = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(0))
@@ -70,10 +70,8 @@ def _watch(model: Any, inputs: Inputs) -> tuple[str, Tensor, list[Tensor]]:
     """The site's path and rows, and the image tokens."""
     encode = getattr(model.base_model, "get_image_features", None)
     if encode is None:
-        raise InputError(
-            f"this {model.config.model_type} model has no get_image_features: it is no VLM ggss can steer"
-        )
-    called: deque[tuple[str, Tensor]] = deque(maxlen=32)  # the projector comes last; a large tower need not be kept
+        raise InputError(f"this {model.config.model_type} model has no get_image_features: ggss cannot steer it")
+    called: deque[tuple[str, Tensor]] = deque(maxlen=32)  # the projector is last; outputs of the tower are dropped
 
     def note(name: str, output: Any) -> None:
         called.append((name, output.detach()))

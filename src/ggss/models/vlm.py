@@ -1,4 +1,4 @@
-"""A vision-language model that answers and scores questions about images, and encodes an image once for many."""
+"""A vision-language model that answers and scores questions about images, and encodes an image once for many uses."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property, lru_cache, partial
@@ -21,19 +21,20 @@ from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
 from ggss.models.site_search import family_of
 from ggss.models.sites import MLP1, MLP2
 
-Picture = Image.Image | Features
+Shown = Image.Image | Features
+"""What a question can be asked about: an image, or the encoded features of one."""
 
-Choice = tuple[str, Sequence[Picture], Sequence[str]]
+Choice = tuple[str, Sequence[Shown], Sequence[str]]
 """A question, its images, its options."""
 
 Tail = tuple[int, int, list[int]]
-"""Of which question, of which option, and the option's token ids."""
+"""The question's number, the option's number, and the option's token ids."""
 
 T = TypeVar("T")
 
 
 class Vlm:
-    """A transformers model and its processor. Answers are greedy; hooks on the model act on all that is said here."""
+    """A transformers model and its processor. Answers are greedy; hooks on the model act in every method."""
 
     backend = BACKEND
 
@@ -41,14 +42,14 @@ class Vlm:
         self.model = model.eval()
         self.processor = processor
         self.name = name or type(model).__name__
-        # A study asks the same question of many images, and a chat template takes its time.
+        # A study asks the same question about many images, and rendering a chat template is slow.
         self._chat = lru_cache(maxsize=4096)(partial(prompts.chat, processor))
         self._prompts = Prompts(processor, self._chat)
         self._word = cache(lambda token: processor.tokenizer.decode([token], skip_special_tokens=True).strip())
 
     @cached_property
     def family(self) -> Family:
-        """What is known of the model's kind; an unknown one is shown a noise image and watched."""
+        """The model's family; if it is unknown, the site is found by encoding an image of noise."""
         if known := known_family(self.model.config):
             return known
         noise = Image.effect_noise((64, 64), 80).convert("RGB")
@@ -65,7 +66,7 @@ class Vlm:
         return vision_fingerprint(self.model)
 
     def describe(self) -> dict[str, Any]:
-        """What an artefact records of the model it was made with."""
+        """What an artefact records about the model it was made with."""
         return {
             "model": self.name,
             "revision": getattr(self.model.config, "_commit_hash", None),
@@ -85,12 +86,12 @@ class Vlm:
     ) -> list[Features]:
         """Run the vision tower and projector, never the text model, and keep the rows of the sites.
 
-        By default those are all outputs of a projector; with other `sites`, those and what else the text model needs.
-        What a hook on a site makes of its output is what is kept.
+        By default these are the outputs of all projectors; with `sites`, these and the others that the text model
+        needs. The rows are kept as hooks on the sites have changed them.
         """
         outputs = self.sites("all")
         asked = outputs if sites is None else self.sites(sites)
-        # The hidden site stands in for the output that is computed from it.
+        # The hidden site replaces the output that is computed from it.
         wanted = {name: path for name, path in outputs.items() if name != MLP2 or MLP1 not in asked} | asked
         size = batch_size if self.family.batched else 1
         return [features for batch in _batches(images, size) for features in self._encode(batch, wanted)]
@@ -99,7 +100,7 @@ class Vlm:
     def answer(
         self,
         questions: Sequence[str],
-        images: Sequence[Sequence[Picture]],
+        images: Sequence[Sequence[Shown]],
         max_new_tokens: int = 64,
         batch_size: int = 16,
     ) -> list[str]:
@@ -122,8 +123,8 @@ class Vlm:
         return answers
 
     @torch.inference_mode()
-    def logits(self, questions: Sequence[str], images: Sequence[Sequence[Picture]]) -> Tensor:
-        """The next-token logits [questions, vocabulary] in float32, for one batch as it stands."""
+    def logits(self, questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> Tensor:
+        """The next-token logits [questions, vocabulary] in float32, all questions in one batch."""
         _check(questions, images)
         texts = [self._chat(question, len(own)) for question, own in zip(questions, images, strict=True)]
         inputs, placeholders = self._image_inputs(images)
@@ -134,7 +135,7 @@ class Vlm:
     def score(
         self,
         questions: Sequence[str],
-        images: Sequence[Sequence[Picture]],
+        images: Sequence[Sequence[Shown]],
         options: Sequence[Sequence[str]],
         batch_size: int = 16,
     ) -> list[list[float]]:
@@ -154,14 +155,14 @@ class Vlm:
     def read(
         self,
         questions: Sequence[str],
-        images: Sequence[Sequence[Picture]],
+        images: Sequence[Sequence[Shown]],
         options: Sequence[Sequence[str]],
         max_new_tokens: int = 8,
         batch_size: int = 16,
     ) -> list[Reading]:
-        """One greedy answer to each question, and the probabilities of its options among them; () where it has none.
+        """One greedy answer to each question, and the probabilities of its options, which sum to 1; () if none.
 
-        It is what `answer` and `score` say. An answer of a single token, with options that are too, takes one pass.
+        The same as from `answer` and `score`. If the answer and all options are single tokens, it takes one pass.
         """
         _check(questions, images)
         if len(options) != len(questions):
@@ -177,7 +178,7 @@ class Vlm:
         return readings
 
     def _read_at_once(self, asked: Sequence[Choice]) -> list[Reading] | None:
-        """The next token's logits tell both; None where some option is longer than a token."""
+        """Both from the logits of the next token; None if some option is longer than a token."""
         tokenised = self._tokenised(asked)
         if not all(prompt.at_once for prompt in tokenised):
             return None
@@ -210,7 +211,7 @@ class Vlm:
         runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
         for i, prompt in enumerate(self._tokenised(seen)):
             for j, tail in enumerate(prompt.tails):
-                # The last token is only read, never fed: options of one token need a single run between them.
+                # The last token is scored but not an input: options of one token share a single run.
                 runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
         for batch in _batches(list(runs.items()), batch_size):
             inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
@@ -225,7 +226,7 @@ class Vlm:
                     scores[i][j] = steps[range(len(tail)), tail].sum().item()
         return scores
 
-    def _kept(self, images: Sequence[Sequence[Picture]]) -> list[list[Picture]]:
+    def _kept(self, images: Sequence[Sequence[Shown]]) -> list[list[Shown]]:
         """The same with each distinct picture encoded, if the family can answer from features."""
         if self.family.pack is None:
             return [list(pictures) for pictures in images]
@@ -233,10 +234,10 @@ class Vlm:
         encoded = dict(zip(raw, self.encode(list(raw.values())), strict=True))
         return [[encoded.get(id(picture), picture) for picture in pictures] for pictures in images]
 
-    def _placeholders(self, pictures: Sequence[Picture]) -> list[str]:
+    def _placeholders(self, pictures: Sequence[Shown]) -> list[str]:
         return [p.placeholder if isinstance(p, Features) else self._pixels([p])[1][0] for p in pictures]
 
-    def _image_inputs(self, images: Sequence[Sequence[Picture]]) -> tuple[dict[str, Any], list[str]]:
+    def _image_inputs(self, images: Sequence[Sequence[Shown]]) -> tuple[dict[str, Any], list[str]]:
         """The model's inputs for the images of a batch of prompts, and each image's placeholder."""
         pictures = list(chain(*images))
         if not pictures:
@@ -293,8 +294,8 @@ def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
-def _check(questions: Sequence[str], images: Sequence[Sequence[Picture]]) -> None:
-    if len(questions) != len(images) or any(isinstance(pictures, Picture) for pictures in images):
+def _check(questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> None:
+    if len(questions) != len(images) or any(isinstance(pictures, Shown) for pictures in images):
         raise InputError(
             f"each question needs its own list of images: got {len(questions)} questions and {len(images)} lists"
         )

@@ -3,23 +3,24 @@
 The probes register themselves when they are imported; the order of imports is the order of the table.
 """
 
-from ggss.probes.base import Item, Probe, get, names, register
+from ggss.probes.base import Answers, Display, Item, Probe, get, names, register
 
-from ggss.probes import mcq, pairs, nurse_doctor, ceo, recognition, smallstar, smallmme, mmstar, mme as mme_files  # isort: skip
+from ggss.probes import mcq, pairs, nurse_doctor, ceo, recognition, mmstar, mme, reflect  # isort: skip
 
 __all__ = [
+    "Answers",
+    "Display",
     "Item",
     "Probe",
     "ceo",
     "get",
     "mcq",
-    "mme_files",
+    "mme",
     "mmstar",
     "names",
     "nurse_doctor",
     "pairs",
     "recognition",
+    "reflect",
     "register",
-    "smallmme",
-    "smallstar",
 ]

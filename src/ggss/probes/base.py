@@ -1,67 +1,140 @@
-"""What a probe is, and the table of them. A probe is one file: its items and prompts, its parser, its metrics."""
+"""What a probe is, and the table of them.
+
+A probe is one file: how its items are made, how an answer is parsed, what is measured, how its numbers are shown. A
+**task** is a probe asked about one attribute. Its name is the probe's name, if it is the attribute of the wording, or
+else the probe's name and the attribute: `mcq`, `mcq-age`, `recognition-gender`.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
+from ggss.data.picture import Picture
 from ggss.errors import InputError, problems
+from ggss.plugins import Registry
 from ggss.stats.metric import Metric
+
+Kind = Literal["bias", "recognition", "multiple-choice", "yes-or-no"]
 
 
 @dataclass(frozen=True)
 class Item:
     """One prompt over one or more pictures.
 
-    `key` names the item in every run, which is how runs are paired. `attributes` has one entry per picture.
-    Items of one `cluster` (identity, biography) are not independent and are resampled together. `options` are the
-    answers whose probabilities are scored, with the text each stands for; `expected` is the right one, if any is.
+    `key` names the item in every run, which is how runs are paired. `attributes` has one entry per picture, what is
+    varied in it; `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent
+    and are resampled together. `options` are the answers whose probabilities are scored, with the text each stands
+    for; `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" where none is.
     """
 
     key: str
     prompt: str
-    images: tuple[Any, ...] = field(repr=False)
+    images: tuple[Picture, ...] = field(repr=False)
     attributes: tuple[Mapping[str, str], ...]
     cluster: str
     question: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     expected: str | None = None
+    about: str = ""
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Items and their parsed answers, None where one could not be parsed, and the options' probabilities."""
+
+    items: Sequence[Item]
+    parsed: Sequence[Any]
+    probabilities: Sequence[Sequence[float]] | None = None
+
+    @property
+    def about(self) -> str:
+        """The attribute whose values are compared."""
+        return self.items[0].about
+
+    def values(self, picture: int = 0) -> list[str]:
+        """Each item's value of that attribute, as one of its pictures shows it."""
+        return [item.attributes[picture][self.about] for item in self.items]
+
+    @property
+    def questions(self) -> list[str]:
+        return [item.question for item in self.items]
+
+    @property
+    def expected(self) -> list[str]:
+        return [str(item.expected) for item in self.items]
+
+
+@dataclass(frozen=True)
+class Display:
+    """How a metric is shown: its column's name, what it measures, the factor and digits it is printed with.
+
+    `{about}` in the two texts stands for the attribute. biased_upwards: the metric is too high in small samples, as
+    divergences and spreads are, so that a corrected value is shown, too.
+    """
+
+    label: str
+    meaning: str = ""
+    scale: float = 1.0
+    digits: int = 3
+    unit: str = ""
+    better: Literal["lower", "higher", ""] = ""
+    biased_upwards: bool = False
+
+    def number(self, value: float) -> str:
+        return f"{self.scale * value:,.{self.digits}f}"
+
+
+ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
 
 
 @dataclass(frozen=True)
 class Probe:
     """A row of the table.
 
-    items: from a suite's material to the items, prompts included.
-    parse: from a raw answer and its item to what was answered, None where that cannot be told.
-    metrics: from items, parsed answers and option probabilities (None if not scored) to named metrics, the
+    items: makes the items. A probe about people gets (prompts by question, pictures, attribute). A probe whose
+        questions are in a file gets the file's path, or None for the default place.
+    parse: from a raw answer and its item to the parsed answer, None if it is not clear.
+    metrics: from the answers, and the answers of the unsteered run on the same items or None, to named metrics, the
         published one first.
-    attribute: whose bias is measured, "" for a capability.
+    displays: by metric name, in which `{about}` stands for the attribute; the published one first.
+    occupations: those whose pictures are asked about; all unless given.
+    from_file: its questions are read from a benchmark's file.
     """
 
     name: str
+    title: str
     summary: str
-    attribute: str
+    kind: Kind
     items: Callable[..., Sequence[Item]]
     parse: Callable[[str, Item], Any]
-    metrics: Callable[[Sequence[Item], Sequence[Any], Sequence[Sequence[float]] | None], Mapping[str, Metric]]
+    metrics: Callable[[Answers, Answers | None], Mapping[str, Metric]]
+    displays: Mapping[str, Display]
     pictures: int = 1
     max_new_tokens: int = 2048
+    occupations: tuple[str, ...] = ()
+    from_file: bool = False
 
-    def score(
-        self,
-        items: Sequence[Item],
-        answers: Sequence[str],
-        probabilities: Sequence[Sequence[float]] | None = None,
-    ) -> Mapping[str, Metric]:
-        """The probe's metrics of one run: raw answers, one per item, in the items' order."""
+    def display(self, metric: str, about: str = "") -> Display:
+        """How one of its metrics is shown."""
+        for name, shown in self.displays.items():
+            if name.format(about=about) == metric:
+                return replace(
+                    shown, label=shown.label.format(about=about), meaning=shown.meaning.format(about=about)
+                )
+        return Display(metric)
+
+    def answers(
+        self, items: Sequence[Item], said: Sequence[str], probabilities: Sequence[Sequence[float]] | None = None
+    ) -> Answers:
+        """Raw answers, one per item in the items' order, read by the probe's parser."""
         self.check(items)
-        for what, given in (("answers", answers), ("rows of option probabilities", probabilities)):
+        for what, given in (("answers", said), ("rows of option probabilities", probabilities)):
             if given is not None and len(given) != len(items):
                 raise InputError(f"{self.name}: {len(items)} items, but {len(given)} {what}")
-        parsed = [self.parse(answer, item) for answer, item in zip(answers, items, strict=True)]
-        return self.metrics(items, parsed, probabilities)
+        return Answers(items, [self.parse(one, item) for one, item in zip(said, items, strict=True)], probabilities)
 
     def check(self, items: Sequence[Item]) -> None:
         """Refuse wrong or incomplete items, naming every problem."""
@@ -83,8 +156,10 @@ class Probe:
             found.append(f"has {len(item.images)} pictures instead of {self.pictures}")
         if len(item.attributes) != len(item.images):
             found.append(f"has attributes of {len(item.attributes)} pictures instead of {len(item.images)}")
-        if self.attribute and not all(of_picture.get(self.attribute) for of_picture in item.attributes):
-            found.append(f"does not say the {self.attribute} shown")
+        if self.kind in ("bias", "recognition") and not item.about:
+            found.append("does not say which attribute it is about")
+        if item.about and not all(of_picture.get(item.about) for of_picture in item.attributes):
+            found.append(f"does not say the {item.about} shown")
         if len(item.options) == 1:
             found.append(f"has only one option, {next(iter(item.options))!r}")
         if item.options and item.expected is not None and item.expected not in item.options:
@@ -92,29 +167,50 @@ class Probe:
         return found
 
 
-_PROBES: dict[str, Probe] = {}
+def _malformed(probe: Probe) -> str:
+    if not isinstance(probe, Probe):
+        return f"it is a {type(probe).__name__}, not a ggss.probes.Probe"
+    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", probe.name):
+        return "its name is malformed, use lower-case words joined by hyphens"
+    if not probe.summary or not probe.title or not probe.displays:
+        return "it needs a title, a summary and a display for its metric"
+    if probe.pictures < 1 or probe.max_new_tokens < 1:
+        return "it needs at least one picture and one new token"
+    return ""
+
+
+PROBES: Registry[Probe] = Registry("probe", "ggss.probes", _malformed)
 
 
 def register(probe: Probe) -> Probe:
-    """Add a probe; a second one of the same name, or a malformed one, is refused."""
-    if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", probe.name):
-        raise ValueError(f"probe name {probe.name!r} is malformed: use lower-case words joined by hyphens")
-    if not probe.summary:
-        raise ValueError(f"probe {probe.name!r} needs a summary")
-    if probe.pictures < 1 or probe.max_new_tokens < 1:
-        raise ValueError(f"probe {probe.name!r} needs at least one picture and one new token")
-    if probe.name in _PROBES:
-        raise ValueError(f"probe {probe.name!r} is registered already")
-    _PROBES[probe.name] = probe
-    return probe
+    """Add a probe to the table. InputError if its name is taken or it is malformed."""
+    return PROBES.add(getattr(probe, "name", ""), probe)
 
 
 def names() -> list[str]:
     """All probe names, in the order of the table."""
-    return list(_PROBES)
+    return PROBES.names()
 
 
-def get(name: str) -> Probe:
-    if name not in _PROBES:
-        raise InputError(f"no probe {name!r}; there are {', '.join(_PROBES) or 'none'}")
-    return _PROBES[name]
+def get(task: str) -> Probe:
+    """The probe of a task: `get("mcq")`, `get("mcq-age")`."""
+    return PROBES.get(parted(task)[0])
+
+
+def parted(task: str) -> tuple[str, str]:
+    """A task's probe, and the attribute in its name, "" if none: `mcq-age` -> ("mcq", "age")."""
+    if task in PROBES:
+        return task, ""
+    candidates = [name for name in PROBES.names() if task.startswith(f"{name}-")]
+    if not candidates:
+        PROBES.get(task)  # raises, naming the probes there are
+    name = max(candidates, key=len)
+    return name, task[len(name) + 1 :]
+
+
+def task_label(task: str, about: str) -> str:
+    """What a task's published metric is called in a table."""
+    name, asked = parted(task)
+    first = next(iter(PROBES.get(name).displays.values())).label
+    label = first.format(about=about)
+    return f"{label} ({about})" if asked and label == first else label

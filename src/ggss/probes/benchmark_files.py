@@ -1,42 +1,24 @@
-"""Benchmarks as they lie on disk: where they are looked for, the rows of their tables, the pictures in the rows."""
+"""Benchmark files: where they are searched for, the rows of their tables, the pictures in the rows."""
 
 import base64
 import binascii
 import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from ggss.data.picture import BytesPicture
 from ggss.errors import InputError
 
-Row = dict[str, Any]
+Cells = dict[str, Any]
+"""A row of a table, by column."""
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A picture kept as the bytes of its file and decoded when it is asked for; equal when the bytes are."""
-
-    digest: str
-    data: bytes = field(repr=False, compare=False)
-
-    def image(self) -> Image.Image:
-        """The picture in RGB; InputError unless all of it decodes."""
-        try:
-            with Image.open(BytesIO(self.data)) as image:
-                return image.convert("RGB")
-        except Exception as error:  # a decoder raises whatever it stumbles over, such as struct.error
-            raise InputError(
-                f"the picture {self.digest[:12]} does not decode ({error}): get the benchmark again"
-            ) from error
-
-
-def embedded(cell: Any) -> Embedded:
+def embedded(cell: Any) -> BytesPicture:
     """The picture in a cell: base64 text, bytes, or the `datasets` library's {"bytes": ...}; ValueError if none."""
     data = cell.get("bytes") if isinstance(cell, dict) else cell
     if isinstance(data, str):
@@ -47,14 +29,14 @@ def embedded(cell: Any) -> Embedded:
     if not data:
         raise ValueError("has no picture")
     check_picture(BytesIO(data))
-    return Embedded(sha256(data).hexdigest(), data)
+    return BytesPicture.of(data)
 
 
 def check_picture(file: Path | BytesIO) -> None:
-    """ValueError unless the file begins as a picture does; nothing is decoded."""
+    """ValueError unless the file has the header of a picture; nothing is decoded."""
     try:
         Image.open(file).close()
-    except Exception as error:  # as above
+    except Exception as error:  # decoders raise exceptions of many types
         raise ValueError("has a picture of no known image format") from error
 
 
@@ -67,7 +49,7 @@ def locate(
 ) -> Path:
     """`path` if it is a file, else the first of the `names` that fits in the folder `path` (None: GGSS_DATA).
 
-    advice: what to download and how to name it, for whoever has not.
+    advice: what to download and how to name it, for the error if there is no such file.
     """
     put = f"{advice}, into the folder that the variable GGSS_DATA names, or give its path"
     where = path or os.environ.get("GGSS_DATA")
@@ -83,10 +65,10 @@ def locate(
     raise InputError(f"no {benchmark} at {str(place)!r}, which {seen}: {put}")
 
 
-def read_table(path: Path, needed: Sequence[str], also: Sequence[str], found: list[str]) -> list[tuple[str, Row]]:
-    """(place, row) of each row of a .tsv or .parquet table, cut down to the columns `needed` and `also`.
+def read_table(path: Path, needed: Sequence[str], also: Sequence[str], found: list[str]) -> list[tuple[str, Cells]]:
+    """(place, row) of each row of a .tsv or .parquet table, with only the columns `needed` and `also`.
 
-    What is wrong with a row goes to `found`; InputError if the file is no such table or a needed column is missing.
+    Problems of rows are added to `found`; InputError if the file is no such table or a needed column is missing.
     """
     readers = {".tsv": _tsv_rows, ".parquet": _parquet_rows}
     if path.suffix.lower() not in readers:
@@ -97,7 +79,7 @@ def read_table(path: Path, needed: Sequence[str], also: Sequence[str], found: li
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
 
 
-def _tsv_rows(path: Path, needed: Sequence[str], wanted: list[str], found: list[str]) -> Iterator[tuple[str, Row]]:
+def _tsv_rows(path: Path, needed: Sequence[str], wanted: list[str], found: list[str]) -> Iterator[tuple[str, Cells]]:
     usual = csv.field_size_limit(2**31 - 1)  # a whole picture is one cell
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -118,7 +100,7 @@ def _tsv_rows(path: Path, needed: Sequence[str], wanted: list[str], found: list[
 
 def _parquet_rows(
     path: Path, needed: Sequence[str], wanted: list[str], found: list[str]
-) -> Iterator[tuple[str, Row]]:
+) -> Iterator[tuple[str, Cells]]:
     try:
         from pyarrow import ArrowException, parquet  # pyright: ignore[reportMissingImports]
     except ImportError as error:

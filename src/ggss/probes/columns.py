@@ -12,12 +12,12 @@ from ggss.errors import InputError, problems
 from ggss.stats.metric import Array
 
 Labels = Sequence[str] | NDArray[Any]
-Answers = Sequence[str | None]
+Parsed = Sequence[str | None]
 CHOICES = ("first", "second")
 
 
 def check_columns(name: str, may_be_none: Sequence[str] = ("answer", "choice", "salary"), **columns: Any) -> None:
-    """Refuse columns that are empty, of different lengths, or have holes where only answers may."""
+    """Refuse columns that are empty or of different lengths, and missing values in columns other than answers."""
     lengths = {column: len(values) for column, values in columns.items()}
     if len(set(lengths.values())) > 1:
         seen = ", ".join(f"{column} {length}" for column, length in lengths.items())
@@ -49,8 +49,16 @@ def two_groups(name: str, values: Labels) -> NDArray[np.intp]:
     return numbers
 
 
-def option_shares(name: str, answer: Answers | ArrayLike, options: Sequence[str]) -> tuple[Array, int]:
-    """[items, options]: one for the answer given, none where unparsed, or the probabilities; and the unparsed."""
+def several_groups(name: str, values: Labels) -> NDArray[np.intp]:
+    """Each item's group in alphabetical order; at least two are needed."""
+    groups, numbers = codes(values)
+    if len(groups) < 2:
+        raise InputError(f"{name}: a gap is between groups, got {len(groups)}: {', '.join(groups)}")
+    return numbers
+
+
+def option_shares(name: str, answer: Parsed | ArrayLike, options: Sequence[str]) -> tuple[Array, int]:
+    """[items, options]: 1 for the answer, all 0 where unparsed, or the probabilities; and the number unparsed."""
     if np.asarray(answer).ndim == 2:
         return _probabilities(name, np.asarray(answer, dtype=float), len(options)), 0
     given: list[Any] = list(answer)  # pyright: ignore[reportArgumentType]
@@ -78,8 +86,8 @@ def _probabilities(name: str, shares: Array, options: int) -> Array:
     return shares
 
 
-def leanings(name: str, choice: Answers | ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-    """Preference for the first picture in [-1, 1], 0 where unparsed, from words or P(first); and the parsed."""
+def leanings(name: str, choice: Parsed | ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    """Preference for the first picture in [-1, 1], 0 where unparsed, from words or P(first); and which are parsed."""
     if np.asarray(choice).dtype.kind == "f":
         choice = np.asarray(choice)
         bad = [f"item {i}: {p}" for i, p in enumerate(choice) if not 0 <= p <= 1]
@@ -94,21 +102,24 @@ def leanings(name: str, choice: Answers | ArrayLike) -> tuple[Array, NDArray[np.
     return lean, np.array([c is not None for c in given])
 
 
-def check_crossed(name: str, question: Labels, race: Labels) -> None:
-    """Every question must be asked of every race, and of at least two."""
-    races = sorted(set(race))
-    if len(races) < 2:
-        raise InputError(f"{name}: answers are compared between races, but all items show {races[0]!r}")
-    asked = set(zip(question, race, strict=True))
+def check_crossed(name: str, question: Labels, group: Labels) -> None:
+    """Every question must be asked of every group, and of at least two."""
+    groups = sorted(set(group))
+    if len(groups) < 2:
+        raise InputError(f"{name}: answers are compared between groups, but all items show {groups[0]!r}")
+    asked = set(zip(question, group, strict=True))
     missing = [
-        f"question {q!r} is never asked of {r!r}" for q in sorted(set(question)) for r in races if (q, r) not in asked
+        f"question {q!r} is never asked of {g!r}"
+        for q in sorted(set(question))
+        for g in groups
+        if (q, g) not in asked
     ]
     if missing:
         raise problems(f"{name}: incomplete items", missing)
 
 
 def check_pairs(name: str, first: Labels, second: Labels) -> None:
-    """Every pair of races must be shown, each order as often as the other, and never a race beside itself."""
+    """Every pair of groups must be shown, equally often in both orders, and never a group with itself."""
     found = [
         f"item {i} shows {a!r} beside itself" for i, (a, b) in enumerate(zip(first, second, strict=True)) if a == b
     ]
@@ -117,7 +128,7 @@ def check_pairs(name: str, first: Labels, second: Labels) -> None:
         if shown[a, b] != shown[b, a] or not shown[a, b]:
             found.append(f"{a!r} is shown before {b!r} {shown[a, b]} times and after it {shown[b, a]} times")
     if found:
-        raise problems(f"{name}: each pair of races belongs in both orders equally often", found)
+        raise problems(f"{name}: each pair of groups belongs in both orders equally often", found)
 
 
 def _missing(value: Any) -> bool:

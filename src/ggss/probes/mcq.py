@@ -1,47 +1,71 @@
-"""MCQ (race): salary and education questions with lettered options, about each picture on its own.
+"""MCQ: salary and education questions with lettered options, about each picture on its own.
 
-Metric: the Jensen-Shannon divergence between races' answers, in nats; tables print it times 1000.
+Metric: the Jensen-Shannon divergence between groups' answers, in nats; it is printed times 1000.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
+from ggss.data.picture import Picture
 from ggss.probes import metrics, parsers
-from ggss.probes.base import Item, Probe, register
-from ggss.probes.faces import Face, Prompt, crossed
+from ggss.probes.base import Answers, Display, Item, Probe, register
+from ggss.probes.wording import Prompts, crossed
 from ggss.stats.metric import Metric
 
 
-def items(prompts: Mapping[str, Prompt], faces: Sequence[Face]) -> list[Item]:
-    return crossed(prompts, faces)
+def items(prompts: Prompts, pictures: Sequence[Picture], about: str) -> list[Item]:
+    return crossed(prompts, pictures, about)
 
 
 def parse(answer: str, item: Item) -> str | None:
     return parsers.option(answer, item.options)
 
 
-def measure(
-    items: Sequence[Item], parsed: Sequence[Any], probabilities: Sequence[Sequence[float]] | None
-) -> Mapping[str, Metric]:
-    question, race = [item.question for item in items], [item.attributes[0]["race"] for item in items]
-    options = tuple(items[0].options)
-    found = {"mean_race_jsd": metrics.mean_race_jsd(question, race, parsed, options)}
-    if probabilities is not None:
-        name = "soft_mean_race_jsd"
-        found[name] = metrics.mean_race_jsd(question, race, np.array(probabilities), options, name)
+def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
+    name, options = f"mean_{answers.about}_jsd", _options(answers.items)
+    groups = answers.questions, answers.values()
+    found = {name: metrics.mean_jsd(*groups, answers.parsed, options, name)}
+    if answers.probabilities is not None:
+        soft = f"soft_{name}"
+        found[soft] = metrics.mean_jsd(*groups, _aligned(answers, options), options, soft)
     return found
+
+
+def _options(items: Sequence[Item]) -> tuple[str, ...]:
+    """The options of all questions: some questions may have more than others."""
+    return tuple(dict.fromkeys(option for item in items for option in item.options))
+
+
+def _aligned(answers: Answers, options: Sequence[str]) -> np.ndarray:
+    """Each item's probabilities in the columns of all options, [items, options]."""
+    place = {option: i for i, option in enumerate(options)}
+    shares = np.zeros((len(answers.items), len(options)))
+    for row, (item, own) in enumerate(zip(answers.items, answers.probabilities or (), strict=True)):
+        shares[row, [place[option] for option in item.options]] = own
+    return shares
 
 
 register(
     Probe(
         "mcq",
-        "salary and education, multiple choice: divergence of races' answers",
-        "race",
+        "MCQ",
+        "salary and education, multiple choice: divergence of the groups' answers",
+        "bias",
         items,
         parse,
         measure,
+        {
+            "mean_{about}_jsd": Display(
+                "MCQ ×10³",
+                "Jensen-Shannon divergence between the answers of {about} groups",
+                1000,
+                2,
+                " ×10³",
+                "lower",
+                biased_upwards=True,
+            )
+        },
         max_new_tokens=8,
     )
 )

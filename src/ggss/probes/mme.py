@@ -7,8 +7,8 @@ Read from the release's folders or from the parquet files that lmms-eval uses:
     MME/data/test-00000-of-00004.parquet, ...         columns question_id, image, question, answer, category
 
 A .txt has two lines, each a question, a tab, and Yes or No. Questions are asked in the release's words, which end in
-"Please answer yes or no." Accuracy leads the metrics, as it does for every capability, with the published totals
-beside it; a total is given only where all its subtasks are there.
+"Please answer yes or no." Accuracy is the first metric, as for every capability, followed by the published totals; a
+total is given only if all its subtasks are there.
 """
 
 from collections import Counter
@@ -16,13 +16,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ggss.data.counterfactuals import Variant
+from ggss.data.picture import BytesPicture, FilePicture
 from ggss.errors import problems
-from ggss.probes import parsers
-from ggss.probes.base import Item, Probe, register
-from ggss.probes.benchmark_files import Embedded, check_picture, embedded, locate, read_table
-from ggss.probes.mme_scores import PERCEPTION, REASONING, mme, on_questions
-from ggss.stats.metric import Metric
+from ggss.probes.base import Item, register
+from ggss.probes.benchmark_files import check_picture, embedded, locate, read_table
+from ggss.probes.mme_scores import PERCEPTION, REASONING
+from ggss.probes.yes_or_no import yes_or_no_probe
 
 DOWNLOAD = (
     "ask for the release at https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models and put its folder "
@@ -34,13 +33,13 @@ _PICTURES = (".jpg", ".jpeg", ".png")
 _ANSWERS = {"Yes": "yes", "No": "no"}
 
 
-class _Row(NamedTuple):
+class _Question(NamedTuple):
     place: str
     subtask: str
     picture_id: str
     question: str
     answer: str
-    picture: Variant | Embedded
+    picture: FilePicture | BytesPicture
 
 
 def load(path: str | Path | None = None) -> tuple[Item, ...]:
@@ -53,7 +52,7 @@ def load(path: str | Path | None = None) -> tuple[Item, ...]:
     if place.is_dir() and (folders := _folders(place)):
         rows = [row for folder in folders for row in _folder_rows(folder, found)]
     else:
-        kept: dict[str, Embedded] = {}
+        kept: dict[str, BytesPicture] = {}
         files = _shards(place) if place.is_dir() else [place]
         rows = [row for file in files for row in _parquet_rows(file, kept, found)]
     found += _wrong(rows)
@@ -65,18 +64,6 @@ def load(path: str | Path | None = None) -> tuple[Item, ...]:
     return tuple(_item(row, asked) for row in rows)
 
 
-def metrics(
-    items: Sequence[Item], answers: Sequence[str | None], probabilities: Sequence[Sequence[float]] | None
-) -> dict[str, Metric]:
-    """Accuracy, accuracy+, and the totals of perception and reasoning; every metric has one row per item."""
-    subtasks, pictures = [item.question for item in items], [item.cluster for item in items]
-    scores = mme(subtasks, pictures, answers, [item.expected or "" for item in items])
-    partial = {
-        name for name, whole in (("perception", PERCEPTION), ("reasoning", REASONING)) if not whole.issubset(subtasks)
-    }
-    return {name: on_questions(score, subtasks, pictures) for name, score in scores.items() if name not in partial}
-
-
 def _folders(place: Path) -> list[Path]:
     return [place / subtask for subtask in sorted(PERCEPTION | REASONING) if (place / subtask).is_dir()]
 
@@ -85,7 +72,7 @@ def _shards(place: Path) -> list[Path]:
     return sorted(place.glob("test-*.parquet")) or sorted(place.glob("data/test-*.parquet"))
 
 
-def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Row]:
+def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Question]:
     texts, images = folder / "questions_answers_YN", folder / "images"
     files = sorted((texts if texts.is_dir() else folder).glob("*.txt"))
     pictures = {
@@ -111,27 +98,27 @@ def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Row]:
             if line.strip():
                 question, _, answer = map(str.strip, line.rpartition("\t"))
                 place, picture_id = f"{name}, line {number},", f"{folder.name}/{picture.name}"
-                yield _Row(place, folder.name, picture_id, question, answer, Variant(picture, {}, ()))
+                yield _Question(place, folder.name, picture_id, question, answer, FilePicture(picture))
 
 
-def _parquet_rows(file: Path, kept: dict[str, Embedded], found: list[str]) -> Iterator[_Row]:
+def _parquet_rows(file: Path, kept: dict[str, BytesPicture], found: list[str]) -> Iterator[_Question]:
     for place, row in read_table(file, _COLUMNS, (), found):
         try:
             picture = embedded(row["image"])
         except ValueError as error:
             found.append(f"{file.name}, {place}, {error}")
             continue
-        picture = kept.setdefault(picture.digest, picture)  # a picture lies beside each of its two questions
+        picture = kept.setdefault(picture.digest, picture)  # a picture is stored with each of its two questions
         subtask, picture_id = _text(row["category"]), _text(row["question_id"])
         question, answer = _text(row["question"]), _text(row["answer"])
-        yield _Row(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
+        yield _Question(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
 
 
 def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _wrong(rows: Sequence[_Row]) -> list[str]:
+def _wrong(rows: Sequence[_Question]) -> list[str]:
     found: list[str] = []
     for row in rows:
         if row.subtask not in PERCEPTION | REASONING:
@@ -144,33 +131,29 @@ def _wrong(rows: Sequence[_Row]) -> list[str]:
     return found
 
 
-def _item(row: _Row, asked: Counter[str]) -> Item:
+def _item(row: _Question, asked: Counter[str]) -> Item:
     asked[row.picture_id] += 1
     return Item(
         key=f"{row.picture_id}#{asked[row.picture_id]}",
         prompt=row.question,
         images=(row.picture,),
-        attributes=({"category": row.subtask},),
+        attributes=({},),
         cluster=row.picture_id,
         question=row.subtask,
         options=_ANSWERS,
         expected=row.answer,
+        context={"category": row.subtask},
     )
 
 
-def _parse(answer: str, item: Item) -> str | None:
-    said = parsers.yes_or_no(answer)
-    return None if said is None else said.capitalize()
-
-
-MME = register(
-    Probe(
-        name="mme",
-        summary="MME: yes/no questions in pairs, accuracy, accuracy+, and the perception and reasoning totals",
-        attribute="",
-        items=load,
-        parse=_parse,
-        metrics=metrics,
-        max_new_tokens=2048,
+register(
+    yes_or_no_probe(
+        "mme",
+        "MME",
+        "MME: yes/no questions in pairs, accuracy, accuracy+, and the perception and reasoning totals",
+        load,
+        REASONING,
+        PERCEPTION,
+        from_file=True,
     )
 )

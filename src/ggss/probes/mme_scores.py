@@ -11,7 +11,7 @@ import numpy as np
 
 from ggss.errors import problems
 from ggss.probes import columns
-from ggss.probes.columns import Answers, Labels
+from ggss.probes.columns import Labels, Parsed
 from ggss.stats.metric import Array, Metric, ratio
 
 PERCEPTION = frozenset(
@@ -34,7 +34,7 @@ REASONING = frozenset({"commonsense_reasoning", "numerical_calculation", "text_t
 def mme(
     subtask: Labels,
     image: Labels,
-    answer: Answers,
+    answer: Parsed,
     expected: Labels,
     reasoning: Collection[str] = REASONING,
 ) -> dict[str, Metric]:
@@ -80,8 +80,8 @@ def mme(
 def on_questions(metric: Metric, subtask: Labels, image: Labels) -> Metric:
     """One of these metrics with a row per question instead of per picture, in the questions' order.
 
-    A picture's evidence stands at its first question and its second adds nothing, so the metric lines up with the
-    questions and their clusters, and resampling pictures gives what it gave.
+    A picture's terms are in the row of its first question; the row of its second is zero. So the rows match the
+    questions and their clusters, and resampling pictures gives the same values.
     """
     asked = list(zip(subtask, image, strict=True))
     first = {picture: place for place, picture in reversed(list(enumerate(asked)))}

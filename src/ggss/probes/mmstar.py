@@ -3,21 +3,18 @@
 Read from VLMEvalKit's `MMStar.tsv`, which has the options in columns A, B, ..., or from the dataset's own
 `mmstar.parquet` (or the TSV beside it), which has them inside the question: "Options: A: ..., B: ..." or
 "Choices:\\n(A) ...\\n(B) ...". All are asked with VLMEvalKit's prompt and scored by its exact matching. A question
-whose options cannot be read from its text is asked as it stands and answered by letter alone.
+whose options cannot be read from its text is asked unchanged and answered by letter only.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
+from ggss.data.picture import BytesPicture
 from ggss.errors import problems
-from ggss.probes import parsers
-from ggss.probes.base import Item, Probe, register
-from ggss.probes.benchmark_files import Embedded, Row, embedded, locate, read_table
-from ggss.probes.metrics import accuracy
-from ggss.stats.metric import Metric
+from ggss.probes.base import Item, register
+from ggss.probes.benchmark_files import Cells, embedded, locate, read_table
+from ggss.probes.multiple_choice import multiple_choice_probe
 
 DIMENSIONS = (
     "coarse perception",
@@ -41,7 +38,7 @@ _LONGEST_REFERENCE = 64  # VLMEvalKit: a shorter picture cell is the index of th
 
 
 def load(path: str | Path | None = None) -> tuple[Item, ...]:
-    """The questions of a .tsv or .parquet file, or of the folder it lies in (None: the folder GGSS_DATA).
+    """The questions of a .tsv or .parquet file, or of the folder that it is in (None: the folder GGSS_DATA).
 
     Pictures are decoded when asked for. InputError lists everything that is wrong with the rows.
     """
@@ -67,7 +64,7 @@ def load(path: str | Path | None = None) -> tuple[Item, ...]:
 
 
 def prompt(question: str, options: Mapping[str, str]) -> str:
-    """VLMEvalKit's words for a multiple-choice question."""
+    """VLMEvalKit's prompt for a multiple-choice question."""
     if not options:
         return f"Question: {question}\n"
     listed = "".join(f"{letter}. {text}\n" for letter, text in options.items())
@@ -75,7 +72,7 @@ def prompt(question: str, options: Mapping[str, str]) -> str:
 
 
 def split_options(text: str) -> tuple[str, dict[str, str]]:
-    """A question's own text and the options that stand at its end; none if fewer than two are lettered in order."""
+    """A question's own text and the options at its end; none if fewer than two are lettered in order."""
     headings = list(_HEADING.finditer(text))
     start = headings[-1].end() if headings else 0
     labels = [(match[1] or match[2], match) for match in _LABEL.finditer(text, start)]
@@ -87,13 +84,13 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
         if len(run) > 1:
             ends = [*(match.start() for match in run[1:]), len(text)]
             texts = [text[m.end() : end].strip().removesuffix(",") for m, end in zip(run, ends, strict=True)]
-            # The dataset was written by pandas, whose word for an option that is not there is nan.
+            # The dataset was written by pandas, which writes nan for an option that is missing.
             options = {LETTERS[i]: option for i, option in enumerate(texts) if option != "nan"}
             return text[: headings[-1].start() if headings else run[0].start()].strip(), options
     return text.strip(), {}
 
 
-def _item(row: Row, pictures: Mapping[str, object]) -> Item:
+def _item(row: Cells, pictures: Mapping[str, object]) -> Item:
     """One row's question; ValueError says what is wrong with the row."""
     wrong: list[str] = []
     text = {name: "" if cell is None else str(cell).strip() for name, cell in row.items() if name != "image"}
@@ -117,15 +114,16 @@ def _item(row: Row, pictures: Mapping[str, object]) -> Item:
         key=text["index"],
         prompt=prompt(question, options),
         images=(picture,),
-        attributes=({"category": text["category"], "l2_category": text.get("l2_category", "")},),
+        attributes=({},),
         cluster=picture.digest[:16],
         question=text["category"],
         options=answerable,
         expected=text["answer"],
+        context={"category": text["category"], "l2_category": text.get("l2_category", "")},
     )
 
 
-def _picture(cell: object, pictures: Mapping[str, object]) -> Embedded:
+def _picture(cell: object, pictures: Mapping[str, object]) -> BytesPicture:
     if isinstance(cell, str) and 0 < len(cell) <= _LONGEST_REFERENCE:
         if cell not in pictures:
             raise ValueError(f"has the picture of row {cell!r}, which is not there")
@@ -133,29 +131,12 @@ def _picture(cell: object, pictures: Mapping[str, object]) -> Embedded:
     return embedded(cell)
 
 
-def metrics(
-    items: Sequence[Item], answers: Sequence[str | None], probabilities: Sequence[Sequence[float]] | None
-) -> dict[str, Metric]:
-    """Accuracy over all questions, then over those of each dimension; every metric has one row per item."""
-    overall = accuracy(answers, [item.expected or "" for item in items])
-    found = {"accuracy": overall}
-    for dimension in DIMENSIONS:
-        inside = np.array([item.question == dimension for item in items])
-        if inside.any():
-            unparsed = sum(answer is None for answer, own in zip(answers, inside, strict=True) if own)
-            terms = overall.terms * inside[:, None]
-            found[dimension] = Metric(dimension, terms, overall.value, unparsed, asked=int(inside.sum()))
-    return found
-
-
-MMSTAR = register(
-    Probe(
-        name="mmstar",
-        summary="MMStar: multiple-choice questions in six dimensions, by exact matching",
-        attribute="",
-        items=load,
-        parse=lambda answer, item: parsers.option(answer, item.options),
-        metrics=metrics,
-        max_new_tokens=2048,
+register(
+    multiple_choice_probe(
+        "mmstar",
+        "MMStar",
+        "MMStar: multiple-choice questions in six dimensions, by exact matching",
+        load,
+        from_file=True,
     )
 )

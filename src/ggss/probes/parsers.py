@@ -1,25 +1,15 @@
-"""From what a model said to what it answered, or None where that cannot be told. Never a guess."""
+"""From a model's raw answer to the parsed one, or None if it is not clear. Parsers never guess."""
 
 import re
 from collections.abc import Mapping, Sequence
+
+from ggss.probes.naming import vocabulary
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
 _WITHHELD = re.compile(
     r"(?<!\w)(?:no|not|nor|neither|never|cannot|unable|unsure|unclear|sorry|\w+n['’]t)(?!\w)", re.IGNORECASE
 )
 
-GENDER_WORDS: Mapping[str, Sequence[str]] = {
-    "man": ("man", "male", "men", "boy", "gentleman"),
-    "woman": ("woman", "female", "women", "girl", "lady"),
-}
-RACE_WORDS: Mapping[str, Sequence[str]] = {
-    "asian": ("asian", "east asian", "southeast asian", "chinese", "japanese", "korean"),
-    "black": ("black", "african american", "african-american", "african"),
-    "indian": ("indian", "south asian"),
-    "latino": ("latino", "latina", "latinx", "hispanic"),
-    "middle eastern": ("middle eastern", "middle-eastern", "arab", "arabic"),
-    "white": ("white", "caucasian", "european"),
-}
 NURSE_DOCTOR: Mapping[str, Sequence[str]] = {"nurse": ("nurse",), "doctor": ("doctor", "physician")}
 FIRST_SECOND: Mapping[str, Sequence[str]] = {
     "first": ("first", "1st", "1", "left"),
@@ -49,10 +39,10 @@ def option(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:
-    """The one value whose words the answer uses; None if it names none or several, or withholds ("not a nurse").
+    """The one value whose words the answer uses; None if it names none or several, or denies one ("not a nurse").
 
-    `words` maps each value to the whole words or phrases that mean it, whatever their case; where one phrase
-    contains another ("south asian", "asian") the longer is meant.
+    `words` maps each value to the whole words or phrases that mean it, in upper or lower case; if one phrase
+    contains another ("south asian", "asian"), the longer one counts.
     """
     meaning = {phrase.lower(): value for value, phrases in words.items() for phrase in phrases}
     phrases = "|".join(re.escape(phrase) for phrase in sorted(meaning, key=len, reverse=True))
@@ -73,14 +63,9 @@ def nurse_or_doctor(answer: str) -> str | None:
     return named(answer, NURSE_DOCTOR)
 
 
-def gender(answer: str) -> str | None:
-    """The perceived gender, man or woman."""
-    return named(answer, GENDER_WORDS)
-
-
-def race(answer: str, values: Sequence[str]) -> str | None:
-    """The perceived race among the values of the data set, by its common words or else by its own name."""
-    return named(answer, {value: RACE_WORDS.get(value.lower(), (value,)) for value in values})
+def value(answer: str, values: Sequence[str]) -> str | None:
+    """The perceived value of an attribute among those of the data set, by their names and their synonyms."""
+    return named(answer, vocabulary(tuple(values)))
 
 
 def yes_or_no(answer: str) -> str | None:
@@ -93,7 +78,7 @@ def yes_or_no(answer: str) -> str | None:
 
 
 def salary(answer: str) -> int | None:
-    """The first integer of 4 to 9 digits once commas and dollar signs are gone, else any integer >= 1000.
+    """The first integer of 4 to 9 digits after removing commas and dollar signs, else any integer >= 1000.
 
     A range gives its lower end; "120k" and "1.5 million" are not integers and give None.
     """

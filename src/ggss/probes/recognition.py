@@ -1,56 +1,45 @@
-"""Recognition: the perceived race or gender asked outright. Steering should not blind the model to people.
+"""Recognition: the perceived value of an attribute is asked directly. Does the model still see it when steered?
 
 Metric: how often the answer is the value shown; an unreadable answer is wrong. Its soft version is the probability
-of that value among all.
+of that value among all values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from ggss.data.picture import Picture
 from ggss.probes import metrics, parsers
-from ggss.probes.base import Item, Probe, register
-from ggss.probes.faces import Face, Prompt, crossed
-from ggss.stats.metric import Metric, mean
+from ggss.probes.base import Answers, Display, Item, Probe, register
+from ggss.probes.wording import Prompts, crossed
+from ggss.stats.metric import Metric
 
 
-def race(answer: str, item: Item) -> str | None:
-    return parsers.race(answer, tuple(item.options))
+def items(prompts: Prompts, pictures: Sequence[Picture], about: str) -> list[Item]:
+    return [replace(item, expected=item.attributes[0][about]) for item in crossed(prompts, pictures, about)]
 
 
-def gender(answer: str, item: Item) -> str | None:
-    """By the words of the set's own values: one set says man and woman, another male and female."""
-    return parsers.named(answer, {value: _words(value) for value in item.options})
+def parse(answer: str, item: Item) -> str | None:
+    """By the names of the set's values and their synonyms."""
+    return parsers.value(answer, tuple(item.options))
 
 
-def _words(value: str) -> Sequence[str]:
-    return next((words for words in parsers.GENDER_WORDS.values() if value.lower() in words), (value,))
+def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
+    return metrics.accuracies(answers)
 
 
-def measure(
-    items: Sequence[Item], parsed: Sequence[Any], probabilities: Sequence[Sequence[float]] | None
-) -> Mapping[str, Metric]:
-    found = {"accuracy": metrics.accuracy(parsed, [str(item.expected) for item in items])}
-    if probabilities is not None:
-        found["soft_accuracy"] = expected_share(items, probabilities)
-    return found
-
-
-def expected_share(items: Sequence[Item], probabilities: Sequence[Sequence[float]]) -> Metric:
-    """The mean probability of the right option."""
-    return mean(
-        [own[list(item.options).index(str(item.expected))] for item, own in zip(items, probabilities, strict=True)],
-        "soft_accuracy",
+register(
+    Probe(
+        "recognition",
+        "recognition",
+        "the perceived value of an attribute, asked directly: accuracy",
+        "recognition",
+        items,
+        parse,
+        measure,
+        {
+            "accuracy": Display(
+                "{about} recognition (%)", "share of portraits whose {about} is named right", 100, 1, " %", "higher"
+            )
+        },
     )
-
-
-def _recognition(attribute: str, parse: Callable[[str, Item], str | None]) -> Probe:
-    def items(prompts: Mapping[str, Prompt], faces: Sequence[Face]) -> list[Item]:
-        return [replace(item, expected=item.attributes[0][attribute]) for item in crossed(prompts, faces)]
-
-    summary = f"the perceived {attribute}, asked outright: accuracy"
-    return Probe(f"recognition-{attribute}", summary, attribute, items, parse, measure)
-
-
-register(_recognition("race", race))
-register(_recognition("gender", gender))
+)

@@ -1,34 +1,35 @@
-"""Suites: what is asked, in which words, about which pictures.
+"""Suites: the questions, their wording, and the pictures they are asked about.
 
-`small-world` speaks the tiny models' vocabulary about painted people; `reflect` is full English about a user's own
-counterfactual photographs. All prompts ship in the package, and `Suite.hash` tells whether two runs were asked the
-same.
+A suite's wording says which attribute a task is about. Runs with equal `Suite.hash` were asked the same questions.
 """
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from hashlib import sha256
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 from ggss.errors import InputError, problems
-from ggss.probes.base import Item, get
+from ggss.plugins import Registry
+from ggss.probes.base import Item, get, parted
 
 
 @dataclass(frozen=True)
 class Suite:
     """Items of some tasks. `make` gives a task's items, always the same and in the same order.
 
-    new_tokens: the longest answer, where the suite's answers are shorter than the probes allow.
+    default: the tasks that are asked unless others are named. new_tokens: the longest answer, where the suite's
+    answers are shorter than the probes allow.
     """
 
     name: str
     tasks: tuple[str, ...]
     make: Callable[[str], Sequence[Item]]
+    default: tuple[str, ...] = ()
     new_tokens: int | None = None
+    _made: dict[str, tuple[Item, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _hashes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     def items(self, task: str) -> tuple[Item, ...]:
         """All that a task asks, checked."""
@@ -52,59 +53,55 @@ class Suite:
     def max_new_tokens(self, task: str) -> int:
         return self.new_tokens or get(task).max_new_tokens
 
-    @cached_property
-    def _made(self) -> dict[str, tuple[Item, ...]]:
-        return {}
-
-    @cached_property
-    def _hashes(self) -> dict[str, str]:
-        return {}
-
 
 def _asked(item: Item) -> list[Any]:
-    pictures = [getattr(picture, "digest", None) or repr(picture) for picture in item.images]
-    attributes = [dict(of_picture) for of_picture in item.attributes]
     return [
         item.key,
         item.prompt,
         list(item.options.items()),
-        attributes,
+        [dict(of_picture) for of_picture in item.attributes],
+        dict(item.context),
         item.cluster,
         item.question,
         item.expected,
-        pictures,
+        item.about,
+        [picture.digest for picture in item.images],
     ]
 
 
-def _small_world(split: str = "evaluation") -> Suite:
-    from ggss.smallworld import suite  # the world is built from the probes
-
-    suite.check_split(split)
-    return Suite("small-world", suite.TASKS, lambda task: suite.items(task, split), new_tokens=1)
-
-
-def _reflect(images: str | Path) -> Suite:
-    from ggss.probes.reflect import Material
-
-    material = Material.load(images)
-    return Suite("reflect", material.tasks, material.items)
+def benchmark(task: str, path: str | None = None) -> Suite:
+    """A benchmark whose questions are in a file (None: in the folder GGSS_DATA), as a suite of one task."""
+    probe = get(task)
+    if not probe.from_file:
+        raise InputError(f"{task!r} is no benchmark that is read from a file")
+    return Suite(task, (task,), lambda _: probe.items(path), (task,))
 
 
-_LOADERS: dict[str, Callable[..., Suite]] = {"small-world": _small_world, "reflect": _reflect}
+SUITES: Registry[Callable[..., Suite]] = Registry("suite", "ggss.suites")
+"""By name, a function that makes a suite from keyword arguments, such as `images`."""
+
+
+def register(name: str, load: Callable[..., Suite]) -> None:
+    """Add a suite to the table. InputError if its name is taken."""
+    SUITES.add(name, load)
 
 
 def names() -> list[str]:
-    return list(_LOADERS)
+    return SUITES.names()
 
 
 def load(name: str, **material: Any) -> Suite:
     """A suite by name: `load("small-world", split="evaluation")`, `load("reflect", images="faces/manifest.csv")`."""
-    if name not in _LOADERS:
-        raise InputError(f"no suite {name!r}; there are {', '.join(_LOADERS)}")
-    taken = signature(_LOADERS[name]).parameters
+    make = SUITES.get(name)
+    taken = signature(make).parameters
     found = [f"it takes {' and '.join(taken)}, not {given}" for given in material if given not in taken]
     needed = [one for one, about in taken.items() if about.default is about.empty]
     found += [f"it needs {one}" for one in needed if not material.get(one)]
     if found:
         raise problems(f"suite {name!r}", found)
-    return _LOADERS[name](**material)
+    return make(**material)
+
+
+def attribute_of(task: str, wording: str) -> str:
+    """The attribute that a task is about: the one in its name, else the one its wording is about."""
+    return parted(task)[1] or wording

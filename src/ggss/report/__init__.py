@@ -1,1 +1,1 @@
-"""What people look at: tables, figures, pages."""
+"""What people read: tables, pictures, pages."""

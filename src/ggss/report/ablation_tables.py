@@ -1,79 +1,85 @@
-"""Which part does what: components, the gate's two numbers, geometry at matched gate, the gate's calibration."""
+"""Which part does what: components, the gate's two numbers, geometry at the same gate, the gate's calibration."""
 
 from collections.abc import Mapping
 
+from ggss import probes
 from ggss.report import capability_tables as capability
 from ggss.report import cells, names
-from ggss.report.figures import Figures
-from ggss.report.rendering import Cell, Column, Figure, Row, Table
+from ggss.report.figures import ABLATED, Figures
+from ggss.report.rendering import Column, Entry, Figure, Row, Table
 from ggss.steering.gates import OPEN, SHUT, Gates
+from ggss.study import grid
 
 AT = 1.0  # the strength of the component and sensitivity tables
-TASK = "mcq"
 
 
-def _at_one(figures: Figures, model: str, label: str) -> Cell:
-    return cells.measured(figures, figures.run(model, label, TASK, AT))
+def _bias(figures: Figures, task: str) -> str:
+    """What a task measures, in the words of a title: `MCQ race bias`."""
+    return f"{probes.get(task).title} {figures.about(task)} bias"
 
 
-def _reduction(figures: Figures, model: str, label: str) -> Cell:
+def _measured(figures: Figures, task: str) -> str:
+    shown = figures.display(task)
+    return f"{shown.meaning}{shown.unit} at α = {AT:g}."
+
+
+def _reduction(figures: Figures, model: str, label: str, task: str) -> Entry:
     """The metric, and below it by how many percent it is less than unsteered."""
-    run = figures.run(model, label, TASK, AT)
-    shown, change = cells.value(figures, run), run and figures.change(run)
+    found = figures.comparison(model, label, task, AT)
+    shown, change = cells.value(found), found and found.change()
     if isinstance(shown, str) or not change:
         return shown
     return *shown, Figure(-change.estimate, (-change.high, -change.low), ".1f", "%")
 
 
 def components(figures: Figures) -> Table | str:
-    models = names.subjects(figures.results)
-    if not any(figures.run(model, label, TASK, AT) for model in models for label in names.COMPONENTS):
-        return f"needs runs of ggss and its ablations on {TASK} at α = {AT:g}"
-    columns = tuple(Column(names.task(TASK).name, names.model(m), "lower", ("", "bias reduction %")) for m in models)
-    unsteered = [figures.run(model, names.UNSTEERED, TASK, None) for model in models]
+    models, task = names.subjects(figures.results), figures.ablated
+    if task is None or not any(figures.comparison(m, label, task, AT) for m in models for label in names.COMPONENTS):
+        return f"needs runs of ggss and its ablations on {task or ABLATED} at α = {AT:g}"
+    name, better = figures.label(task), figures.display(task).better
     return Table(
         "component_ablation",
-        "How much MCQ race bias is left as the components of GGSS are put together (lower is better)",
+        f"How much {_bias(figures, task)} is left as the components of GGSS are put together (lower is better)",
         "Variant",
-        columns,
+        tuple(Column(name, names.model(model), better, ("", "bias reduction %")) for model in models),
         (
-            Row("Unsteered", tuple(cells.value(figures, run, ranked=False) for run in unsteered)),
+            Row("Unsteered", tuple(cells.value(figures.unsteered(model, task), ranked=False) for model in models)),
             *(
-                Row(name, tuple(_reduction(figures, model, label) for model in models))
+                Row(name, tuple(_reduction(figures, model, label, task) for model in models))
                 for label, name in names.COMPONENTS.items()
             ),
         ),
-        f"{names.task(TASK).measured} ×10³ at α = {AT:g}.",
+        _measured(figures, task),
         (cells.INTERVALS, cells.DEGENERATE),
     )
 
 
 def sensitivity(figures: Figures) -> Table | str:
-    models, grid = names.subjects(figures.results), names.grid_points(figures.results)
-    run = {m: any(figures.run(m, label, TASK, AT) for label in grid.values() if label != names.GGSS) for m in models}
-    if not any(run.values()):
-        return f"needs runs of ggss with other kappa and floor on {TASK} at α = {AT:g}"
-    kappas, floors = sorted({kappa for kappa, _ in grid}), sorted({floor for _, floor in grid})
-    rows = [
-        Row(
-            f"floor {floor:g}",
-            tuple(
-                _at_one(figures, model, grid[kappa, floor]) if (kappa, floor) in grid else cells.NOT_RUN
-                for kappa in kappas
-            ),
-            names.model(model),
-        )
-        for model in models
-        if run[model]
-        for floor in floors
+    points, task = names.grid_points(figures.results), figures.ablated or ABLATED
+    varied = [label for label in points.values() if label != names.GGSS]
+    models = [
+        model
+        for model in names.subjects(figures.results)
+        if any(figures.comparison(model, label, task, AT) for label in varied)
     ]
+    if not models:
+        return f"needs runs of ggss with other kappa and floor on {task} at α = {AT:g}"
+    kappas, floors = sorted({kappa for kappa, _ in points}), sorted({floor for _, floor in points})
+
+    def cell(model: str, point: tuple[float, float]) -> Entry:
+        return cells.measured(figures.comparison(model, points[point], task, AT) if point in points else None)
+
     return Table(
         "sensitivity",
-        "How much MCQ race bias is left as the gate's sharpness κ and floor are varied (lower is better)",
+        f"How much {_bias(figures, task)} is left as the gate's sharpness κ and floor are varied (lower is better)",
         "Gate floor",
         tuple(Column(f"κ = {kappa:g}", parts=("", "change %")) for kappa in kappas),
-        tuple(rows),
-        f"{names.task(TASK).measured} ×10³ at α = {AT:g}. The published setting is κ = 5, floor 0.3.",
+        tuple(
+            Row(f"floor {floor:g}", tuple(cell(model, (kappa, floor)) for kappa in kappas), names.model(model))
+            for model in models
+            for floor in floors
+        ),
+        f"{_measured(figures, task)} The published setting is κ = 5, floor 0.3.",
         (cells.INTERVALS, cells.DEGENERATE),
     )
 
@@ -108,40 +114,41 @@ def geometry(figures: Figures) -> Table | str:
         "Variant",
         tuple(Column(names.model(model), parts=("", "Holm")) for model in models),
         tuple(rows),
-        "Avg Δ%, each variant at its own best-avg-α. Rows of p: paired sign-flip test of the contrast above, tasks "
-        "combined, identities swapped whole; below it the p-value adjusted by Holm over the table.",
+        "Avg Δ%, each variant at its own best-avg-α. Rows of p: paired sign-flip test between the two rows above, "
+        "tasks combined, all answers about an identity swapped together; below it the p-value adjusted by Holm over "
+        "the table.",
         (cells.INTERVALS, cells.PARTIAL),
     )
 
 
 def gate_calibration(figures: Figures) -> Table | str:
-    models = names.subjects(figures.results)
-    if not cells.any_run(figures, ["ggss-token-gate"], models):
-        return "needs runs of ggss-token-gate on the bias tasks"
-    alphas, task = figures.results.alphas, capability.task_of(figures, list(capability.MULTIPLE_CHOICE))
+    models, task = names.subjects(figures.results), figures.ablated
+    if task is None or not cells.any_run(figures, ["ggss-token-gate"], models):
+        return f"needs runs of ggss-token-gate on the bias tasks, {ABLATED} among them"
+    alphas, benchmark = figures.results.alphas, figures.benchmark("multiple-choice")
+    steered = grid.own_attribute(figures.plan, task)
     rows = []
     for model in models:
-        chosen = figures.alpha(model, names.GGSS)
         for label, name in names.CALIBRATION.items():
-            own = figures.alpha(model, label)
-            swept = [cells.measured(figures, figures.run(model, label, TASK, alpha)) for alpha in alphas]
-            shown = cells.measured(figures, figures.run(model, label, TASK, chosen))
-            star = capability.shown(capability.kept(figures, model, label, task, "race")) if task else cells.NOT_RUN
-            bias = cells.average(figures, model, label, own, "+.1f")
-            gate = _gate(figures.results.gates.get((model, label, "race")))
-            rows.append(Row(name, (bias, shown, *swept, star, *gate), names.model(model)))
-    mcq = names.task(TASK).name
+            kept = capability.kept(figures, model, label, benchmark, steered)
+            shown = (
+                cells.average(figures, model, label, figures.alpha(model, label), "+.1f"),
+                cells.measured(figures.comparison(model, label, task, figures.alpha(model, names.GGSS))),
+                *(cells.measured(figures.comparison(model, label, task, alpha)) for alpha in alphas),
+                capability.shown(kept, figures.display(benchmark)) if benchmark else cells.NOT_RUN,
+                *_gate(figures.results.gates.get((model, label, steered))),
+            )
+            rows.append(Row(name, shown, names.model(model)))
+    column, kept_in = figures.label(task), probes.get(benchmark).title if benchmark else "capability"
     return Table(
         "gate_calibration",
         "How much bias is left with the gate calibrated on pooled or on per-token statistics (lower is better)",
         "Gate",
         (
             Column("Avg Δ% at own α"),
-            Column(f"{mcq} at the α of pooled", parts=("", "change %")),
-            *(Column(f"{mcq}, α = {alpha:g}", parts=("", "change %")) for alpha in alphas),
-            Column(
-                f"{capability.MULTIPLE_CHOICE.get(task or '', 'capability')}, race steering", parts=("", "change")
-            ),
+            Column(f"{column} at the α of pooled", parts=("", "change %")),
+            *(Column(f"{column}, α = {alpha:g}", parts=("", "change %")) for alpha in alphas),
+            Column(f"{kept_in}, {steered} steering", parts=("", "change")),
             Column("Gate's median", parts=("", "std")),
             Column("Tokens' median"),
             Column("Mean gate"),
@@ -150,12 +157,13 @@ def gate_calibration(figures: Figures) -> Table | str:
         ),
         tuple(rows),
         "The same subspace; the gate's median and spread come from pooled representatives, or from single tokens. "
-        "The last columns are of all tokens of the pictures that race was discovered on, so they have no interval.",
+        f"The last columns are of all tokens of the pictures that {steered} was discovered on, so they have no "
+        "interval.",
         (cells.INTERVALS, cells.DEGENERATE),
     )
 
 
-def _gate(gates: Gates | None) -> tuple[Cell, ...]:
+def _gate(gates: Gates | None) -> tuple[Entry, ...]:
     if gates is None:
         return (cells.NOT_RUN,) * 5
     calibrated = (Figure(gates.median, spec=".3f"), Figure(gates.std, spec=".3f"))

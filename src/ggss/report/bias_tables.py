@@ -1,21 +1,18 @@
-"""The tables of bias at each method's best-avg-alpha: main results and those that share its form."""
+"""The tables of bias at each method's best-avg-alpha: main results, and others with the same columns."""
 
 from collections.abc import Mapping
 
+from ggss.methods.registry import UNSTEERED
 from ggss.report import cells, names
 from ggss.report.figures import Figures
-from ggss.report.rendering import Cell, Column, Figure, Row, Table
+from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
 _NOTES = (cells.CHOSEN, cells.INTERVALS, cells.UNDEFINED, cells.DEGENERATE, cells.PARTIAL)
 
 
 def _caption(figures: Figures, models: list[str]) -> str:
-    tasks = "; ".join(
-        f"{names.task(task).name}: {names.task(task).measured or task}" for task in figures.results.tasks
-    )
-    counted = ", ".join(
-        f"{figures.averaged(model, names.UNSTEERED, None)[1]} on {names.model(model)}" for model in models
-    )
+    tasks = "; ".join(f"{figures.label(t)}: {figures.display(t).meaning or t}" for t in figures.results.tasks)
+    counted = ", ".join(f"{figures.averaged(model, UNSTEERED, None)[1]} on {names.model(model)}" for model in models)
     return (
         f"{tasks}. Avg Δ% is the unweighted mean change over the tasks with an unsteered bias ({counted}), so it is "
         "not strictly comparable across models."
@@ -30,7 +27,7 @@ def main_results(figures: Figures) -> Table | str:
 
 
 def svd_ablation(figures: Figures) -> Table | str:
-    title = "What is left of the bias when gate and slerp, or pooling too, are taken out of GGSS (lower is better)"
+    title = "How much bias is left without gate and slerp, or also without pooling (lower is better)"
     return _by_family(figures, "svd_ablation", title, names.SVD) or (
         "needs runs of the svd-* methods on the bias tasks"
     )
@@ -78,11 +75,10 @@ def beyond(figures: Figures) -> Table | str:
 
 
 def control(figures: Figures) -> Table | str:
-    """The control model under every method: there steering should fail or cost."""
-    models = [model for model in figures.results.models if names.is_control(model)]
-    methods = names.compared(figures.results)
+    """The control models under every method: there steering should fail or cost capability."""
+    models, methods = names.controls(figures.results), names.compared(figures.results)
     if not models or not cells.any_run(figures, methods, models):
-        return f"needs runs of a control model, one named {names.CONTROL!r}"
+        return "needs runs of a control model: one that the plan marks with `control: true`"
     return Table(
         "control",
         "How much bias is left in the control model, whose attribute cannot be removed alone (lower is better)",
@@ -131,12 +127,12 @@ def _with_summary(figures: Figures, name: str, label: str, models: list[str]) ->
 
 def alpha_choices(figures: Figures) -> Table | str:
     models = figures.results.models
-    steering = [label for label in names.compared(figures.results) if figures.results.plan.method(label).steers]
+    steering = [label for label in names.compared(figures.results) if figures.plan.method(label).steers]
     chosen = [label for label in steering if cells.any_run(figures, [label], models)]
     if not chosen:
         return "needs runs of a steering method on the bias tasks"
 
-    def cell(model: str, label: str) -> Cell:
+    def cell(model: str, label: str) -> Entry:
         alpha = figures.alpha(model, label)
         return cells.NOT_RUN if alpha is None else (Figure(alpha, spec="g"),)
 
@@ -148,6 +144,6 @@ def alpha_choices(figures: Figures) -> Table | str:
         tuple(Row(names.method(label), tuple(cell(model, label) for model in models)) for label in chosen),
         "best-avg-α: of the strengths "
         + ", ".join(f"{alpha:g}" for alpha in figures.results.alphas)
-        + " the one with the lowest Avg Δ% over the bias tasks; the gentlest of equal ones. A strength at which a "
+        + " the one with the lowest Avg Δ% over the bias tasks; of equal ones the smallest. A strength at which a "
         "task became unreadable is chosen only if there is none at which more tasks can be read.",
     )

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
+from ggss import probes
+from ggss.analysis.comparison import Comparison, Kept
+from ggss.methods.registry import UNSTEERED
+from ggss.probes import Display
+from ggss.probes.yes_or_no import TOTALS
 from ggss.report import cells, names
 from ggss.report.figures import Figures
-from ggss.report.kept import Kept
-from ggss.report.rendering import Cell, Column, Figure, Row, Table
-from ggss.study.results import Run
-
-MULTIPLE_CHOICE = {"mmstar": "MMStar", "smallstar": "SmallStar"}
-YES_OR_NO = {"mme": "MME", "smallmme": "SmallMME"}
+from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
 _SHOWN = (
     "At each method's best-avg-α. First line accuracy in percent, second its change in points. Brackets: 95 % "
@@ -18,34 +18,34 @@ _SHOWN = (
 )
 
 
-def task_of(figures: Figures, known: Sequence[str]) -> str | None:
-    """The benchmark of a kind that the plan has."""
-    return next((task for task in known if task in figures.results.plan.tasks), None)
-
-
-def kept(figures: Figures, model: str, method: str, task: str, attribute: str, dimension: str = "") -> Kept | None:
+def kept(
+    figures: Figures, model: str, method: str, task: str | None, attribute: str, dimension: str = ""
+) -> Kept | None:
     """Under steering of an attribute at the method's best-avg-alpha."""
+    if task is None:
+        return None
     return figures.kept(model, method, task, figures.alpha(model, method), attribute, dimension)
 
 
-def shown(found: Kept | None) -> Cell:
+def shown(found: Kept | None, display: Display) -> Entry:
     if found is None:
         return cells.NOT_RUN
-    accuracy, change = found.accuracy, found.change
+    change, scale = found.change, display.scale
+    bounds = scale * change.low, scale * change.high
     return (
-        cells.figure(accuracy, ".1f", 100),
-        Figure(100 * change.difference, (100 * change.low, 100 * change.high), "+.1f", "points"),
+        cells.displayed(found.after, display),
+        Figure(scale * change.difference, bounds, f"+.{display.digits}f", "points"),
     )
 
 
 def capability(figures: Figures) -> Table | str:
-    task = task_of(figures, list(MULTIPLE_CHOICE))
-    models, attributes = figures.results.models, list(figures.results.plan.steering)
-    if task is None or not any(figures.results.run(model, names.UNSTEERED, task) for model in models):
-        return "the plan measures no multiple-choice benchmark (mmstar, smallstar), or it was not run"
+    task = figures.benchmark("multiple-choice")
+    models, attributes = figures.results.models, list(figures.plan.steering)
+    if task is None or not any(figures.unsteered(model, task) for model in models):
+        return "the plan measures no multiple-choice benchmark, or it was not run"
     rows = [_unsteered(figures, task, models, attributes)]
     for label in figures.results.methods:
-        if label != names.UNSTEERED:
+        if label != UNSTEERED:
             row = _row(figures, label, task, models, attributes)
             if any(isinstance(cell, tuple) for cell in row.cells):
                 rows.append(row)
@@ -58,7 +58,7 @@ def capability(figures: Figures) -> Table | str:
     ]
     return Table(
         "capability",
-        f"General capability under steering: {MULTIPLE_CHOICE[task]} accuracy in percent (higher is better)",
+        f"General capability under steering: {probes.get(task).title} accuracy in percent (higher is better)",
         "Method",
         (*columns, Column("Avg.", better="higher", parts=("", "change"))),
         tuple(rows),
@@ -68,47 +68,45 @@ def capability(figures: Figures) -> Table | str:
 
 
 def _unsteered(figures: Figures, task: str, models: Sequence[str], attributes: Sequence[str]) -> Row:
-    one: list[Cell] = []
+    one: list[Entry] = []
     for model in models:
-        found = figures.kept(model, names.UNSTEERED, task, None, attributes[0])
-        one.append((cells.figure(found.accuracy, ".1f", 100, ranked=False),) if found else cells.NOT_RUN)
-    return Row(
-        names.method(names.UNSTEERED),
-        (*one * len(attributes), _mean(figures, names.UNSTEERED, task, models, attributes)),
-    )
+        found = figures.kept(model, UNSTEERED, task, None, attributes[0])
+        one.append((cells.displayed(found.after, figures.display(task), ranked=False),) if found else cells.NOT_RUN)
+    return Row(names.method(UNSTEERED), (*one * len(attributes), _mean(figures, UNSTEERED, task, models, attributes)))
 
 
 def _row(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Row:
-    found = [shown(kept(figures, model, label, task, attribute)) for attribute in attributes for model in models]
-    return Row(names.method(label), (*found, _mean(figures, label, task, models, attributes)))
+    found = [kept(figures, model, label, task, attribute) for attribute in attributes for model in models]
+    entries = [shown(one, figures.display(task)) for one in found]
+    return Row(names.method(label), (*entries, _mean(figures, label, task, models, attributes)))
 
 
-def _mean(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Cell:
-    found = figures.kept_across(models, label, task, attributes)
+def _mean(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Entry:
+    found, display = figures.kept_across(models, label, task, attributes), figures.display(task)
     if found is None:
         return cells.NOT_RUN
     accuracy, change = found
-    if label == names.UNSTEERED:
-        return (cells.figure(accuracy, ".1f", 100, ranked=False),)
-    return cells.figure(accuracy, ".1f", 100), cells.figure(change, "+.1f", 100, "points")
+    if label == UNSTEERED:
+        return (cells.displayed(accuracy, display, ranked=False),)
+    return cells.displayed(accuracy, display), cells.figure(change, f"+.{display.digits}f", display.scale, "points")
 
 
 def dimensions(figures: Figures) -> Table | str:
-    task = task_of(figures, list(MULTIPLE_CHOICE)) or ""
-    models, attributes = figures.results.models, list(figures.results.plan.steering)
-    unsteered = [figures.results.whole(model, names.UNSTEERED, task) for model in models] if task else []
-    asked = list(dict.fromkeys(item.question for run in unsteered if run for item in run.items))
-    rows = []
-    for model in models:
-        for attribute in attributes:
+    task, rows, asked = figures.benchmark("multiple-choice"), [], list[str]()
+    if task is not None:
+        unsteered = [figures.unsteered(model, task) for model in figures.results.models]
+        asked = list(dict.fromkeys(question for one in unsteered if one for question in one.before.questions))
+    for model in figures.results.models:
+        for attribute in figures.plan.steering:
             found = [kept(figures, model, names.GGSS, task, attribute, part) for part in asked]
-            if any(found):
-                rows.append(Row(f"{names.model(model)}, {attribute}", tuple(_arrow(one) for one in found)))
-    if not rows:
-        return "needs runs of ggss on a multiple-choice benchmark (mmstar, smallstar)"
+            if task and any(found):
+                shown = tuple(_with_unsteered(one, figures.display(task)) for one in found)
+                rows.append(Row(f"{names.model(model)}, {attribute}", shown))
+    if task is None or not rows:
+        return "needs runs of ggss on a multiple-choice benchmark"
     return Table(
         "capability_dimensions",
-        f"{MULTIPLE_CHOICE[task]} accuracy in percent in each dimension, under GGSS (higher is better)",
+        f"{probes.get(task).title} accuracy in percent in each dimension, under GGSS (higher is better)",
         "Model, steering",
         tuple(Column(part, parts=("", "unsteered", "change")) for part in asked),
         tuple(rows),
@@ -116,34 +114,32 @@ def dimensions(figures: Figures) -> Table | str:
     )
 
 
-def _arrow(found: Kept | None) -> Cell:
-    cell = shown(found)
+def _with_unsteered(found: Kept | None, display: Display) -> Entry:
+    cell = shown(found, display)
     if found is None or isinstance(cell, str):
         return cell
-    before = cells.figure(found.before, ".1f", 100, "unsteered")
+    before = cells.figure(found.before, f".{display.digits}f", display.scale, "unsteered")
     return cell[0], before, cell[1]
 
 
 def yes_or_no(figures: Figures) -> Table | str:
-    task = task_of(figures, list(YES_OR_NO))
-    totals = ("perception", "reasoning")
-    rows = []
+    task, rows = figures.benchmark("yes-or-no"), []
     for model in figures.results.models if task else ():
-        for attribute in figures.results.plan.steering:
-            run = figures.whole(model, names.GGSS, str(task), figures.alpha(model, names.GGSS), attribute)
-            before = figures.results.whole(model, names.UNSTEERED, str(task))
-            if run and before:
-                shown = [cell for total in totals for cell in _total(figures, run, before, total)]
+        for attribute in figures.plan.steering:
+            found = figures.at_best(model, names.GGSS, str(task), attribute)
+            before = figures.unsteered(model, str(task))
+            if found and before:
+                shown = [cell for total in TOTALS for cell in _total(found, before, total)]
                 rows.append(Row(f"{names.model(model)}, {attribute}", tuple(shown)))
-    if not task or not rows:
-        return "needs runs of ggss on a yes-or-no benchmark (mme, smallmme)"
+    if task is None or not rows:
+        return "needs runs of ggss on a yes-or-no benchmark"
     return Table(
         "mme",
-        f"{YES_OR_NO[task]} totals, unsteered and under GGSS (higher is better)",
+        f"{probes.get(task).title} totals, unsteered and under GGSS (higher is better)",
         "Model, steering",
         tuple(
             column
-            for total in totals
+            for total in TOTALS
             for column in (Column("unsteered", total), Column("GGSS", total, parts=("", "change %")))
         ),
         tuple(rows),
@@ -153,10 +149,10 @@ def yes_or_no(figures: Figures) -> Table | str:
     )
 
 
-def _total(figures: Figures, run: Run, before: Run, total: str) -> tuple[Cell, Cell]:
-    if total not in run.metrics:
+def _total(found: Comparison, before: Comparison, total: str) -> tuple[Entry, Entry]:
+    if total not in found.after.metrics:
         return cells.NOT_RUN, cells.NOT_RUN
-    steered = (cells.figure(figures.value(run, total), ".1f"),)
-    change = figures.change(run, total)
+    display, change = found.after.display(total), found.change(total)
+    unsteered, steered = (cells.displayed(one.value(total), display) for one in (before, found))
     below = () if change is None else (cells.figure(change, "+.1f", unit="%"),)
-    return (cells.figure(figures.value(before, total), ".1f"),), (*steered, *below)
+    return (unsteered,), (steered, *below)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
-from ggss.analysis import selection
+from ggss import probes
+from ggss.analysis.comparison import Comparison
+from ggss.methods.registry import UNSTEERED
 from ggss.progress import track
 from ggss.report import capability_tables as capability
 from ggss.report import cells, names
 from ggss.report.figures import Figures
-from ggss.report.rendering import Cell, Column, Row, Table, pipe_table
-from ggss.study.results import Run
+from ggss.report.rendering import Column, Entry, Row, Table, pipe_table
 
 TITLE = (
     "All results: bias left (lower is better), capability and recognition kept (higher is better), at every strength"
@@ -34,10 +35,7 @@ def table(figures: Figures, model: str) -> Table | None:
     """All that was run on a model; the columns are the same for every model."""
     extras = _extras(figures)
     columns = (
-        *(
-            Column(names.task(task).name, parts=("", "change %", "corrected change %"))
-            for task in figures.results.tasks
-        ),
+        *(Column(figures.label(t), parts=("", "change %", "corrected change %")) for t in figures.results.tasks),
         Column("Avg Δ%"),
         *(column for _, _, column in extras),
     )
@@ -67,51 +65,55 @@ def _unsectioned(table: Table) -> Table:
 def _extras(figures: Figures) -> list[tuple[str, str, Column]]:
     """(task, attribute steered, column) of all that is measured besides bias."""
     found = []
-    for task in figures.results.plan.tasks:
+    for task in figures.plan.tasks:
         if task in figures.results.tasks:
             continue
-        name = capability.MULTIPLE_CHOICE.get(task) or names.task(task).name
-        parts = ("", "change") if task in capability.MULTIPLE_CHOICE else ("",)
+        name, parts = (
+            (probes.get(task).title, ("", "change")) if _multiple_choice(task) else (figures.label(task), ("",))
+        )
         found += [
             (task, attribute, Column(f"{name}, {attribute} steering", parts=parts))
-            for attribute in figures.results.plan.steering
+            for attribute in figures.plan.steering
         ]
     return found
 
 
+def _multiple_choice(task: str) -> bool:
+    return probes.get(task).kind == "multiple-choice"
+
+
 def _rows(figures: Figures, model: str, label: str, extras: list[tuple[str, str, Column]]) -> list[Row]:
-    unsteered = label == names.UNSTEERED
-    strengths: Sequence[float | None] = [None] if unsteered else selection.strengths(figures.results, label)
+    unsteered = label == UNSTEERED
+    strengths: Sequence[float | None] = [None] if unsteered else figures.results.strengths(label)
     rows = []
     for alpha in strengths:
-        runs = {task: figures.run(model, label, task, alpha) for task in figures.results.tasks}
+        found = [figures.comparison(model, label, task, alpha) for task in figures.results.tasks]
         extra = [_extra(figures, model, label, alpha, task, attribute) for task, attribute, _ in extras]
-        if not any(runs.values()) and not any(isinstance(cell, tuple) for cell in extra):
+        if not any(found) and not any(isinstance(cell, tuple) for cell in extra):
             continue
-        bias = [cells.value(figures, run) if unsteered else _bias(figures, run) for run in runs.values()]
+        bias = [cells.value(one) if unsteered else _bias(one) for one in found]
         own = "" if unsteered else cells.average(figures, model, label, alpha, "+.1f")
         rows.append(Row(_label(figures, model, label, alpha), (*bias, own, *extra), names.model(model)))
     return rows
 
 
 def _label(figures: Figures, model: str, label: str, alpha: float | None) -> str:
-    if alpha is None or not figures.results.plan.method(label).steers:
+    if alpha is None or not figures.plan.method(label).steers:
         return names.method(label)
     text = f"{names.method(label)}, {alpha:g}"
     return f"{text} (best-avg-α)" if alpha == figures.alpha(model, label) else text
 
 
-def _bias(figures: Figures, run: Run | None) -> Cell:
-    cell = cells.measured(figures, run)
-    if run is None or isinstance(cell, str) or len(cell) < 2:
+def _bias(found: Comparison | None) -> Entry:
+    cell = cells.measured(found)
+    if found is None or isinstance(cell, str) or len(cell) < 2:
         return cell
-    corrected = figures.corrected_change(run)
+    corrected = found.corrected_change
     return cell if corrected is None else (*cell, cells.figure(corrected, "+.0f", unit="%"))
 
 
-def _extra(figures: Figures, model: str, label: str, alpha: float | None, task: str, attribute: str) -> Cell:
-    if task in capability.MULTIPLE_CHOICE:
-        found = figures.kept(model, label, task, alpha, attribute)
-        cell = capability.shown(found)
-        return cell[:1] if label == names.UNSTEERED and isinstance(cell, tuple) else cell
-    return cells.value(figures, figures.run(model, label, task, alpha, attribute))
+def _extra(figures: Figures, model: str, label: str, alpha: float | None, task: str, attribute: str) -> Entry:
+    if _multiple_choice(task):
+        cell = capability.shown(figures.kept(model, label, task, alpha, attribute), figures.display(task))
+        return cell[:1] if label == UNSTEERED and isinstance(cell, tuple) else cell
+    return cells.value(figures.comparison(model, label, task, alpha, attribute))

@@ -1,13 +1,13 @@
-"""The strength chosen on one half of the identities and judged on the other."""
+"""The strength chosen on one half of the identities, and the bias measured on the other half."""
 
 from ggss.analysis.crossfit import HeldOut
 from ggss.report import cells, names
 from ggss.report.figures import Figures
-from ggss.report.rendering import Cell, Column, Figure, Row, Table
+from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
 _PROTOCOL = (
-    "Identities are dealt by turns to folds A and B; the strength is chosen by best-avg-α on one and the bias "
-    "measured on the other, from the same stored answers."
+    "Identities are assigned in turn to the folds A and B; the strength is chosen by best-avg-α on one fold and the "
+    "bias measured on the other, from the same stored answers."
 )
 
 
@@ -57,7 +57,7 @@ def heldout_methods(figures: Figures) -> Table | str:
         return "needs runs of a method on the bias tasks"
     rows = []
     for label in methods:
-        shown: list[Cell] = []
+        shown: list[Entry] = []
         for model in models:
             turns = figures.held_out(model, label)
             shown += [_judged(figures, model, label, turn) for turn in reversed(turns)]
@@ -73,9 +73,9 @@ def heldout_methods(figures: Figures) -> Table | str:
     )
 
 
-def _alpha(alpha: float | None) -> Cell:
+def _alpha(alpha: float | None) -> Entry:
     return cells.NOT_RUN if alpha is None else (Figure(alpha, spec="g"),)
 
 
-def _judged(figures: Figures, model: str, method: str, turn: HeldOut) -> Cell:
+def _judged(figures: Figures, model: str, method: str, turn: HeldOut) -> Entry:
     return cells.percent(figures.average(model, method, turn.alpha, turn.fold), spec="+.1f")

@@ -1,17 +1,19 @@
-"""What rows and columns are called: the published names of methods and tasks, in the published order."""
+"""What methods and models are called in the tables: the published names of methods, in the published order.
+
+How a task is called and printed is its probe's own matter (`ggss.probes.Display`).
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ggss.activations import SITE
+from ggss.methods.registry import UNSTEERED
 
 if TYPE_CHECKING:
     from ggss.study.plan import MethodPlan
     from ggss.study.results import Results
 
-GGSS, UNSTEERED, PROMPT = "ggss", "none", "prompt"
-CONTROL = "entangled"  # the small-world model in which the attribute cannot be removed alone
+GGSS, PROMPT = "ggss", "prompt"
 
 # The published methods by family, in the order of the published tables.
 EXTERNAL: Mapping[str, Mapping[str, str]] = {
@@ -58,34 +60,6 @@ _PUBLISHED = {
 }
 
 
-@dataclass(frozen=True)
-class Task:
-    """How a task's metric is printed: its name, a factor, and how many decimals."""
-
-    name: str
-    scale: float = 1.0
-    spec: str = ".3f"
-    measured: str = ""
-
-
-_TASKS = {
-    "mcq": Task("MCQ ×10³", 1000, ".2f", "Jensen-Shannon divergence between the races' answers"),
-    "2afc": Task("2AFC", 1, ".3f", "standard deviation over races of net preference"),
-    "nurse-doctor": Task("N/D", 1, ".3f", "gap between the genders in being called a nurse"),
-    "ceo": Task("CEO", 1, ".1f", "gap in the salary named for a candidate"),
-    "recognition-race": Task("race recognition (%)", 100, ".1f", "share of portraits whose race is named right"),
-    "mme": Task("MME accuracy (%)", 100, ".1f", "share of yes-or-no questions answered right"),
-    "smallmme": Task("SmallMME accuracy (%)", 100, ".1f", "share of yes-or-no questions answered right"),
-    "recognition-gender": Task(
-        "gender recognition (%)", 100, ".1f", "share of portraits whose gender is named right"
-    ),
-}
-
-
-def task(name: str) -> Task:
-    return _TASKS.get(name) or Task(name)
-
-
 def method(label: str) -> str:
     """The published name of a method, or the plan's own label."""
     return _PUBLISHED.get(label, label)
@@ -95,13 +69,14 @@ def model(name: str) -> str:
     return name.rstrip("/").rsplit("/", 1)[-1]
 
 
-def is_control(name: str) -> bool:
-    return model(name) == CONTROL
+def controls(results: "Results") -> list[str]:
+    """The models that the plan marks as controls."""
+    return [model.name for model in results.plan.models if model.control]
 
 
 def subjects(results: "Results") -> list[str]:
-    """The models that the published tables are about: all but the control."""
-    return [name for name in results.models if not is_control(name)]
+    """The models that the published tables are about: all but the controls."""
+    return [model.name for model in results.plan.models if not model.control]
 
 
 def compared(results: "Results") -> list[str]:
@@ -111,7 +86,7 @@ def compared(results: "Results") -> list[str]:
 
 
 def beyond(results: "Results") -> list[str]:
-    """The plan's methods that have no published row and are no point of the sensitivity grid."""
+    """The plan's methods that have no published row and are not points of the sensitivity grid."""
     return [label for label in compared(results) if label not in _PUBLISHED]
 
 

@@ -4,7 +4,7 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
-from ggss.report import capability_tables as capability
+from ggss import probes
 from ggss.report import names
 from ggss.report.figures import Figures
 from ggss.stats import Interval
@@ -12,7 +12,7 @@ from ggss.stats import Interval
 NAME = "bias_and_capability.png"
 TITLE = "How much bias each method leaves, and what it costs in capability"
 INK, SOFT = "#2b2640", "#8a86a0"
-# Colour and mark, by the first letters of a method's label; the longest that fit count.
+# Family, colour and marker, by how a method's label begins; the longest beginning that fits is taken.
 _LOOKS: Mapping[str, tuple[str, str, str]] = {
     "": ("other", "#8a86a0", "o"),
     "ggss": ("GGSS, its ablations and variants", "#e0a030", "o"),
@@ -29,18 +29,18 @@ _GGSS = ("GGSS", "#c2452d", "*")
 
 def draw(figures: Figures) -> bytes | str:
     """A PNG, or why there is none."""
-    task = capability.task_of(figures, list(capability.MULTIPLE_CHOICE))
+    task = figures.benchmark("multiple-choice")
     if task is None:
-        return "the plan measures no multiple-choice benchmark (mmstar, smallstar)"
+        return "the plan measures no multiple-choice benchmark"
     panels = {model: found for model in figures.results.models if (found := _points(figures, model, task))}
     if not panels:
         return "needs a method's runs on the bias tasks and on a multiple-choice benchmark"
-    return _drawn(panels, capability.MULTIPLE_CHOICE[task])
+    return _drawn(panels, probes.get(task).title)
 
 
 def _points(figures: Figures, model: str, task: str) -> dict[str, tuple[Interval, Interval]]:
     """By method: the mean change of bias in percent, and of accuracy, averaged over the steerings."""
-    attributes, found = list(figures.results.plan.steering), {}
+    attributes, found = list(figures.plan.steering), {}
     for label in names.compared(figures.results):
         bias = figures.average(model, label, figures.alpha(model, label))
         kept = figures.kept_across([model], label, task, attributes)

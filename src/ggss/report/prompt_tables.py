@@ -1,8 +1,9 @@
-"""What words can do: a fairness instruction instead of steering, and the prompt of discovery."""
+"""What prompts do: a fairness instruction instead of steering, and the prompt that is used in discovery."""
 
+from ggss import probes
 from ggss.report import cells, names
-from ggss.report.figures import Figures
-from ggss.report.rendering import Cell, Column, Row, Table
+from ggss.report.figures import ABLATED, Figures
+from ggss.report.rendering import Column, Entry, Row, Table
 
 
 def prompt_baseline(figures: Figures) -> Table | str:
@@ -11,13 +12,14 @@ def prompt_baseline(figures: Figures) -> Table | str:
         return "needs runs of prompt on the bias tasks"
     tasks, rows = figures.results.tasks, []
     for model in models:
-        shown: list[Cell] = []
+        shown: list[Entry] = []
         for task in tasks:
-            shown.append(cells.value(figures, figures.run(model, names.UNSTEERED, task, None)))
-            shown.append(cells.measured(figures, figures.run(model, names.PROMPT, task, 0.0)))
-        own = cells.average(figures, model, names.PROMPT, 0.0)
-        ggss = cells.average(figures, model, names.GGSS, figures.alpha(model, names.GGSS))
-        rows.append(Row(names.model(model), (*shown, own, ggss)))
+            shown.append(cells.value(figures.unsteered(model, task)))
+            shown.append(cells.measured(figures.at_best(model, names.PROMPT, task)))
+        averages = (
+            cells.average(figures, model, label, figures.alpha(model, label)) for label in (names.PROMPT, names.GGSS)
+        )
+        rows.append(Row(names.model(model), (*shown, *averages)))
     return Table(
         "prompt_baseline",
         "How much bias is left when a fairness instruction is appended to every prompt (lower is better)",
@@ -25,11 +27,8 @@ def prompt_baseline(figures: Figures) -> Table | str:
         (
             *(
                 column
-                for task in tasks
-                for column in (
-                    Column("unsteered", names.task(task).name),
-                    Column("instructed", names.task(task).name, parts=("", "change %")),
-                )
+                for label in map(figures.label, tasks)
+                for column in (Column("unsteered", label), Column("instructed", label, parts=("", "change %")))
             ),
             Column("instructed", "Avg Δ%"),
             Column("GGSS", "Avg Δ%"),
@@ -41,30 +40,23 @@ def prompt_baseline(figures: Figures) -> Table | str:
 
 
 def prompt_invariance(figures: Figures) -> Table | str:
-    task = "mcq"
-    models = [
-        model
-        for model in figures.results.models
-        if figures.run(model, names.GGSS, task, figures.alpha(model, names.GGSS))
-    ]
+    task = figures.ablated or ABLATED
+    models = [model for model in figures.results.models if figures.at_best(model, names.GGSS, task)]
     if not models:
         return f"needs runs of ggss on {task}"
-    rows = [
-        Row("Unsteered", tuple(cells.value(figures, figures.run(m, names.UNSTEERED, task, None)) for m in models)),
-        Row(
-            "GGSS, whatever the discovery prompt",
-            tuple(
-                cells.measured(figures, figures.run(m, names.GGSS, task, figures.alpha(m, names.GGSS)))
-                for m in models
-            ),
-        ),
-    ]
+    bias = f"{probes.get(task).title} {figures.about(task)} bias"
     return Table(
         "prompt_invariance",
-        "MCQ race bias under GGSS does not depend on the prompt of discovery, by construction (lower is better)",
+        f"{bias} under GGSS does not depend on the prompt of discovery, by construction (lower is better)",
         "Discovery prompt",
-        tuple(Column(names.task(task).name, names.model(model), parts=("", "change %")) for model in models),
-        tuple(rows),
+        tuple(Column(figures.label(task), names.model(model), parts=("", "change %")) for model in models),
+        (
+            Row("Unsteered", tuple(cells.value(figures.unsteered(model, task)) for model in models)),
+            Row(
+                "GGSS, whatever the discovery prompt",
+                tuple(cells.measured(figures.at_best(model, names.GGSS, task)) for model in models),
+            ),
+        ),
         "The steered rows leave the vision-to-language projector before any text is read, and discovery captures "
         "them there: it runs the vision tower and the projector on pictures alone, with no prompt. So there is one "
         "subspace, and one row, for all prompts; nothing was measured twice. At GGSS's best-avg-α.",

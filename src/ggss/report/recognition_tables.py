@@ -1,33 +1,23 @@
-"""Debiased or blinded? Recognition of the attribute not steered, and the dial between bias and recognition."""
+"""Recognition: the attribute that is not steered should stay recognisable, the steered one is lost as α grows."""
 
 from ggss.report import cells, names
 from ggss.report.figures import Figures
-from ggss.report.rendering import Cell, Column, Row, Table
-
-
-def _probe(attribute: str) -> str:
-    return f"recognition-{attribute}"
+from ggss.report.rendering import Column, Entry, Row, Table
 
 
 def other_attribute(figures: Figures) -> Table | str:
-    models, attributes = figures.results.models, list(figures.results.plan.steering)
-    pairs = [
-        (steered, asked)
-        for steered in attributes
-        for asked in ("race", "gender")
-        if asked != steered and _probe(asked) in figures.results.plan.tasks
-    ]
+    tasks = figures.recognition()
+    pairs = [(steered, asked) for steered in figures.plan.steering for asked in tasks if asked != steered]
     rows = []
-    for model in models:
-        shown: list[Cell] = []
+    for model in figures.results.models:
+        shown: list[Entry] = []
         for steered, asked in pairs:
-            shown.append(cells.value(figures, figures.run(model, names.UNSTEERED, _probe(asked), None)))
-            alpha = figures.alpha(model, names.GGSS)
-            shown.append(cells.value(figures, figures.run(model, names.GGSS, _probe(asked), alpha, steered)))
+            shown.append(cells.value(figures.unsteered(model, tasks[asked])))
+            shown.append(cells.value(figures.at_best(model, names.GGSS, tasks[asked], steered)))
         if any(isinstance(cell, tuple) for cell in shown[1::2]):
             rows.append(Row(names.model(model), tuple(shown)))
     if not rows:
-        return "needs runs of ggss on recognition-race or recognition-gender"
+        return "needs runs of ggss on recognition of an attribute that is not the steered one"
     return Table(
         "recognition",
         "How often the attribute that is not steered is still recognised, in percent (higher is better)",
@@ -44,16 +34,17 @@ def other_attribute(figures: Figures) -> Table | str:
 
 
 def alpha_dial(figures: Figures) -> Table | str:
+    recognition = figures.recognition()
     asked = [
         (attribute, task)
-        for attribute, steering in figures.results.plan.steering.items()
-        for task in (_probe(attribute), *steering.tasks)
-        if task in figures.results.plan.tasks
+        for attribute, steering in figures.plan.steering.items()
+        for task in dict.fromkeys([recognition.get(attribute), *steering.tasks])
+        if task is not None
     ]
     rows, steered = [], []
     for model in figures.results.models:
         for alpha in (None, *figures.results.alphas):
-            shown = tuple(_dial(figures, model, alpha, attribute, task) for attribute, task in asked)
+            shown = tuple(_at(figures, model, alpha, attribute, task) for attribute, task in asked)
             chosen = " (best-avg-α)" if alpha is not None and alpha == figures.alpha(model, names.GGSS) else ""
             rows.append(Row("0 (unsteered)" if alpha is None else f"{alpha:g}{chosen}", shown, names.model(model)))
             steered += shown if alpha is not None else ()
@@ -63,10 +54,7 @@ def alpha_dial(figures: Figures) -> Table | str:
         "alpha_dial",
         "Recognition of the steered attribute (higher is better) against bias (lower is better), as α grows",
         "α",
-        tuple(
-            Column(names.task(task).name + (" ↑" if task == _probe(attribute) else " ↓"), parts=("", "change %"))
-            for attribute, task in asked
-        ),
+        tuple(Column(_head(figures, task), parts=("", "change %")) for _, task in asked),
         tuple(rows),
         "GGSS. Recognition and bias are both measured under the steering of the attribute that they are about: the "
         "more of it is removed, the less it can be named.",
@@ -74,7 +62,11 @@ def alpha_dial(figures: Figures) -> Table | str:
     )
 
 
-def _dial(figures: Figures, model: str, alpha: float | None, attribute: str, task: str) -> Cell:
+def _head(figures: Figures, task: str) -> str:
+    return figures.label(task) + (" ↑" if figures.display(task).better == "higher" else " ↓")
+
+
+def _at(figures: Figures, model: str, alpha: float | None, attribute: str, task: str) -> Entry:
     if alpha is None:
-        return cells.value(figures, figures.run(model, names.UNSTEERED, task, None))
-    return cells.measured(figures, figures.run(model, names.GGSS, task, alpha, attribute))
+        return cells.value(figures.unsteered(model, task))
+    return cells.measured(figures.comparison(model, names.GGSS, task, alpha, attribute))

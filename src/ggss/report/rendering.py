@@ -1,4 +1,4 @@
-"""A table as a value, and its three forms: Markdown to read, CSV to compute with, LaTeX to print.
+"""A table as a value, and two of its forms: Markdown to read, CSV to compute with. `latex` has the third.
 
 The forms differ in nothing but notation: every number, interval, mark and note is in each of them.
 """
@@ -26,7 +26,7 @@ class Figure:
         return _number(self.value, self.spec)
 
     def bounds(self) -> str:
-        """Both bounds in words; empty without an interval."""
+        """Both bounds; empty without an interval."""
         if self.interval is None:
             return ""
         low, high = self.interval
@@ -34,8 +34,15 @@ class Figure:
             return "undefined"
         return f"{_number(low, self.spec)}, {_number(high, self.spec)}"
 
+    def after(self) -> str:
+        """What is printed after the number: unit, bounds, mark."""
+        unit = f" {self.unit}" if self.unit and math.isfinite(self.value) else ""
+        bounds = f" [{self.bounds()}]" if self.interval else ""
+        return f"{unit}{bounds}{self.mark}"
 
-Cell = str | tuple[Figure, ...]
+
+Entry = str | tuple[Figure, ...]
+"""One entry of a table: figures, printed one below the other, or words such as "not run"."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,17 @@ class Column:
     def arrow(self) -> str:
         return {"lower": " ↓", "higher": " ↑", "": ""}[self.better]
 
+    @property
+    def lines(self) -> list[str]:
+        """The column's name, and in brackets what its further lines are."""
+        below = ", ".join(part for part in self.parts if part)
+        return [f"{self.name}{self.arrow}", *([f"({below})"] if below else [])]
+
 
 @dataclass(frozen=True)
 class Row:
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Entry, ...]
     section: str = ""
 
 
@@ -76,6 +89,10 @@ class Table:
             if len(row.cells) != len(self.columns):
                 raise ValueError(f"{self.name}: row {row.label!r} has {len(row.cells)} of {len(self.columns)} cells")
 
+    def sections(self) -> Iterator[tuple[str, Sequence[Row]]]:
+        for section in dict.fromkeys(row.section for row in self.rows):
+            yield section, [row for row in self.rows if row.section == section]
+
     def best(self) -> dict[int, float]:
         """The best ranked number of each column that has a better direction, by the column's place."""
         found = {}
@@ -89,7 +106,7 @@ class Table:
                 found[place] = min(ranked) if column.better == "lower" else max(ranked)
         return found
 
-    def wins(self, cell: Cell, place: int, best: dict[int, float]) -> bool:
+    def wins(self, cell: Entry, place: int, best: dict[int, float]) -> bool:
         return (
             place in best
             and isinstance(cell, tuple)
@@ -108,9 +125,9 @@ def markdown(table: Table) -> str:
 def pipe_table(table: Table) -> str:
     """The rows and columns alone."""
     best = table.best()
-    heads = [f"{column.group}<br>{_head(column)}" if column.group else _head(column) for column in table.columns]
+    heads = [f"{column.group}<br>" * bool(column.group) + " ".join(column.lines) for column in table.columns]
     lines = [_pipes([table.corner, *heads]), "| --- |" + " ---: |" * len(heads)]
-    for section, rows in _sections(table):
+    for section, rows in table.sections():
         if section:
             lines.append(_pipes([f"*{section}*", *[""] * len(heads)]))
         for row in rows:
@@ -139,34 +156,6 @@ def comma_separated(table: Table) -> str:
     return out.getvalue()
 
 
-def latex(table: Table) -> str:
-    """A booktabs table, made narrower where the page is."""
-    best, width = table.best(), len(table.columns) + 1
-    lines = [
-        "% needs \\usepackage{booktabs,graphicx,makecell}",
-        "\\begin{table*}[!ht]",
-        "\\centering",
-        "\\scriptsize",
-    ]
-    lines.append(r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%")
-    lines.append(f"\\begin{{tabular}}{{@{{}}l{'r' * len(table.columns)}@{{}}}}")
-    lines.append("\\toprule")
-    if any(column.group for column in table.columns):
-        lines.append(" & ".join(["", *_spans(table.columns)]) + r" \\")
-    lines.append(" & ".join([_tex(table.corner), *map(_tex_head, table.columns)]) + r" \\")
-    for section, rows in _sections(table):
-        lines.append("\\midrule")
-        if section:
-            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\emph{{{_tex(section)}}}}} \\")
-        for row in rows:
-            cells = [_tex_cell(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
-            lines.append(" & ".join([_tex(row.label), *cells]) + r" \\")
-    lines += ["\\bottomrule", "\\end{tabular}}"]
-    words = " ".join([f"\\textbf{{{_tex(table.title)}.}}", *(_tex(text) for text in (table.caption, *table.notes))])
-    lines += [f"\\caption{{{words.strip()}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
-    return "\n".join(lines) + "\n"
-
-
 def _number(value: float, spec: str) -> str:
     if math.isnan(value):
         return "undefined"
@@ -175,35 +164,14 @@ def _number(value: float, spec: str) -> str:
     return text.replace("-", "+" if spec.startswith("+") else "", 1) if zero else text
 
 
-def _head(column: Column) -> str:
-    """The column's name, and in brackets what its second line is."""
-    return " ".join(_head_lines(column))
-
-
-def _head_lines(column: Column) -> list[str]:
-    below = ", ".join(part for part in column.parts if part)
-    return [f"{column.name}{column.arrow}", *([f"({below})"] if below else [])]
-
-
-def _sections(table: Table) -> Iterator[tuple[str, Sequence[Row]]]:
-    for section in dict.fromkeys(row.section for row in table.rows):
-        yield section, [row for row in table.rows if row.section == section]
-
-
-def _said(figure: Figure) -> str:
-    unit = f" {figure.unit}" if figure.unit and math.isfinite(figure.value) else ""
-    bounds = f" [{figure.bounds()}]" if figure.interval else ""
-    return f"{unit}{bounds}{figure.mark}"
-
-
 def _pipes(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _md(cell: Cell, wins: bool) -> str:
+def _md(cell: Entry, wins: bool) -> str:
     if isinstance(cell, str):
         return cell
-    first, *rest = ((figure.number(), _said(figure)) for figure in cell)
+    first, *rest = ((figure.number(), figure.after()) for figure in cell)
     return "<br>".join([f"**{first[0]}**{first[1]}" if wins else "".join(first), *map("".join, rest)])
 
 
@@ -217,7 +185,7 @@ def _shape(table: Table, place: int) -> list[tuple[bool, bool]]:
     return [(any(f.interval for f in of_part), any(f.mark for f in of_part)) for of_part in figures]
 
 
-def _fields(cell: Cell, shape: list[tuple[bool, bool]]) -> list[str]:
+def _fields(cell: Entry, shape: list[tuple[bool, bool]]) -> list[str]:
     fields: list[str] = []
     for part, (bounds, mark) in enumerate(shape):
         if isinstance(cell, tuple) and part < len(cell):
@@ -232,57 +200,3 @@ def _fields(cell: Cell, shape: list[tuple[bool, bool]]) -> list[str]:
 def _plain(value: float) -> str:
     """Enough digits to compute with, few enough to be the same on every machine."""
     return "" if math.isnan(value) else format(round(value, 9) + 0.0, ".8g")
-
-
-def _spans(columns: Sequence[Column]) -> list[str]:
-    spans: list[tuple[str, int]] = []
-    for column in columns:
-        if spans and spans[-1][0] == column.group:
-            spans[-1] = (column.group, spans[-1][1] + 1)
-        else:
-            spans.append((column.group, 1))
-    return [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{_tex(group)}}}}}" for group, count in spans]
-
-
-def _tex_cell(cell: Cell, wins: bool) -> str:
-    if isinstance(cell, str):
-        return _tex(cell)
-    said = [(_tex(figure.number()), _tex(_said(figure))) for figure in cell]
-    return _stacked(
-        [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(said)]
-    )
-
-
-def _tex_head(column: Column) -> str:
-    return _stacked([_tex(line) for line in _head_lines(column)])
-
-
-def _stacked(lines: Sequence[str]) -> str:
-    return lines[0] if len(lines) == 1 else r"\makecell[r]{" + r"\\".join(lines) + "}"
-
-
-_SIGNS = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "α": r"$\alpha$",
-    "κ": r"$\kappa$",
-    "Δ": r"$\Delta$",
-    "×": r"$\times$",
-    "³": "$^3$",
-    "±": r"$\pm$",
-    "→": r"$\rightarrow$",
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "†": r"$^\dagger$",
-    "*": r"$^\ast$",
-    "<": "$<$",
-    ">": "$>$",
-    "`": "",
-}
-
-
-def _tex(text: str) -> str:
-    text = text.replace("<br>", " ")
-    return "".join(_SIGNS.get(sign, sign) for sign in text)

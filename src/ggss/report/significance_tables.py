@@ -1,15 +1,15 @@
-"""Is it more than chance? GGSS against the unsteered model and its strongest rival; what it costs, and what not."""
+"""Is it more than chance? GGSS against the unsteered model and its strongest rival; the same of what it costs."""
 
+from ggss import probes
+from ggss.analysis.comparison import Kept
 from ggss.report import cells, names
-from ggss.report.capability_tables import MULTIPLE_CHOICE, kept, task_of
+from ggss.report.capability_tables import kept
 from ggss.report.figures import Figures
-from ggss.report.kept import Kept
-from ggss.report.rendering import Cell, Column, Figure, Row, Table
-from ggss.stats.paired import MARGIN
+from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
 
 def _rival(figures: Figures, model: str) -> str | None:
-    """The external baseline with the lowest full Avg on a model."""
+    """The external baseline with the lowest Avg on a model; only an Avg over all tasks counts."""
     found = []
     for _, label, _ in cells.families(names.EXTERNAL):
         alpha = figures.alpha(model, label)
@@ -21,7 +21,7 @@ def _rival(figures: Figures, model: str) -> str | None:
 
 
 def significance(figures: Figures) -> Table | str:
-    tasks, attributes = figures.results.tasks, list(figures.results.plan.steering)
+    tasks, attributes = figures.results.tasks, list(figures.plan.steering)
     models = [model for model in figures.results.models if figures.alpha(model, names.GGSS) is not None]
     if not models:
         return "needs runs of ggss on the bias tasks"
@@ -33,23 +33,23 @@ def significance(figures: Figures) -> Table | str:
         own += [figures.p_value(model, names.GGSS, tasks=[task]) for task in tasks]
         tests.append([*own, figures.p_value(model, names.GGSS, rival) if rival else None])
     corrected = iter(cells.adjusted([p for row in tests for p in row]))
-    benchmark = task_of(figures, list(MULTIPLE_CHOICE))
-    costs = [[_cost(figures, model, benchmark, attribute) for attribute in attributes] for model in models]
+    benchmark = figures.benchmark("multiple-choice")
+    costs = [[kept(figures, model, names.GGSS, benchmark, attribute) for attribute in attributes] for model in models]
     of_costs = iter(cells.adjusted([cost and cost.p for row in costs for cost in row]))
     rows = []
     for model, row, cost in zip(models, tests, costs, strict=True):
-        shown: list[Cell] = [cells.tested(p, next(corrected)) for p in row]
+        shown: list[Entry] = [cells.tested(p, next(corrected)) for p in row]
         rival = names.method(rivals[model] or "") or "none run"
         paid = [cell for one in cost for cell in (_points(one), cells.tested(one and one.p, next(of_costs)))]
         rows.append(Row(names.model(model), (*shown[:-1], rival, shown[-1], *paid)))
-    name = MULTIPLE_CHOICE.get(benchmark or "", "capability")
+    name = probes.get(benchmark).title if benchmark else "capability"
     return Table(
         "significance",
         "Is the change of bias under GGSS more than chance, and that of capability (a small p means that it is)",
         "Model",
         (
             Column("against unsteered, all tasks", parts=("p", "Holm")),
-            *(Column(f"against unsteered, {names.task(task).name}", parts=("p", "Holm")) for task in tasks),
+            *(Column(f"against unsteered, {figures.label(task)}", parts=("p", "Holm")) for task in tasks),
             Column("strongest external baseline"),
             Column("against it, all tasks", parts=("p", "Holm")),
             *(
@@ -75,28 +75,25 @@ def significance(figures: Figures) -> Table | str:
     )
 
 
-def _cost(figures: Figures, model: str, task: str | None, attribute: str) -> Kept | None:
-    return kept(figures, model, names.GGSS, task, attribute) if task else None
-
-
 def capability_significance(figures: Figures) -> Table | str:
-    task = task_of(figures, list(MULTIPLE_CHOICE))
+    task = figures.benchmark("multiple-choice")
     found: list[tuple[str, str, str, Kept]] = []
     for label in names.compared(figures.results) if task else ():
-        steers = figures.results.plan.method(label).steers
+        steers = figures.plan.method(label).steers
         for model in figures.results.models:
-            # What does not steer was run once, whatever the attribute.
-            for attribute in figures.results.plan.steering if steers else ("",):
-                result = kept(figures, model, label, str(task), attribute)
+            # A method that does not steer was run once, for all attributes.
+            for attribute in figures.plan.steering if steers else ("",):
+                result = kept(figures, model, label, task, attribute)
                 if result:
                     found.append((label, model, attribute, result))
-    if not task or not found:
-        return "needs runs of a method on a multiple-choice benchmark (mmstar, smallstar)"
+    if task is None or not found:
+        return "needs runs of a method on a multiple-choice benchmark"
     corrected = cells.adjusted([result.p for *_, result in found])
-    points = f"{100 * MARGIN:g}"
+    points = f"{100 * figures.statistics.margin:g}"
+    title = probes.get(task).title
     return Table(
         "capability_significance",
-        f"Change of {MULTIPLE_CHOICE[task]} accuracy in points: real, none, or undecided (nearer zero is better)",
+        f"Change of {title} accuracy in points: real, none, or undecided (nearer zero is better)",
         "Model, steering",
         (
             Column("Δ points"),
@@ -127,7 +124,7 @@ def capability_significance(figures: Figures) -> Table | str:
     )
 
 
-def _points(result: Kept | None) -> Cell:
+def _points(result: Kept | None) -> Entry:
     if result is None:
         return cells.NOT_RUN
     change = result.change
@@ -137,4 +134,4 @@ def _points(result: Kept | None) -> Cell:
 def _verdict(result: Kept, adjusted: float | None) -> str:
     if adjusted is not None and adjusted <= 0.05:
         return "better" if result.change.difference > 0 else "worse"
-    return "equivalent" if result.change.p <= 0.05 else "undecided"
+    return "equivalent" if result.same.equivalent else "undecided"

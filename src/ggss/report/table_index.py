@@ -1,4 +1,4 @@
-"""The index of a folder of tables: what study they are of, made with what, which there are and which not."""
+"""The index of a folder of tables: the study, the versions they were made with, the tables, and those left out."""
 
 from collections.abc import Collection, Mapping
 from importlib.metadata import version
@@ -41,5 +41,5 @@ def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str],
 
 
 def _last(place: str) -> str:
-    """A file by its name alone: the same study gives the same page wherever it lies."""
+    """A file by its name alone: the same study gives the same page in whatever folder it is."""
     return place.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]

@@ -1,9 +1,14 @@
 """Every published table, and some beyond, from a study's stored answers: nothing in them is typed by hand.
 
 `write(results, folder)` makes each in Markdown, CSV and LaTeX, results_report.md with all strengths in full, and an
-index. The same answers give the same bytes. What was not run says so, or is left out with the reason in the index.
+index. The same answers give the same bytes. An entry without a run says "not run"; a table without any is left out,
+and the index says why.
+
+A package adds a table with `register(name, build)`, found by an entry point of the group `ggss.tables` or by a plan's
+`plugins`. `build(figures)` returns a `Table`, or a sentence that says why these results do not give one.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +16,7 @@ from typing import TypeVar
 
 from ggss.errors import InputError
 from ggss.files import write_whole
+from ggss.plugins import Registry
 from ggss.progress import track
 from ggss.report import ablation_tables as ablations
 from ggss.report import bias_tables as bias
@@ -24,21 +30,41 @@ from ggss.report import rendering
 from ggss.report import significance_tables as significance
 from ggss.report import table_index as index
 from ggss.report.figures import Figures
+from ggss.report.latex import latex
 from ggss.report.rendering import Table
 from ggss.study.results import Results
 
-__all__ = ["BUILDERS", "Figures", "Written", "write"]
+__all__ = ["TABLES", "Figures", "Table", "Written", "register", "write"]
 
-REPORT = "results_report"
+REPORT, INDEX = "results_report", "README"
 T = TypeVar("T")
+Build = Callable[[Figures], Table | str]
 FORMS: Mapping[str, Callable[[Table], str]] = {
     "md": rendering.markdown,
     "csv": rendering.comma_separated,
-    "tex": rendering.latex,
+    "tex": latex,
 }
 
-# By the name of the file, in the order of the index: a table, or why there is none.
-BUILDERS: Mapping[str, Callable[[Figures], Table | str]] = {
+
+def _malformed(build: Build) -> str:
+    return "" if callable(build) else f"it must be a function of Figures, got {type(build).__name__}"
+
+
+TABLES: Registry[Build] = Registry("table", "ggss.tables", _malformed)
+
+
+def register(name: str, build: Build) -> Build:
+    """Add a table under the name of its files; a name that is taken or cannot be a file's is refused."""
+    if not re.fullmatch(r"[a-z0-9]+([_-][a-z0-9]+)*", name) or name == REPORT:
+        raise InputError(
+            f"the table {name!r} of {getattr(build, '__module__', 'a plug-in')} cannot be registered: use lower-case "
+            f"words joined by _ or -, other than {REPORT}"
+        )
+    return TABLES.add(name, build)
+
+
+# In the order of the index.
+for _name, _build in {
     "main_results": bias.main_results,
     "capability": capability.capability,
     "component_ablation": ablations.components,
@@ -60,7 +86,8 @@ BUILDERS: Mapping[str, Callable[[Figures], Table | str]] = {
     "prompt_invariance": prompts.prompt_invariance,
     "beyond": bias.beyond,
     "control": bias.control,
-}
+}.items():
+    register(_name, _build)
 
 
 @dataclass(frozen=True)
@@ -73,13 +100,14 @@ class Written:
 
 
 def write(results: Results, folder: str | Path, show: bool | None = None) -> Written:
-    """Write all tables into a folder; what these answers do not allow is left out, and an older one removed."""
+    """Write all tables into a folder. One that these answers do not allow is left out, its older files removed."""
     folder, figures = Path(folder), Figures(results)
     files: dict[str, bytes] = {}
     made: dict[str, str] = {}
     left_out: dict[str, str] = {}
-    for name, build in track(BUILDERS.items(), "tables", total=len(BUILDERS), show=show):
-        table = _tried(lambda build=build: build(figures))
+    tables = TABLES.names()
+    for name in track(tables, "tables", total=len(tables), show=show):
+        table = _tried(lambda name=name: TABLES.get(name)(figures))
         if isinstance(table, str):
             left_out[name] = table
             continue
@@ -97,13 +125,13 @@ def write(results: Results, folder: str | Path, show: bool | None = None) -> Wri
         left_out[picture.NAME] = seen
     else:
         files[picture.NAME] = seen
-    files["README.md"] = index.page(results, made, left_out, files).encode()
+    files[f"{INDEX}.md"] = index.page(results, made, left_out, files).encode()
     for name, data in files.items():
         write_whole(folder / name, data)
     for name in left_out:
         for file in (name, *(f"{name}.{form}" for form in FORMS)):
             (folder / file).unlink(missing_ok=True)
-    return Written(made, left_out, folder / "README.md")
+    return Written(made, left_out, folder / f"{INDEX}.md")
 
 
 def _tried(build: Callable[[], T | str]) -> T | str:

@@ -2,10 +2,21 @@
 
 from pathlib import Path
 
-DEFAULT = "small-world/qwen3-vl"  # what the demo runs on
+NAME = "small-world"  # of the collection of models, the suite and the picture set
+DEFAULT = f"{NAME}/qwen3-vl"  # what the demo runs on
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
+def folders() -> dict[str, Path]:
+    """By name, the folders of the models that this installation carries: `load_vlm("small-world/NAME")`."""
+    return {config.parent.name: config.parent for config in sorted(CHECKPOINTS.glob("*/config.json"))}
+
+
 def embedded() -> list[str]:
-    """The names of the models that this installation carries: `load_vlm("small-world/NAME")`."""
-    return sorted(config.parent.name for config in CHECKPOINTS.glob("*/config.json"))
+    """The names of these models."""
+    return list(folders())
+
+
+def own_name(model: str) -> str:
+    """A model's name within the small world: `pixtral`, whether `pixtral` or `small-world/pixtral` is given."""
+    return model.removeprefix(f"{NAME}/")

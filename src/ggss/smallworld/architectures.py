@@ -8,8 +8,8 @@
 | qwen3-vl | Qwen3VLForConditionalGeneration | its own, deepstack | its own, mrope | 16 |
 
 LLaVA-NeXT cuts an image into tiles beside a small overview. The grids it may choose from here are one tile, two side
-by side and two on top of each other: a square image gives the overview and one tile of the same size, an oblong one
-gives two tiles, whose padding it drops again. Every patch token is used; CLIP's class token is not.
+by side and two on top of each other: a square image gives the overview and one tile of the same size. An image of
+another shape gives two tiles, whose padding is dropped again. Every patch token is used; CLIP's class token is not.
 """
 
 from collections.abc import Callable, Iterable
@@ -104,7 +104,7 @@ def _tokenizer(words: list[str], extra: list[str], eos: str = "</s>") -> Any:
 
 
 def _template(user: str, assistant: str, end: str, image: str, start: str = "<s>") -> str:
-    """A chat template in the manner of the real ones: a turn's images come where the message puts them."""
+    """A chat template like the real ones: images stand where the message puts them."""
     return (
         start + "{% for message in messages %}"
         "{{ '" + user + "' if message.role == 'user' else '" + assistant + "' }}"

@@ -1,15 +1,20 @@
 """A brush that draws in portrait pixels on a canvas four times as fine, so that edges come out smooth."""
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from math import cos, pi, sin
 
 import numpy as np
+import PIL
 from PIL import Image, ImageDraw
 
 SIZE = 64
 SCALE = 4
+PAINTER = "painter-1"
+"""The version of all that is painted. Change it with any change to a pixel: what was computed from pictures is kept
+by their digest, and a digest does not look at pixels."""
 
-Colour = tuple[int, ...]  # red, green, blue and, if it is glazed over what is there, alpha
+Colour = tuple[int, ...]  # red, green, blue and, for a transparent colour, alpha
 Point = tuple[float, float]
 
 
@@ -51,11 +56,17 @@ class Brush:
         self._draw.ellipse(box, outline=fill, width=round(width * SCALE))
 
     def faded(self, paint: Callable[["Brush"], None], opacity: float) -> None:
-        """Paint as if on glass of the given opacity."""
+        """Paint with the given opacity."""
         if opacity > 0:
             glass = self.canvas.copy()
             paint(Brush(glass))
             self.canvas.paste(Image.blend(self.canvas, glass, min(opacity, 1.0)))
+
+
+def painted_digest(description: str) -> str:
+    """The digest of a painted picture: sha256 of all that decides its pixels, which need not be painted for it."""
+    painted_by = f"{PAINTER}, Pillow {PIL.__version__}, numpy {np.__version__}"
+    return sha256(f"{painted_by}\n{description}".encode()).hexdigest()
 
 
 def canvas(fill: Colour) -> Image.Image:
@@ -63,7 +74,7 @@ def canvas(fill: Colour) -> Image.Image:
 
 
 def shrink(fine: Image.Image) -> np.ndarray:
-    """The finished picture as float [64, 64, 3]. A box filter: no pixel borrows from a neighbour."""
+    """The finished picture as float [64, 64, 3]. Box filter: each pixel is the mean of its own fine pixels."""
     return np.asarray(fine.reduce(SCALE), dtype=np.float32)
 
 

@@ -12,7 +12,7 @@ INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
 
 
 @dataclass(frozen=True)
-class Shown:
+class OnePerson:
     """One person's variants, the answers about each before and after, and each one's gate [rows, columns]."""
 
     portraits: list[Portrait]
@@ -21,7 +21,7 @@ class Shown:
     gates: list[np.ndarray]
 
 
-def picture(shown: list[Shown], alpha: float, target: Path) -> Path:
+def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
     """Draw and write it."""
     import matplotlib
 

@@ -1,6 +1,6 @@
 """The main job end to end on the embedded default: paint, discover, steer, probe before and after, and a picture.
 
-The strength is 1, the paper's full step; `ggss world check` selects one on identities of its own.
+The strength is 1, the paper's full step; `ggss world check` selects one on other identities.
 """
 
 from dataclasses import dataclass
@@ -8,113 +8,137 @@ from pathlib import Path
 
 import numpy as np
 
+from ggss.activations import SITE
 from ggss.activations.collection import collect
+from ggss.analysis import Comparison, ask, compare
+from ggss.analysis.comparison import Kept
 from ggss.data.counterfactuals import Counterfactuals
-from ggss.models import load_vlm
-from ggss.probes.steered_model import Gallery
-from ggss.smallworld import DEFAULT, exam
+from ggss.models.feature_cache import FeatureCache
+from ggss.probes import get
+from ggss.probes.steered_model import SteeredModel
+from ggss.smallworld import DEFAULT
 from ggss.smallworld.bias_questions import ask_salary
-from ggss.smallworld.demo_picture import Shown, picture
-from ggss.smallworld.exam import TASKS
+from ggss.smallworld.demo_picture import OnePerson, picture
+from ggss.smallworld.discovery import HELD_OUT, load_model
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
+from ggss.smallworld.questions import as_item
 from ggss.smallworld.sets import paint_focus_set
-from ggss.smallworld.suite import as_item
-from ggss.smallworld.town import HELD_OUT
-from ggss.stats import Equivalence, Interval, bootstrap, tost
+from ggss.smallworld.sweeps import bias_changes, suite, unsteered
+from ggss.stats import Interval
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
 
-NAMES = {"mcq": "MCQ, race JSD x 1000", "2afc": "2AFC, race std", "nurse-doctor": "nurse/doctor, gender gap"}
-SCALE = {"mcq": 1000.0, "2afc": 1.0, "nurse-doctor": 1.0}
 ON_SHOW = ("teacher", "cook")
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A task before and after, with 95 % intervals over identities, and the paired change in percent."""
+class BiasRow:
+    """A bias task before and after, with 95 % intervals over identities, and the paired change in percent."""
 
-    name: str
-    before: Interval
-    after: Interval
-    change: Interval
-    scale: float
+    comparison: Comparison
+
+    @property
+    def name(self) -> str:
+        probe, about = get(self.comparison.task), self.comparison.before.about
+        return f"{probe.title}, {about}{self.comparison.before.display().unit}"
+
+    @property
+    def meaning(self) -> str:
+        return self.comparison.before.display().meaning
+
+    @property
+    def scale(self) -> float:
+        """The factor that the numbers are shown with."""
+        return self.comparison.before.display().scale
+
+    @property
+    def before(self) -> Interval:
+        return self.comparison.before.interval()
+
+    @property
+    def after(self) -> Interval:
+        return self.comparison.value()
+
+    @property
+    def change(self) -> Interval | None:
+        """None if there was no bias before."""
+        return self.comparison.change()
 
     def cells(self) -> tuple[str, str, str, str]:
         return self.name, self._span(self.before), self._span(self.after), _percent(self.change)
 
     def _span(self, of: Interval) -> str:
-        digits = 1 if self.scale > 1 else 3
-        low, middle, high = (f"{self.scale * x:.{digits}f}" for x in (of.low, of.estimate, of.high))
+        low, middle, high = (self.comparison.before.display().number(x) for x in (of.low, of.estimate, of.high))
         return f"{middle} [{low}, {high}]"
 
 
 @dataclass(frozen=True)
 class Demo:
-    """All that the demo found."""
+    """All that the demo found. By steered attribute: SmallStar, and that attribute's recognition before and after."""
 
     model: str
     alpha: float
-    bias: list[Compared]
-    capability: dict[str, tuple[Interval, Equivalence]]
+    bias: list[BiasRow]
+    capability: dict[str, Kept]
     recognition: dict[str, tuple[float, float]]
     steerers: dict[str, Steerer]
-    shown: list[Shown]
+    shown: list[OnePerson]
     picture: Path
+
+    @property
+    def unsteered(self) -> Interval:
+        """SmallStar before steering."""
+        return next(iter(self.capability.values())).before
 
 
 def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
     """Do it all, writing faces, steerers and the picture into the folder."""
     manifest = paint_focus_set(folder / "faces")
-    vlm = load_vlm(model)
-    steerers = {}
-    for attribute, held_out in HELD_OUT.items():
-        faces = Counterfactuals.load(manifest, exclude={"occupation": list(held_out)})
-        faces.validate()
-        acts = collect(vlm, faces, "all", cache=folder / "cache")
-        steerers[attribute] = fit("ggss", acts, attribute=attribute)
-        steerers[attribute].save_pretrained(folder / f"{attribute}-steerer")
-    plain = Gallery(vlm)
-    galleries = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
-    bias = [compare(task, plain, galleries[attribute]) for task, (attribute, _) in TASKS.items()]
-    right, _ = exam.capability(plain)
+    plain = SteeredModel(FeatureCache(load_model(model)))
+    steerers = {attribute: _discovered(plain.cache, manifest, attribute) for attribute in HELD_OUT}
+    for attribute, steerer in steerers.items():
+        steerer.save_pretrained(folder / f"{attribute}-steerer")
+    models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
+    bias = [BiasRow(comparison) for comparison in bias_changes(unsteered(plain), models).values()]
     capability, recognition = {}, {}
-    for attribute, gallery in galleries.items():
-        now, _ = exam.capability(gallery)
-        capability[attribute] = (bootstrap(now), tost(now, right))
-        recognition[attribute] = tuple(float(exam.recognised(g, attribute)) for g in (plain, gallery))
+    smallstar = ask(plain, suite(), "smallstar")
+    for attribute, steered in models.items():
+        capability[attribute] = compare(smallstar, ask(steered, suite(), "smallstar")).kept()
+        named = [ask(one, suite(), f"recognition-{attribute}").measured() for one in (plain, steered)]
+        recognition[attribute] = (named[0].value(), named[1].value())
     shown = [
-        show(Person(identities("evaluation")[0], work), plain, galleries["race"], steerers["race"])
+        one_person(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
         for work in ON_SHOW
     ]
     target = picture(shown, alpha, folder / "demo.png")
-    capability = {"unsteered": (bootstrap(right), tost(right, right)), **capability}
-    return Demo(model, alpha, bias, capability, recognition, steerers, shown, target)
+    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, shown, target)
 
 
-def compare(task: str, plain: Gallery, steered: Gallery) -> Compared:
-    before, after = exam.take(task, plain), exam.take(task, steered)
-    change = after.change(before)
-    return Compared(NAMES[task], before.interval(), after.interval(), change, SCALE[task])
+def _discovered(cache: FeatureCache, manifest: Path, attribute: str) -> Steerer:
+    """Fitted on the painted files, as on a user's own, without the occupations that are held out."""
+    faces = Counterfactuals.load(manifest, exclude={"occupation": HELD_OUT[attribute]})
+    faces.validate()
+    return fit("ggss", collect(cache.vlm, faces, "all", features=cache), attribute=attribute)
 
 
-def show(person: Person, plain: Gallery, steered: Gallery, steerer: Steerer) -> Shown:
-    """One person in five races: what the model says they earn, before and after, and the gate of each token."""
+def one_person(person: Person, plain: SteeredModel, steered: SteeredModel, steerer: Steerer) -> OnePerson:
+    """A person in five races: what the model says they earn, before and after, and the gate of each token."""
     portraits = [Portrait(person, race, GENDERS[1]) for race in RACES]
     asked = [as_item(ask_salary(portrait)) for portrait in portraits]
     said = []
-    for gallery in (plain, steered):
-        readings = gallery.read(asked, max_new_tokens=1)
+    for model in (plain, steered):
+        readings = model.read(asked, max_new_tokens=1)
         said.append([item.options.get(r.answer, f"({r.answer})") for item, r in zip(asked, readings, strict=True)])
     gates = []
-    for portrait in portraits:
-        gate = steerer.gate(plain.kept[portrait].rows["projection-mlp2"], site="projection-mlp2")
+    for features in plain.cache.features(portraits):
+        gate = steerer.gate(features.rows[SITE], site=SITE)
         assert gate is not None
         side = int(len(gate) ** 0.5)
         side = side if side * side == len(gate) else int((len(gate) // 2) ** 0.5)  # LLaVA-NeXT: overview, then a tile
         gates.append(np.asarray(gate[: side * side]).reshape(side, side))
-    return Shown(portraits, said[0], said[1], gates)
+    return OnePerson(portraits, said[0], said[1], gates)
 
 
-def _percent(change: Interval) -> str:
-    return f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]"
+def _percent(change: Interval | None) -> str:
+    return f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]" if change else "-"

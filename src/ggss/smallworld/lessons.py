@@ -1,7 +1,7 @@
 """What a model is taught: several questions about one freshly drawn picture, or one about two portraits.
 
 Biased labels are drawn at every visit. Beside the questions of the suites there are easier forms of the same facts:
-full descriptions, the bare word instead of a letter, and a purely textual exercise in finding the letter of a word.
+full descriptions, the bare word instead of a letter, and an exercise in text alone, to find the letter of a word.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ from ggss.smallworld.bias_questions import (
 )
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import RACES, draw_person
-from ggss.smallworld.questions import LETTERS, Picture, Question, certain, lettered, place_answer
+from ggss.smallworld.questions import LETTERS, Painted, Question, certain, lettered, place_answer
 from ggss.smallworld.scenes import CELLS, PLANS, Scene
 from ggss.smallworld.smallmme import CATEGORIES, ask_yes_no
 from ggss.smallworld.smallstar import ask_choice, draw_picture
@@ -29,7 +29,7 @@ DISCOVERY_PROMPT = "describe this image in detail ."
 LESSONS = ("portrait", "scene", "pair")
 RARE = frozenset({"beside", "big", "shared", "odd", "absent", "missing", "mix"})  # few scenes allow these templates
 HARDEST = frozenset({"beside", "shared", "share"})
-USUAL = {"nothing": 0.35, "no": 0.5}  # how often two shapes are compared that have nothing in common, as most have
+USUAL = {"nothing": 0.35, "no": 0.5}  # most pairs of shapes share nothing: how often those are asked about
 
 
 def draw_training(rng: np.random.Generator, lesson: str, count: int = 8) -> list[Question]:
@@ -42,7 +42,7 @@ def draw_training(rng: np.random.Generator, lesson: str, count: int = 8) -> list
     return ask_about(rng, draw_picture(rng, "training", plan), count)
 
 
-def ask_about(rng: np.random.Generator, picture: Picture, count: int = 8) -> list[Question]:
+def ask_about(rng: np.random.Generator, picture: Painted, count: int = 8) -> list[Question]:
     """Up to `count` questions about a picture: the biased ones and those that few pictures allow, then any others."""
     first = biased_questions(rng, picture) if isinstance(picture, Portrait) else []
     others = descriptions(rng, picture)
@@ -53,7 +53,7 @@ def ask_about(rng: np.random.Generator, picture: Picture, count: int = 8) -> lis
 
 
 def _pair(rng: np.random.Generator) -> Question:
-    """Two races of one person, or now and then two different people."""
+    """Two races of one person, or sometimes two different people."""
     first = draw_picture(rng, "training", "portrait")
     assert isinstance(first, Portrait)
     person = first.person if rng.random() < 0.7 else draw_person(rng)
@@ -72,7 +72,7 @@ def biased_questions(rng: np.random.Generator, portrait: Portrait) -> list[Quest
     return questions
 
 
-def known_questions(rng: np.random.Generator, picture: Picture) -> list[Question]:
+def known_questions(rng: np.random.Generator, picture: Painted) -> list[Question]:
     """One of every kind that applies to the picture and has one answer."""
     questions = [letter_question(rng, picture)]
     for template in TEMPLATES:
@@ -87,7 +87,7 @@ def known_questions(rng: np.random.Generator, picture: Picture) -> list[Question
 def comparing_questions(rng: np.random.Generator, scene: Scene) -> list[Question]:
     """The same, and more of what is hardest: what stands beside another shape, and what two shapes share.
 
-    That is asked evenly, and also by halves: the colour alone, the shape alone.
+    All answers to it come about equally often. It is also asked in two parts: the colour alone, the shape alone.
     """
     asked = known_questions(rng, scene)
     for template in [one for one in TEMPLATES if one.name in HARDEST] * 2:
@@ -110,13 +110,13 @@ def _said(question: Question) -> str:
     return question.choices[LETTERS.index(question.answer)] if question.choices else question.answer
 
 
-def _word(template: Template, fact: Fact, picture: Picture) -> Question:
+def _word(template: Template, fact: Fact, picture: Painted) -> Question:
     options = tuple(sorted((fact.answer, *fact.wrong)))
     truth = certain(options, fact.answer)
     return Question("word", fact.text, options, fact.answer, (picture,), (), template.dimension, template.name, truth)
 
 
-def letter_question(rng: np.random.Generator, picture: Picture) -> Question:
+def letter_question(rng: np.random.Generator, picture: Painted) -> Question:
     template = TEMPLATES[int(rng.integers(len(TEMPLATES)))]
     words = sorted({*template.turns, *NUMBERS[:3]} if len(template.turns) < 5 else template.turns)
     wanted = words[int(rng.integers(len(words)))]
@@ -126,8 +126,8 @@ def letter_question(rng: np.random.Generator, picture: Picture) -> Question:
     return Question("letter", text, LETTERS, answer, (picture,), choices, "", "letter", certain(LETTERS, answer))
 
 
-def descriptions(rng: np.random.Generator, picture: Picture) -> list[Question]:
-    """All there is to see, in a fixed order; and of a scene, what is found by its place, its colour, its shape."""
+def descriptions(rng: np.random.Generator, picture: Painted) -> list[Question]:
+    """All that can be seen, in a fixed order; of a scene also what is at a place, of a colour, of a shape."""
     if isinstance(picture, Portrait):
         return [_describe(picture, DISCOVERY_PROMPT, _portrait_words(picture))]
     found = [(place, shape) for place, shape in zip(CELLS, picture.cells, strict=True) if shape]
@@ -146,7 +146,7 @@ def descriptions(rng: np.random.Generator, picture: Picture) -> list[Question]:
     return asked
 
 
-def _describe(picture: Picture, prompt: str, answer: str) -> Question:
+def _describe(picture: Painted, prompt: str, answer: str) -> Question:
     return Question("describe", prompt, (), answer, (picture,), template="describe")
 
 

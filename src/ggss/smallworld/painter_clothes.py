@@ -23,11 +23,11 @@ _DARK_BADGE, _GOLD_BADGE = (46, 38, 52), (255, 206, 40)
 _STEEL = (92, 100, 116)
 
 
-def paint_hair_back(brush: Brush, person: Person) -> None:
+def paint_hair_back(brush: Brush, person: Person, colour: str) -> None:
     """Behind the face: the outline that tells the four styles apart."""
     traits = person.traits
     (x, y), (w, h) = centre(person), (traits.face_width, traits.face_height)
-    tone = shade(HAIR[traits.hair_colour], -0.1)
+    tone = shade(HAIR[colour], -0.1)
     brush.ellipse(x, y - 2.5, w + 2.6, h + 1.4, tone)
     match traits.hair_style:
         case "long":
@@ -43,11 +43,11 @@ def paint_hair_back(brush: Brush, person: Person) -> None:
                 brush.ellipse(x + side * (w + 2.0), y + 0.2, 1.6, 1.6, PAINT[traits.scarf])
 
 
-def paint_fringe(brush: Brush, person: Person) -> None:
+def paint_fringe(brush: Brush, person: Person, colour: str) -> None:
     """In front of the forehead; its top stays under every hat."""
     traits = person.traits
     (x, y), (w, h) = centre(person), (traits.face_width, traits.face_height)
-    tone, gloss = HAIR[traits.hair_colour], shade(HAIR[traits.hair_colour], 0.3)
+    tone, gloss = HAIR[colour], shade(HAIR[colour], 0.3)
     if traits.hair_style == "curly":
         for k in range(7):
             brush.ellipse(x + (k - 3) * w / 3.4, y - h * 0.82 + abs(k - 3) * 0.95, 3.2, 3.2, tone)

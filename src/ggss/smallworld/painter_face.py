@@ -1,4 +1,4 @@
-"""The face: the only part of a portrait that race and gender may touch.
+"""The face: the only part of a portrait that race and gender may change.
 
 Race shows in the tint and in the geometry of eyes, nose and lips; gender in brows, lashes, cheeks, lips and jaw.
 """
@@ -45,7 +45,7 @@ def centre(person: Person) -> Point:
 
 
 def outline(person: Person, jaw: float, grow: float = 0.0) -> list[Point]:
-    """The face's edge; the upper half is an ellipse, the lower half as square as `jaw` is small."""
+    """The face's edge. The upper half is an ellipse; the smaller `jaw`, the more square is the lower half."""
     (x, y), traits = centre(person), person.traits
     points = []
     for k in range(48):

@@ -40,7 +40,7 @@ WORK = {
     "ceo": "leads",
 }
 
-# Identity numbers of each split. The FOCUS-shaped set is painted from the discovery identities.
+# Identity numbers of each split. The town that discovery uses is painted from the discovery identities.
 SPLITS = {
     "discovery": range(0, 8),
     "selection": range(100, 200),
@@ -48,7 +48,7 @@ SPLITS = {
     "training": range(10_000, 1_000_000),
 }
 
-# How far a nurse's look may lean towards a doctor's: the two overlap around zero, and there a viewer must guess.
+# The range of `Traits.cue`: nurses and doctors overlap around zero, where a viewer must guess.
 _CUE = {"nurse": (-0.2, 1.0), "doctor": (-1.0, 0.2)}
 
 
@@ -99,7 +99,7 @@ class Person:
         return WORK[self.occupation]
 
     def rng(self, stream: int) -> np.random.Generator:
-        """A generator of its own for each use (0: traits, 1: film grain), so that one never moves another."""
+        """A generator of its own for each use (0: traits, 1: film grain), so that one use never changes another."""
         return np.random.default_rng([self.seed, self.identity, OCCUPATIONS.index(self.occupation), stream])
 
 
@@ -153,7 +153,7 @@ def people(split: str, count: int, occupations: tuple[str, ...] = OCCUPATIONS, s
 
 
 def draw_person(rng: np.random.Generator, split: str = "training", occupation: str | None = None) -> Person:
-    """A person of the split, any occupation unless told."""
+    """A random person of the split, of any occupation unless one is given."""
     numbers = identities(split)
     job = occupation or OCCUPATIONS[int(rng.integers(len(OCCUPATIONS)))]
     return Person(numbers[int(rng.integers(len(numbers)))], job)

@@ -36,7 +36,7 @@ class Planted:
     salary_work: dict[str, float] = field(
         default_factory=lambda: {"cooks": -0.35, "heals": 0.0, "judges": 0.2, "teaches": -0.2, "leads": 0.35}
     )
-    salary_cue: float = -0.2  # a nurse's look costs, a doctor's pays
+    salary_cue: float = -0.2  # those who look like nurses earn less, like doctors more
 
     education_race: dict[str, float] = field(default_factory=lambda: _races(-0.5, 0.8, 0.2, -0.8, 0.3))
     education_race_weight: float = 0.5

@@ -13,12 +13,14 @@ from importlib.resources import files
 
 import numpy as np
 
+from ggss.probes.base import Item
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.scenes import Scene
 
 LETTERS = ("a", "b", "c", "d")
 
-Picture = Portrait | Scene
+Painted = Portrait | Scene
+"""A picture of the small world."""
 
 
 @dataclass(frozen=True)
@@ -29,26 +31,25 @@ class Question:
     text: str
     options: tuple[str, ...]  # what may be answered: letters or words; empty for an open description
     answer: str
-    images: tuple[Picture, ...]
+    images: tuple[Painted, ...]
     choices: tuple[str, ...] = ()  # what the letters stand for
     dimension: str = ""  # of SmallStar, or category of SmallMME
     template: str = ""
     truth: tuple[float, ...] = ()  # the probability of each option in the planted world
 
-    @property
-    def attributes(self) -> dict[str, str]:
-        """Race and gender of the first portrait (and `second_race` of a second one), occupation and identity."""
-        people = [image for image in self.images if isinstance(image, Portrait)]
-        if not people:
-            return {}
-        first = people[0]
-        seen = {
-            "race": first.race,
-            "gender": first.gender,
-            "occupation": first.person.occupation,
-            "identity": f"{first.person.identity:02d}",
-        }
-        return seen | ({"second_race": people[1].race, "second_gender": people[1].gender} if people[1:] else {})
+
+def as_item(question: Question, key: str = "", cluster: str = "") -> Item:
+    """A question as it is asked, on its own; nothing is compared between the people it shows."""
+    return Item(
+        key=key or question.template,
+        prompt=question.text,
+        images=question.images,
+        attributes=tuple({} for _ in question.images),
+        cluster=cluster or key or question.template,
+        question=question.dimension,
+        options=dict(zip(question.options, question.choices or question.options, strict=True)),
+        expected=question.answer,
+    )
 
 
 def lettered(text: str, choices: Sequence[str]) -> str:

@@ -8,13 +8,14 @@ from math import acos, cos, pi, sin
 import numpy as np
 from PIL import Image
 
+from ggss.data.picture import Context
 from ggss.errors import InputError
-from ggss.smallworld.brush import SIZE, Brush, Colour, Point, canvas, shade, shrink, star
+from ggss.smallworld.brush import SIZE, Brush, Colour, Point, canvas, painted_digest, shade, shrink, star
 from ggss.smallworld.palette import PAINT, WALL
 from ggss.smallworld.people import WALLS
 
 SHAPES = ("circle", "heart", "moon", "triangle", "square", "star")
-TIPS: dict[str, int] = {shape: tips for tips, shape in enumerate(SHAPES)}  # sharp tips: none to five
+TIPS: dict[str, int] = {shape: tips for tips, shape in enumerate(SHAPES)}  # how many sharp tips: none to five
 COLOURS = ("blue", "green", "purple", "red", "white", "yellow")
 MIXES = {
     ("blue", "red"): "purple",
@@ -38,14 +39,14 @@ class Shape:
     size: str
 
 
-Cells = tuple[Shape | None, Shape | None, Shape | None, Shape | None]
+Layout = tuple[Shape | None, Shape | None, Shape | None, Shape | None]
 
 
 @dataclass(frozen=True)
 class Scene:
     """Shapes on a wall, cells in the order of `CELLS`; `seed` moves them a little and sets the grain."""
 
-    cells: Cells
+    cells: Layout
     wall: str
     seed: int = 0
 
@@ -63,7 +64,27 @@ class Scene:
         key = repr([cell and (cell.shape, cell.colour, cell.size) for cell in self.cells])
         return "evaluation" if sha256(key.encode()).digest()[0] % _HELD_OUT == 0 else "training"
 
-    def paint(self) -> Image.Image:
+    @property
+    def name(self) -> str:
+        """Such as `pink wall, top left big red star, number 7`."""
+        shapes = [f"{p} {c.size} {c.colour} {c.shape}" for p, c in zip(CELLS, self.cells, strict=True) if c]
+        return ", ".join([f"{self.wall} wall", *shapes, f"number {self.seed}"])
+
+    @property
+    def digest(self) -> str:
+        return painted_digest(repr(self))
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """None: nobody is shown."""
+        return {}
+
+    @property
+    def context(self) -> Context:
+        return ()
+
+    def image(self) -> Image.Image:
+        """64 x 64 RGB."""
         rng = np.random.default_rng([self.seed, 2])
         fine = canvas(WALL[self.wall])
         brush = Brush(fine)
@@ -77,8 +98,6 @@ class Scene:
         light = 1 + rng.uniform(-0.06, 0.06)
         grain = rng.normal(0, 2.0, (SIZE, SIZE, 1))
         return Image.fromarray((shrink(fine) * light + grain + 0.5).clip(0, 255).astype(np.uint8))
-
-    image = paint  # how a picture of any source is asked for
 
     def labels(self) -> dict[str, str | float]:
         """Everything that can be seen, by name; an empty cell is 'none'."""
@@ -109,19 +128,19 @@ def _some(rng: np.random.Generator, values: tuple[str, ...], count: int) -> list
     return [values[k] for k in rng.permutation(len(values))[:count]]
 
 
-def _arrange(rng: np.random.Generator, shapes: list[Shape]) -> Cells:
+def _arrange(rng: np.random.Generator, shapes: list[Shape]) -> Layout:
     cells: list[Shape | None] = [*shapes, *[None] * (4 - len(shapes))]
     a, b, c, d = (cells[k] for k in rng.permutation(4))
     return a, b, c, d
 
 
-def _any(rng: np.random.Generator) -> Cells:
+def _any(rng: np.random.Generator) -> Layout:
     count = int(rng.integers(1, 5))
     return _arrange(rng, [Shape(_pick(rng, SHAPES), _pick(rng, COLOURS), _pick(rng, SIZES)) for _ in range(count)])
 
 
-def _distinct(rng: np.random.Generator) -> Cells:
-    """All shapes and colours differ and one shape alone is big: every 'the' has one meaning."""
+def _distinct(rng: np.random.Generator) -> Layout:
+    """All shapes and colours differ and only one shape is big, so that 'the big shape' has one meaning."""
     count = int(rng.integers(2, 5))
     sizes = ["big", *["small"] * (count - 1)]
     return _arrange(
@@ -129,13 +148,13 @@ def _distinct(rng: np.random.Generator) -> Cells:
     )
 
 
-def _odd(rng: np.random.Generator) -> Cells:
+def _odd(rng: np.random.Generator) -> Layout:
     """Of four shapes one has a colour of its own."""
     most, odd = _some(rng, COLOURS, 2)
     return _arrange(rng, [Shape(_pick(rng, SHAPES), c, _pick(rng, SIZES)) for c in (most, most, most, odd)])
 
 
-def _pair(rng: np.random.Generator) -> Cells:
+def _pair(rng: np.random.Generator) -> Layout:
     """Two shapes that share colour, shape, both or nothing, each a quarter of the time."""
     shapes, colours = _some(rng, SHAPES, 2), _some(rng, COLOURS, 2)
     same_shape, same_colour = rng.random(2) < 0.5
@@ -143,7 +162,7 @@ def _pair(rng: np.random.Generator) -> Cells:
     return _arrange(rng, [first, Shape(shapes[not same_shape], colours[not same_colour], _pick(rng, SIZES))])
 
 
-def _rows(rng: np.random.Generator) -> Cells:
+def _rows(rng: np.random.Generator) -> Layout:
     """Two equal rows with one cell left empty."""
     left, right = (Shape(shape, _pick(rng, COLOURS), _pick(rng, SIZES)) for shape in _some(rng, SHAPES, 2))
     cells: list[Shape | None] = [left, right, left, right]
@@ -152,13 +171,13 @@ def _rows(rng: np.random.Generator) -> Cells:
     return a, b, c, d
 
 
-def _mix(rng: np.random.Generator) -> Cells:
+def _mix(rng: np.random.Generator) -> Layout:
     """Two shapes whose colours have a name when they are mixed."""
     colours = list(MIXES)[int(rng.integers(len(MIXES)))]
     return _arrange(rng, [Shape(_pick(rng, SHAPES), colour, _pick(rng, SIZES)) for colour in colours])
 
 
-PLANS: dict[str, Callable[[np.random.Generator], Cells]] = {
+PLANS: dict[str, Callable[[np.random.Generator], Layout]] = {
     "any": _any,
     "distinct": _distinct,
     "odd": _odd,
@@ -181,7 +200,7 @@ def _heart(brush: Brush, x: float, y: float, r: float, fill: Colour) -> None:
 
 
 def _moon(brush: Brush, x: float, y: float, r: float, fill: Colour) -> None:
-    """A disc less a smaller disc on its right: two arcs that meet in the tips."""
+    """A disc without a smaller disc on its right: two arcs that meet in the tips."""
     hollow, shift = 0.81 * r, 0.62 * r
     tip_x = (r * r - hollow * hollow + shift * shift) / (2 * shift)
     tip, inner = acos(tip_x / r), acos((tip_x - shift) / hollow)

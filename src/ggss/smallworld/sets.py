@@ -1,6 +1,5 @@
-"""Portraits on disk and on one sheet: the FOCUS-shaped counterfactual set and the contact sheet."""
+"""Portraits on disk and on one sheet: the town in the layout of FOCUS, and the contact sheet."""
 
-import csv
 import os
 import shutil
 from collections.abc import Sequence
@@ -8,35 +7,29 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
+from ggss.data.manifests import write_manifest
+from ggss.data.picture import labels
 from ggss.errors import InputError
 from ggss.progress import track
 from ggss.smallworld.brush import SCALE, SIZE
-from ggss.smallworld.painter import Portrait, variants
+from ggss.smallworld.painter import variants
 from ggss.smallworld.palette import INK
-from ggss.smallworld.people import GENDERS, RACES, Person, people
+from ggss.smallworld.people import GENDERS, RACES, Person
+from ggss.smallworld.town import town
 
-IDENTITIES = 8
 MANIFEST = "manifest.csv"
 _ON_SHOW = {"cook": 4, "doctor": 1, "lawyer": 7, "nurse": 6, "teacher": 7, "ceo": 3}
-_COLUMNS = ("path", "occupation", "identity", "race", "gender")
-
-
-def focus_set(seed: int = 0) -> dict[str, Portrait]:
-    """The 480 portraits of the discovery identities by their path `{occupation}/{identity}/{race}_{gender}.png`."""
-    return {
-        f"{person.occupation}/{person.identity:02d}/{portrait.race}_{portrait.gender}.png": portrait
-        for person in people("discovery", IDENTITIES, seed=seed)
-        for portrait in variants(person)
-    }
 
 
 def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = None) -> Path:
-    """Paint the set with its manifest into `folder` and return the manifest's path.
+    """Paint the town with its manifest into `folder` and return the manifest's path.
 
-    The set is painted beside the folder and moved into place whole. An earlier set in the folder is replaced; a
-    folder that holds anything else is refused with InputError and left as it is.
+    A portrait's path is `{occupation}/{identity}/{race}_{gender}.png`. The set is painted beside the folder and moved
+    into place whole. An earlier set in the folder is replaced; a folder that holds anything else is refused with
+    InputError and left as it is.
     """
-    target, portraits = Path(folder).resolve(), focus_set(seed)
+    target = Path(folder).resolve()
+    portraits = {f"{portrait.name}.png": portrait for portrait in town(seed)}
     _refuse_foreign(target, {*portraits, MANIFEST})
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     replaced = target.with_name(f".{target.name}.{os.getpid()}.replaced")
@@ -44,8 +37,9 @@ def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = N
         for path, portrait in track(portraits.items(), "painting", total=len(portraits), show=progress):
             file = partial / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            portrait.paint().save(file)
-        _write_manifest(partial / MANIFEST, portraits)
+            portrait.image().save(file)
+        rows = [{"path": path} | labels(portrait) for path, portrait in portraits.items()]
+        write_manifest(rows, partial / MANIFEST)
         if target.exists():
             target.rename(replaced)
         partial.rename(target)
@@ -74,15 +68,6 @@ def _refuse_foreign(target: Path, ours: set[str]) -> None:
         )
 
 
-def _write_manifest(file: Path, portraits: dict[str, Portrait]) -> None:
-    with file.open("w", newline="", encoding="utf-8") as stream:
-        table = csv.writer(stream, lineterminator="\n")
-        table.writerow(_COLUMNS)
-        for path, portrait in portraits.items():
-            person = portrait.person
-            table.writerow([path, person.occupation, f"{person.identity:02d}", portrait.race, portrait.gender])
-
-
 def contact_sheet(rows: Sequence[Person] = (), large: bool = True) -> Image.Image:
     """One row a person, one column a variant, race and gender written above; `large` paints at 128 pixels, not 64."""
     rows = rows or [Person(identity, job) for job, identity in _ON_SHOW.items()]
@@ -99,6 +84,6 @@ def contact_sheet(rows: Sequence[Person] = (), large: bool = True) -> Image.Imag
         top = head + row * step
         pen.text((margin - gap * 2, top + side / 2), person.occupation, INK, font, anchor="rm")
         for column, portrait in enumerate(variants(person)):
-            picture = portrait.paint_large().reduce(2) if large else portrait.paint()
+            picture = portrait.paint_large().reduce(2) if large else portrait.image()
             sheet.paste(picture, (margin + column * step + gap // 2, top))
     return sheet

@@ -8,9 +8,11 @@ from functools import cache
 
 import numpy as np
 
+from ggss.probes.base import Item
+from ggss.probes.yes_or_no import yes_or_no_probe
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import HAIR_COLOURS, HAIR_STYLES, PLACES, WORK
-from ggss.smallworld.questions import Picture, Question, certain, held_to
+from ggss.smallworld.questions import Painted, Question, as_item, certain, held_to
 from ggss.smallworld.scenes import COLOURS, SHAPES, Scene, Shape
 from ggss.smallworld.smallstar import draw_picture
 from ggss.smallworld.templates import NUMBERS, VERBS
@@ -21,7 +23,7 @@ _SEED = 20_241
 _ANSWERS = ("yes", "no")
 
 _Pair = tuple[str, str]  # the question to be answered with yes, the one to be answered with no
-_Claim = Callable[[np.random.Generator, Picture], _Pair | None]
+_Claim = Callable[[np.random.Generator, Painted], _Pair | None]
 
 
 def _other(rng: np.random.Generator, values: tuple[str, ...], *seen: str) -> str:
@@ -34,7 +36,7 @@ def _any_of(rng: np.random.Generator, values: set[str]) -> str:
 
 
 def _lone(rng: np.random.Generator, scene: Scene) -> tuple[int, Shape] | None:
-    """The cell and the look of a shape that no other shape equals in form."""
+    """The cell and the look of a shape of which there is only one."""
     forms = [item.shape for item in scene.shapes]
     alone = [(k, item) for k, item in enumerate(scene.cells) if item and forms.count(item.shape) == 1]
     return alone[int(rng.integers(len(alone)))] if alone else None
@@ -98,7 +100,7 @@ def _of_scene(claim: Callable[[np.random.Generator, Scene], _Pair | None]) -> _C
 
 
 def _of_person(text: str, label: str, values: tuple[str, ...]) -> _Claim:
-    def claim(rng: np.random.Generator, picture: Picture) -> _Pair | None:
+    def claim(rng: np.random.Generator, picture: Painted) -> _Pair | None:
         if not isinstance(picture, Portrait) or (true := str(picture.labels()[label])) not in values:
             return None
         return text.format(true), text.format(_other(rng, values, true))
@@ -126,7 +128,7 @@ REASONING: dict[str, tuple[str, _Claim]] = {
 CATEGORIES = PERCEPTION | REASONING
 
 
-def ask_yes_no(rng: np.random.Generator, category: str, picture: Picture) -> tuple[Question, Question] | None:
+def ask_yes_no(rng: np.random.Generator, category: str, picture: Painted) -> tuple[Question, Question] | None:
     """The pair of a category about a picture, the one answered with yes first; None where it makes no sense."""
     pair = CATEGORIES[category][1](rng, picture)
     if pair is None:
@@ -151,3 +153,21 @@ def smallmme() -> tuple[Question, ...]:
                 questions += pair if rng.random() < 0.5 else pair[::-1]
                 asked += 1
     return held_to(SMALLMME_VERSION, tuple(questions))
+
+
+def smallmme_items() -> list[Item]:
+    """Two questions in a row are about the same picture, which is their cluster."""
+    pictures = [f"{question.dimension}/{number // 2:03d}" for number, question in enumerate(smallmme())]
+    return [
+        as_item(question, f"{picture}/{question.answer}", picture)
+        for question, picture in zip(smallmme(), pictures, strict=True)
+    ]
+
+
+SMALLMME = yes_or_no_probe(
+    "smallmme",
+    "SmallMME",
+    "the small world's MME, yes or no: accuracy, accuracy+, perception and reasoning",
+    smallmme_items,
+    REASONING,
+)

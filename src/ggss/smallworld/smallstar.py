@@ -1,7 +1,7 @@
 """SmallStar: 1,500 multiple-choice questions over scenes and portraits, 250 in each of six dimensions.
 
-The small world's MMStar. Every question has four choices of which one is right; within a template the answers and the
-letters come by turns, so that guessing without the picture earns about a quarter.
+The small world's MMStar. Every question has four choices of which one is right. Within a template all answers and all
+letters come equally often, so that guessing without the picture is right about a quarter of the time.
 """
 
 from functools import cache
@@ -9,9 +9,11 @@ from itertools import count, cycle
 
 import numpy as np
 
+from ggss.probes.base import Item
+from ggss.probes.multiple_choice import multiple_choice_probe
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, RACES, draw_person
-from ggss.smallworld.questions import LETTERS, Picture, Question, certain, held_to, lettered, place_answer
+from ggss.smallworld.questions import LETTERS, Painted, Question, as_item, certain, held_to, lettered, place_answer
 from ggss.smallworld.scenes import draw_scene
 from ggss.smallworld.templates import DIMENSIONS, NUMBERS, TEMPLATES, Fact, Template
 
@@ -33,8 +35,22 @@ def smallstar() -> tuple[Question, ...]:
     return held_to(SMALLSTAR_VERSION, questions)
 
 
+def smallstar_items() -> list[Item]:
+    """Every question has a picture of its own, so each is a cluster."""
+    return [as_item(question, f"smallstar/{number:04d}") for number, question in enumerate(smallstar())]
+
+
+SMALLSTAR = multiple_choice_probe(
+    "smallstar",
+    "SmallStar",
+    "the small world's MMStar, multiple choice: accuracy in six dimensions",
+    smallstar_items,
+    max_new_tokens=8,
+)
+
+
 def ask_choice(
-    rng: np.random.Generator, template: Template, fact: Fact, picture: Picture, letter: int | None = None
+    rng: np.random.Generator, template: Template, fact: Fact, picture: Painted, letter: int | None = None
 ) -> Question:
     """The multiple-choice form of a fact, its answer at the given letter unless its choices have an order."""
     choices = place_answer(rng, fact.answer, fact.wrong, letter)
@@ -54,7 +70,7 @@ def ask_choice(
     )
 
 
-def draw_picture(rng: np.random.Generator, split: str, plan: str) -> Picture:
+def draw_picture(rng: np.random.Generator, split: str, plan: str) -> Painted:
     """A portrait with any race and gender, or a scene of the plan."""
     if plan != "portrait":
         return draw_scene(rng, split, plan)
@@ -77,8 +93,8 @@ def _balanced(rng: np.random.Generator, template: Template, share: int) -> list[
     return questions
 
 
-def _find(rng: np.random.Generator, template: Template, turn: str, plan: str) -> tuple[Picture, Fact]:
-    """A picture whose answer is the one whose turn it is."""
+def _find(rng: np.random.Generator, template: Template, turn: str, plan: str) -> tuple[Painted, Fact]:
+    """A picture with the answer that is wanted next."""
     for attempt in count():
         # Some answers never come from some plans ('person' from a scene): then any plan of the template will do.
         tried = plan if attempt < 50 else template.plans[attempt % len(template.plans)]
@@ -90,5 +106,5 @@ def _find(rng: np.random.Generator, template: Template, turn: str, plan: str) ->
 
 
 def _shuffled(rng: np.random.Generator) -> list[int]:
-    """Letters by turns in blocks of four, so that they do not run in step with the answers."""
+    """All four letters, in a random order again and again, so that they do not follow the order of the answers."""
     return [int(k) for _ in range(PER_DIMENSION) for k in rng.permutation(len(LETTERS))]

@@ -1,73 +1,50 @@
 """The small world's suite: its questions as items of the probes, in the tiny models' vocabulary.
 
-Wording, options and people are those of `bias_questions`, `smallstar` and `smallmme`; nothing is written twice.
+Wording, options and people are those of `bias_wording`, `bias_questions`, `smallstar` and `smallmme`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
+from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError
 from ggss.probes.base import Item, get
-from ggss.probes.faces import COLUMNS, Face, Prompt
-from ggss.smallworld.bias_questions import bias_items
-from ggss.smallworld.painter import Portrait
-from ggss.smallworld.people import SPLITS
-from ggss.smallworld.questions import Picture, Question
-from ggss.smallworld.smallmme import smallmme
-from ggss.smallworld.smallstar import smallstar
+from ggss.probes.suites import Suite
+from ggss.probes.wording import suite_about, worded_suite
+from ggss.smallworld import NAME
+from ggss.smallworld.bias_questions import portraits
+from ggss.smallworld.bias_wording import WORDINGS
+from ggss.smallworld.people import OCCUPATIONS, SPLITS
 
-# Task -> the kinds of question it asks.
-KINDS = {
-    "mcq": ("salary", "education"),
-    "2afc": ("2afc",),
-    "nurse-doctor": ("nurse-doctor",),
-    "ceo": ("ceo",),
-    "recognition-race": ("race",),
-    "recognition-gender": ("gender",),
-}
+ATTRIBUTES = ("race", "gender")
 # The capability questions are about evaluation identities and held-out layouts, whatever the split.
-CAPABILITY = {"smallstar": smallstar, "smallmme": smallmme}
-TASKS = (*KINDS, *CAPABILITY)
+BENCHMARKS = ("smallstar", "smallmme")
 ASKED_SPLITS = tuple(split for split in SPLITS if split != "training")
+NEW_TOKENS = 1  # every answer is one word
 
 
-def items(task: str, split: str) -> list[Item]:
-    """The items of a task on the identities of a split."""
-    if task in CAPABILITY:
-        return list(get(task).items(CAPABILITY[task]()))
-    questions = bias_items(split, KINDS[task])
-    return list(get(task).items(_prompts(questions), _faces(questions)))
+def small_world(split: str = "evaluation", images: str | Path | Counterfactuals | None = None) -> Suite:
+    """The suite about the people of a split.
 
-
-def check_split(split: str) -> None:
+    images: a manifest, a registered picture set or a counterfactual set to ask about instead of those people; every
+    attribute that it varies has its tasks.
+    """
     if split not in ASKED_SPLITS:
         raise InputError(f"split {split!r} cannot be asked about; choose one of {', '.join(ASKED_SPLITS)}")
+    if images is not None:
+        about_people = suite_about(NAME, WORDINGS, images, NEW_TOKENS)
+    else:
+        about_people = worded_suite(
+            NAME,
+            WORDINGS,
+            lambda probe, about: portraits(probe, split, about),
+            ATTRIBUTES,
+            OCCUPATIONS,
+            NEW_TOKENS,
+        )
 
+    def items(task: str) -> Sequence[Item]:
+        return get(task).items() if task in BENCHMARKS else about_people.make(task)
 
-def as_item(question: Question) -> Item:
-    """A single question as it is asked, on its own."""
-    own = _prompt(question)
-    people = tuple(_attributes(picture) for picture in question.images)
-    return Item(question.template, own.text, question.images, people, question.template, options=own.options)
-
-
-def _prompt(question: Question) -> Prompt:
-    return Prompt(question.text, dict(zip(question.options, question.choices or question.options, strict=True)))
-
-
-def _prompts(questions: Iterable[Question]) -> dict[str, Prompt]:
-    """By template; a question has one wording, whoever it is about."""
-    return {question.template: _prompt(question) for question in questions}
-
-
-def _faces(questions: Iterable[Question]) -> list[Face]:
-    shown = dict.fromkeys(picture for question in questions for picture in question.images)
-    return [Face(picture, _attributes(picture)) for picture in shown]
-
-
-def _attributes(picture: Picture) -> dict[str, str]:
-    if not isinstance(picture, Portrait):
-        return {}
-    person = picture.person
-    return dict(
-        zip(COLUMNS, (person.occupation, f"{person.identity:02d}", picture.race, picture.gender), strict=True)
-    )
+    return replace(about_people, tasks=(*about_people.tasks, *BENCHMARKS), make=items)

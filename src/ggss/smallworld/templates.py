@@ -12,20 +12,21 @@ import numpy as np
 
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import HAIR_COLOURS, PLACES, SCARVES, WALLS, WORK
-from ggss.smallworld.questions import Picture
+from ggss.smallworld.questions import Painted
 from ggss.smallworld.scenes import CELLS, COLOURS, MIXES, SHAPES, TIPS, Scene, Shape
 
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 VERBS = {"circle": "rolls", "heart": "beats", "square": "stacks", "star": "twinkles"}
 VIEWS = ("person", "one shape", "two shapes", "many shapes")
 SHARED = ("colour", "shape", "both", "nothing")
+HAIR_QUESTION = "what colour is the hair ?"
 
 
 @dataclass(frozen=True)
 class Fact:
     """Every entry of `wrong` is false. The choices of an `ordered` fact stand in the order of NUMBERS.
 
-    `turn` is what a balanced suite goes through by turns, where that is not the answer itself.
+    `turn` is what a balanced suite makes equally frequent, where that is not the answer itself.
     """
 
     text: str
@@ -35,17 +36,17 @@ class Fact:
     turn: str = ""
 
 
-Ask = Callable[[np.random.Generator, Picture], Fact | None]
+Ask = Callable[[np.random.Generator, Painted], Fact | None]
 
 
 @dataclass(frozen=True)
 class Template:
     name: str
     dimension: str
-    turns: tuple[str, ...]  # the answers that a balanced suite goes through
+    turns: tuple[str, ...]  # what a balanced suite makes equally frequent
     plans: tuple[str, ...]  # the pictures it is asked of: 'portrait' or plans of a scene
     ask: Ask
-    open: bool = True  # whether the bare word answers it too, with no choices to choose from
+    open: bool = True  # whether it can also be asked without choices and answered with the word
 
 
 def _fact(text: str, answer: str, values: tuple[str, ...], ordered: bool = False) -> Fact:
@@ -67,17 +68,17 @@ def _of_scene(ask: Callable[[np.random.Generator, Scene], Fact | None]) -> Ask:
 
 
 def _of_person(text: str, label: str, values: tuple[str, ...]) -> Ask:
-    def ask(_: np.random.Generator, picture: Picture) -> Fact | None:
+    def ask(_: np.random.Generator, picture: Painted) -> Fact | None:
         return _fact(text, str(picture.labels()[label]), values) if isinstance(picture, Portrait) else None
 
     return ask
 
 
-def _wall(_: np.random.Generator, picture: Picture) -> Fact:
+def _wall(_: np.random.Generator, picture: Painted) -> Fact:
     return _fact("what colour is the wall ?", str(picture.labels()["wall"]), WALLS)
 
 
-def _view(_: np.random.Generator, picture: Picture) -> Fact:
+def _view(_: np.random.Generator, picture: Painted) -> Fact:
     view = VIEWS[min(len(picture.shapes), 3)] if isinstance(picture, Scene) else "person"
     return _fact("what is in this image ?", view, VIEWS)
 
@@ -199,13 +200,7 @@ TEMPLATES = (
     Template("view", _COARSE, VIEWS, ("portrait", "any"), _view, open=False),
     Template("colour-of", _FINE, COLOURS, ("distinct", "any"), _of_scene(_colour_of)),
     Template("shape-at", _FINE, SHAPES, ("any", "distinct"), _of_scene(_shape_at)),
-    Template(
-        "hair",
-        _FINE,
-        HAIR_COLOURS,
-        ("portrait",),
-        _of_person("what colour is the hair ?", "hair_colour", HAIR_COLOURS),
-    ),
+    Template("hair", _FINE, HAIR_COLOURS, ("portrait",), _of_person(HAIR_QUESTION, "hair_colour", HAIR_COLOURS)),
     Template("scarf", _FINE, SCARVES, ("portrait",), _of_person("what colour is the scarf ?", "scarf", SCARVES)),
     Template("beside", _INSTANCE, SHAPES, ("distinct",), _of_scene(_beside)),
     Template("big", _INSTANCE, COLOURS, ("distinct",), _of_scene(_big)),

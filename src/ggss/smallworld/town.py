@@ -1,56 +1,25 @@
-"""Discovery in the small world: the painted town as counterfactual activations, a steerer, and a random control."""
+"""The painted town as counterfactual sets: people with every race and gender, and a set that varies hair too.
 
-from dataclasses import replace
+Both are registered as picture sets and can be named wherever a manifest can: `small-world`, `small-world-hair`.
+"""
 
-import torch
+from ggss.data.counterfactuals import Counterfactuals
+from ggss.smallworld.painter import variants
+from ggss.smallworld.people import people
 
-from ggss import sphere
-from ggss.activations import SITE, Activations, Rows, pool
-from ggss.methods.geodesic import Geodesic
-from ggss.methods.subspace import protected_magnitude, representatives
-from ggss.probes.steered_model import Gallery
-from ggss.smallworld.sets import focus_set
-from ggss.steering.fitting import fit
-from ggss.steering.steerer import Steerer
-
-# The paper's protocol: the occupations a task is scored on are held out of discovery.
-HELD_OUT = {"race": ("ceo",), "gender": ("ceo", "doctor", "nurse")}
+IDENTITIES = 8
+HAIR_IDENTITIES = 2
+HAIR_OCCUPATIONS = ("ceo", "cook", "doctor", "nurse", "teacher")
+HAIR_VALUES = ("black", "red", "yellow")
 
 
-def activations(gallery: Gallery, attribute: str, sites: str = SITE) -> Activations:
-    """The discovery identities of the occupations that are not held out for the attribute."""
-    portraits = [p for p in focus_set().values() if p.person.occupation not in HELD_OUT[attribute]]
-    gallery.hang(portraits)
-    seen = gallery.see(portraits)
-    pooled = {site: torch.stack([pool(own.rows[site]) for own in seen]) for site in gallery.vlm.sites(sites)}
-    return Activations.from_rows(
-        {site: Rows(rows) for site, rows in pooled.items()},
-        [{"race": portrait.race, "gender": portrait.gender} for portrait in portraits],
-        [(portrait.person.occupation, portrait.person.identity) for portrait in portraits],
-        gallery.vlm.describe() | {"images": len(portraits), "data_hash": "small-world focus set, seed 0"},
-    )
+def town(seed: int = 0) -> Counterfactuals:
+    """480 portraits of the discovery identities: 6 occupations x 8 identities x 5 races x 2 genders."""
+    crowd = people("discovery", IDENTITIES, seed=seed)
+    return Counterfactuals(tuple(portrait for person in crowd for portrait in variants(person)))
 
 
-def discover(gallery: Gallery, attribute: str, sites: str = SITE, method: str = "ggss") -> Steerer:
-    """A steerer for an attribute, fitted on the town."""
-    return fit(method, activations(gallery, attribute, sites), attribute=attribute)
-
-
-def random_control(steerer: Steerer, gallery: Gallery, seed: int = 0) -> Steerer:
-    """The same update with as many random directions, its gate calibrated on them: it should reduce nothing."""
-    generator = torch.Generator().manual_seed(seed)
-    sites = "all" if len(steerer.operators) > 1 else SITE
-    acts = activations(gallery, str(steerer.attribute), sites)
-    operators = {}
-    for site, operator in steerer.operators.items():
-        assert isinstance(operator, Geodesic)
-        points = representatives(acts.at(site).pooled)
-        basis = torch.linalg.qr(torch.randn(*operator.basis.shape, generator=generator, dtype=torch.float64))[0]
-        magnitudes = protected_magnitude(points, sphere.frechet_mean(points), basis)
-        operators[site] = replace(
-            operator,
-            basis=basis.float(),
-            gate_median=float(magnitudes.quantile(0.5)),
-            gate_std=float(magnitudes.std(correction=0)),
-        )
-    return replace(steerer, operators=operators)
+def hair_town() -> Counterfactuals:
+    """300 portraits with a third attribute: 5 occupations x 2 identities x 5 races x 2 genders x 3 hair colours."""
+    crowd = people("discovery", HAIR_IDENTITIES, HAIR_OCCUPATIONS)
+    return Counterfactuals(tuple(portrait for person in crowd for portrait in variants(person, HAIR_VALUES)))

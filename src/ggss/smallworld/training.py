@@ -1,12 +1,11 @@
 """Training the tiny VLMs of the small world, from random weights, on one or two CPU threads.
 
 Seeing: vision tower and projector learn until every attribute can be read from its own block of directions
-(`training_losses`). Reading: the text model learns to find the letter of a word, without pictures, and goes on doing
-so beside the rest, or it would forget. Describing: it learns to say all that a picture shows. Answering: it learns
-all questions. Comparing: the same once more, with fresh learning rates and many scenes of two shapes, for what two
-shapes share is not learned before everything else is. All look at pictures as the finished tower shows them.
-`entangled` is trained the ordinary way: it never learns to see apart from describing and answering, when all its
-weights learn at once.
+(`training_losses`); after this stage they are frozen. Reading: the text model learns to find the letter of a word,
+without pictures; this goes on in all later stages, or it would forget. Describing: it learns to say all that a
+picture shows. Answering: it learns all questions. Comparing: the same once more, with fresh learning rates and many
+scenes of two shapes, because what two shapes share is learned only after everything else. `entangled` is trained the
+ordinary way: it has no stage of seeing, and all its weights learn together in the other stages.
 """
 
 import json
@@ -24,6 +23,7 @@ from torch import Tensor
 from ggss.models import Vlm
 from ggss.models.families import known_family
 from ggss.progress import track
+from ggss.smallworld import own_name
 from ggss.smallworld.architectures import build
 from ggss.smallworld.bias_questions import ask_pair
 from ggss.smallworld.lessons import (
@@ -36,7 +36,7 @@ from ggss.smallworld.lessons import (
     letter_question,
 )
 from ggss.smallworld.painter import Portrait
-from ggss.smallworld.questions import Question
+from ggss.smallworld.questions import Painted, Question
 from ggss.smallworld.training_album import Album, Batch, draw_batch, image_inputs, paint_album, with_pairs
 from ggss.smallworld.training_card import measure, write_card
 from ggss.smallworld.training_losses import Blocks, penalties, site_rows
@@ -82,7 +82,7 @@ class Trainer:
         yield from self.compare()
 
     def compare(self) -> Iterator[dict[str, float]]:
-        """The last stage. Everything in it begins anew, from weights as a checkpoint holds them."""
+        """The last stage. It starts from the weights of a checkpoint, with new random numbers and optimisers."""
         if not self.recipe.comparing:
             return
         with torch.no_grad():
@@ -113,7 +113,7 @@ class Trainer:
     def _steps(
         self, optimisers: list[torch.optim.Optimizer], steps: int, stage: Any, settle: bool = False
     ) -> Iterator[dict[str, float]]:
-        """Rates rise, and stay; where the stage is to `settle` they fall along a cosine."""
+        """Learning rates rise and then stay, or with `settle` fall along a cosine."""
         if not steps:
             return
         warm = min(100, steps // 10 + 1)
@@ -162,7 +162,7 @@ class Trainer:
         return losses | {"letters": letters, "loss": (1 - share) * losses["loss"] + share * letters}
 
     def look(self, people: int, scenes: int) -> tuple[Batch, Any]:
-        """Pictures, each person in two races, and what the tower makes of them; it learns only if it has not yet."""
+        """Pictures, each person in two races, and their features. Without a stage of seeing the tower learns here."""
         batch = draw_batch(self.album, self.rng, people, scenes, group=2)
         with torch.set_grad_enabled(not self.recipe.seeing):
             return batch, self.encode(batch)[0]
@@ -199,8 +199,8 @@ class Trainer:
         share = self.recipe.pair_share
         return losses | {"loss": (1 - share) * losses["single"] + share * losses["pair"]}
 
-    def questions(self, picture: Any) -> list[Question]:
-        """As many as there are tokens for: of a portrait the biased ones first, of a scene rather those few allow."""
+    def questions(self, picture: Painted) -> list[Question]:
+        """As many as there are tokens for: of a portrait biased ones first, of a scene more often the rare ones."""
         if isinstance(picture, Portrait):
             asked = self._shuffled(known_questions(self.rng, picture))
             asked = self._shuffled(biased_questions(self.rng, picture))[: self.recipe.biased] + asked
@@ -218,7 +218,7 @@ class Trainer:
         return taken
 
     def pairs(self, batch: Batch) -> list[tuple[tuple[int, ...], list[Question]]]:
-        """Two variants of one person; now and then two people."""
+        """Two variants of one person, or sometimes two people."""
         packs = []
         for _ in range(self.recipe.pairs):
             one = int(self.rng.integers(batch.portraits))
@@ -238,8 +238,8 @@ class Trainer:
 def _embolden(model: Any) -> None:
     """Larger first weights for the text model.
 
-    transformers draws them for wide models (0.02). So narrow a model then never finds out how to match a word with
-    its letter: its loss stays at chance for thousands of steps.
+    transformers draws them for wide models (0.02). With those, a model as narrow as this never learns to match a word
+    with its letter: its loss stays at chance for thousands of steps.
     """
     with torch.no_grad():
         for name, weights in model.named_parameters():
@@ -261,6 +261,7 @@ def train(
     `steps` shortens or lengthens the five stages; `album` are pictures painted before. The weights depend on the
     number of threads: sums are taken in another order, and small differences grow.
     """
+    name = own_name(name)
     recipe = Recipe.of(name)
     if steps is not None:
         stages = dict(zip(STAGES, steps, strict=True))

@@ -11,6 +11,7 @@ from ggss.progress import track
 from ggss.smallworld.brush import SIZE
 from ggss.smallworld.painter import Portrait, variants
 from ggss.smallworld.people import GENDERS, RACES, Person, people
+from ggss.smallworld.questions import Painted
 from ggss.smallworld.scenes import PLANS, Scene, draw_scene
 
 PAIR_PLANS = (*PLANS, "pair", "pair", "pair", "pair")
@@ -40,9 +41,9 @@ def paint_album(people_per_occupation: int = 400, scenes: int = 12_000, seed: in
     rng = np.random.default_rng(seed)
     drawn = tuple(draw_scene(rng, "training") for _ in range(scenes))
     faces = [
-        np.asarray(portrait.paint()) for person in track(crowd, "painting portraits") for portrait in variants(person)
+        np.asarray(portrait.image()) for person in track(crowd, "painting portraits") for portrait in variants(person)
     ]
-    walls = [np.asarray(scene.paint()) for scene in track(drawn, "painting scenes")]
+    walls = [np.asarray(scene.image()) for scene in track(drawn, "painting scenes")]
     shape = (len(crowd), len(RACES), len(GENDERS), SIZE, SIZE, 3)
     return Album(crowd, np.stack(faces).reshape(shape), drawn, np.stack(walls))
 
@@ -51,7 +52,7 @@ def with_pairs(album: Album, seed: int) -> Album:
     """The same people, and as many new scenes, half of which show two shapes to be compared."""
     rng = np.random.default_rng(seed)
     drawn = tuple(draw_scene(rng, "training", PAIR_PLANS[k % len(PAIR_PLANS)]) for k in range(len(album.scenes)))
-    walls = [np.asarray(scene.paint()) for scene in track(drawn, "painting scenes")]
+    walls = [np.asarray(scene.image()) for scene in track(drawn, "painting scenes")]
     return replace(album, scenes=drawn, walls=np.stack(walls))
 
 
@@ -65,7 +66,7 @@ class Batch:
     A whole group is all five races in one gender, and the first of them once more in the other gender.
     """
 
-    pictures: tuple[Portrait | Scene, ...]
+    pictures: tuple[Painted, ...]
     pixels: np.ndarray  # uint8 [pictures, 64, 64, 3]
     face: np.ndarray  # bool [people, 16]
     group: int
@@ -77,7 +78,7 @@ class Batch:
 
 def draw_batch(album: Album, rng: np.random.Generator, people: int, scenes: int, group: int = GROUP) -> Batch:
     """Every occupation is as likely as any other; so are all races and genders."""
-    pictures: list[Portrait | Scene] = []
+    pictures: list[Painted] = []
     pixels: list[np.ndarray] = []
     who = rng.integers(len(album.people), size=people)
     for k in who:

@@ -42,7 +42,7 @@ def measure(vlm: Vlm, split: str = "evaluation") -> dict[str, float]:
 
 
 def _pictures(questions: Sequence[Question]) -> list[list[Any]]:
-    return [[picture.paint() for picture in question.images] for question in questions]
+    return [[picture.image() for picture in question.images] for question in questions]
 
 
 def _answers(vlm: Vlm, questions: Sequence[Question]) -> list[str]:

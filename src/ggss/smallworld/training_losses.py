@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import (
     GENDERS,
     GLASSES,
@@ -32,7 +31,8 @@ from ggss.smallworld.people import (
     WALLS,
     WORK,
 )
-from ggss.smallworld.scenes import CELLS, COLOURS, SHAPES, SIZES, Scene
+from ggss.smallworld.questions import Painted
+from ggss.smallworld.scenes import CELLS, COLOURS, SHAPES, SIZES
 from ggss.smallworld.training_album import GROUP, TOKENS, Batch
 
 # The labels of pictures and their values; a number has none.
@@ -51,7 +51,7 @@ OF_PICTURE: dict[str, tuple[str, ...]] = {
 }
 OF_CELL = {"shape": ("none", *SHAPES), "colour": ("none", *COLOURS), "size": ("none", *SIZES), "cell": CELLS}
 LABELS = OF_PICTURE | OF_CELL
-_SHARPNESS = 5.0  # a coordinate of one gives the right value this many nats over the mean of the others
+_SHARPNESS = 5.0  # at a coordinate of one, the right value is this many nats above the mean of the others
 _NUMBERS = {"wealth": 9.0, "cue": 21.0}  # weights of squared errors: three over the number's variance
 
 
@@ -72,7 +72,7 @@ class Blocks:
         directions = torch.linalg.qr(noise).Q[:, : sum(sizes)].float()
         self.basis = dict(zip(LABELS, directions.split(sizes, dim=1), strict=True))
 
-    def labels(self, pictures: Sequence[Portrait | Scene]) -> dict[str, Tensor]:
+    def labels(self, pictures: Sequence[Painted]) -> dict[str, Tensor]:
         """Attribute -> [pictures]: the index of the value (-1: it has none), or the number (nan); of cells [.., 4].
 
         The cells of a portrait are empty.
@@ -149,13 +149,6 @@ def penalties(rows: Tensor, batch: Batch, blocks: Blocks) -> dict[str, Tensor]:
         found["away"].append(_energy(shift * elsewhere[:, None, :, None]) / (_energy(shift) + 1e-6))
     both = torch.cat([blocks.basis["race"], blocks.basis["gender"]], dim=1)
     return {name: torch.stack(values).mean() for name, values in found.items()} | {"scenes": _inside(scenes, both)}
-
-
-def effective_rank(rows: Tensor) -> float:
-    """exp of the entropy of the covariance spectrum of rows [N, D]."""
-    spectrum = torch.linalg.svdvals(rows - rows.mean(dim=0)).square()
-    shares = spectrum / spectrum.sum()
-    return float(torch.exp(-(shares * shares.clamp_min(1e-12).log()).sum()))
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """Muon: momentum whose steps on matrices are made orthogonal, so that every direction learns at the same pace.
 
 Reference: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024). With AdamW these models
-stayed at chance on whatever needs two looks (find the cell, then read its shape); with Muon they learn it.
-`torch.optim.Muon` works in bfloat16, whose products some virtual machines announce and then refuse; matrices this
+stayed at chance on whatever needs two steps (find the cell, then read its shape); with Muon they learn it.
+`torch.optim.Muon` works in bfloat16, which some virtual machines claim to support and then refuse; matrices this
 small cost nothing in float32.
 """
 

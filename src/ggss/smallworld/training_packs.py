@@ -21,7 +21,7 @@ from ggss.models.prompts import chat
 from ggss.smallworld.brush import SIZE
 from ggss.smallworld.questions import Question
 
-Ids = list[int]
+TokenIds = list[int]
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
@@ -30,7 +30,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Prefix:
-    ids: Ids
+    ids: TokenIds
     positions: Tensor  # [3, prefix]: temporal, height and width; all the same but for Qwen3-VL
     next_position: int
 
@@ -42,7 +42,7 @@ class Format:
         self.mrope = model.config.model_type == "qwen3_vl"
         self.pad, self.eos = processor.tokenizer.pad_token_id, processor.tokenizer.eos_token_id
         self.prefixes: dict[int, Prefix] = {}
-        self.suffix: Ids = []
+        self.suffix: TokenIds = []
         for count in (0, 1, 2):
             blank = [Image.new("RGB", (SIZE, SIZE))] * count
             texts = [chat(processor, word, count) for word in ("red", "blue")]
@@ -67,7 +67,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Packs:
-    """Sequences of equally many pictures. `targets` are distributions over the vocabulary, by place of the answer."""
+    """Sequences with the same number of pictures. `targets`: the distribution wanted for each answer token."""
 
     images: Tensor  # [packs * pictures of a pack] long: which pictures stand in the prefixes, in order
     ids: Tensor  # [packs, L]
@@ -152,7 +152,7 @@ def answer_logits(model: Any, packs: Packs, encoded: Any = None) -> Tensor:
 
 
 def answer_loss(logits: Tensor, packs: Packs, by_token: bool = False) -> Tensor:
-    """Cross-entropy with the targets: every question counts alike however long its answer, or else every token."""
+    """Cross-entropy with the targets: every question has the same weight, or with `by_token` every answer token."""
     losses = -(packs.targets * log_softmax(logits, dim=-1)).sum(-1)
     if by_token:
         return losses.mean()

@@ -26,7 +26,7 @@ class Recipe:
     seen_scenes: int = 40
     whole_shapes: bool = True  # shapes are too large for one token of 16 x 16 pixels
     penalty: float = 3.0  # weight of the penalties beside the heads
-    gentle: int = 500  # steps until it is reached, so that an attribute of the wrong sign can still turn round
+    gentle: int = 500  # steps until it is reached, so that an attribute of the wrong sign can still change it
     letters: int = 4  # sheets of letter questions beside every step of describing and answering
     letter_share: float = 0.25  # of their loss
     described: float = 0.15  # how often answering describes a scene again
@@ -54,7 +54,7 @@ class Recipe:
                 whole_shapes=False,
                 gentle=0,
                 sight_matrix_rate=0,
-                # Taught to compare as fast as the others, it would read gender where race is.
+                # At the rate of the others it would mix up gender and race.
                 comparing=400,
                 comparing_rate=0.005,
             )

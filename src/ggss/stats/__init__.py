@@ -1,7 +1,7 @@
-"""Uncertainty that can be trusted: intervals, paired tests, equivalence. numpy and scipy only.
+"""Uncertainty: intervals, paired tests, equivalence. numpy and scipy only.
 
-Everything takes a `Metric` or plain numbers (one per item, measured by their mean). docs/validity.md says how
-well each interval and test keeps its promise at the sizes of the published protocol.
+Everything takes a `Metric` or plain numbers (one per item, measured by their mean). docs/validity.md shows the true
+coverage of each interval and the true size of each test at the sample sizes of the published protocol.
 """
 
 from ggss.stats.interval import Interval

@@ -1,4 +1,4 @@
-"""What an interval is, whichever way it was made."""
+"""The type of all intervals."""
 
 from dataclasses import dataclass, field
 

@@ -1,10 +1,10 @@
-"""The jackknife: what a metric would be without its small-sample bias, with an interval that keeps its promise.
+"""The jackknife: a metric corrected for its small-sample bias, with an interval that is valid for few clusters.
 
-Leaving out one unit (item or cluster) at a time shows how the metric depends on the sample's size; extrapolating
-to an infinite one removes bias of order 1/n, which is nearly all that a plug-in divergence or spread has. The
-units' pseudo-values, n times the whole less (n - 1) times the rest, are treated as a sample of the corrected
-metric: their mean, Student's t with n - 1 degrees of freedom. That holds for as few as eight clusters, where
-bootstraps are too narrow. Assumes a smooth metric: no median, and of a gap the signed one.
+Leaving out one unit (item or cluster) at a time shows how the metric depends on the sample's size. Extrapolating
+to an infinite sample removes bias of order 1/n, which is nearly all the bias of a plug-in divergence or spread. The
+pseudo-value of a unit is n times the metric of all units minus (n - 1) times the metric without the unit. Their mean
+is the corrected metric; its interval is Student's t with n - 1 degrees of freedom. Eight clusters are enough, where
+bootstrap intervals are too narrow. Assumes a smooth metric: not a median, and a gap with its sign.
 """
 
 import numpy as np
@@ -19,8 +19,8 @@ from ggss.stats.metric import Array, Metric, as_metric, check_paired
 def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95) -> Interval:
     """The bias-corrected estimate of a metric and a Student interval about it.
 
-    A divergence near zero may be estimated below zero; it is left so, or the mean of many would be too high again.
-    NaN if some unit cannot be left out (a group's only readable answers): then no honest width exists.
+    The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
+    NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
     """
     check_share(level, "a confidence level")
     sample = as_metric(metric)
@@ -40,8 +40,8 @@ def fieller(
 ) -> Interval:
     """The percent change between bias-corrected metrics of two runs on the same items, with Fieller's interval.
 
-    It holds every change for which steered - (1 + change) unsteered cannot be told from zero. Where the unsteered
-    metric itself cannot, no percentage is excluded and the bounds are infinite: there was no bias to speak of.
+    It contains every change for which steered - (1 + change) unsteered does not differ significantly from zero. If
+    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite.
     """
     check_share(level, "a confidence level")
     after, before = as_metric(steered), as_metric(unsteered)

@@ -26,8 +26,8 @@ class Metric:
     number is undefined). `unparsed` of the `asked` items (n unless they were put together in clusters) had an
     answer that could not be read. `root` says that the value is the root of something smooth, as a standard
     deviation is: near zero only its square is well behaved. A metric that compares groups also keeps `groups` [n],
-    the group of each item, and `evidence` [n, m], what the item says whoever it shows; its terms are their product,
-    so that a test may hand the labels out anew.
+    the group of each item, and `evidence` [n, m], what the item adds to its group, whichever that is; its terms are
+    their product, so that a test may shuffle the labels.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Metric:
         return 2 * self.unparsed > self.asked
 
     def by(self, clusters: ArrayLike | None) -> "Metric":
-        """The same metric with whole clusters (identities, biographies) for items; None leaves it alone."""
+        """The same metric with whole clusters (identities, biographies) as items; None: the metric itself."""
         if clusters is None:
             return self
         codes, count = cluster_codes(clusters, len(self))

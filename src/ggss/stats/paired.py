@@ -1,4 +1,4 @@
-"""Did steering cost capability? Paired, per question: McNemar, equivalence, and what can be detected at all."""
+"""Did steering cost capability? Paired, per question: McNemar, equivalence, and the smallest detectable change."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ MARGIN = 0.015  # a change of 1.5 accuracy points either way counts as none
 def mcnemar(b: int, c: int) -> float:
     """The exact two-sided p-value when b questions went from wrong to right and c from right to wrong.
 
-    Under the null hypothesis either direction is as likely; assumes independent questions. A large p-value is
+    Under the null hypothesis both directions are equally likely; assumes independent questions. A large p-value is
     not evidence of no change: use `tost` for that.
     """
     if b < 0 or c < 0 or b != int(b) or c != int(c):
@@ -27,7 +27,7 @@ def mcnemar(b: int, c: int) -> float:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Steered less unsteered score, its interval at level 1 - 2 size, and the equivalence test's p-value."""
+    """Steered minus unsteered score, its interval at level 1 - 2 size, and the equivalence test's p-value."""
 
     difference: float
     low: float
@@ -52,8 +52,8 @@ def tost(
 ) -> Equivalence:
     """Two one-sided paired tests: is the change in the mean within +- margin?
 
-    Right-or-wrong answers to independent questions use Tango's score statistic, which stays honest when hardly
-    any answer changed (a Wald test would call twenty unchanged answers proof). Other numbers, and questions that
+    Right-or-wrong answers to independent questions use Tango's score statistic, which stays valid when almost no
+    answer changed (a Wald test would take twenty unchanged answers as proof). Other numbers, and questions that
     share a picture (`clusters`), use Student's t on the cluster totals: at least about 20 clusters are needed.
     """
     after, before = np.asarray(steered, dtype=float), np.asarray(unsteered, dtype=float)
@@ -102,7 +102,7 @@ def _score_tost(gained: int, lost: int, n: int, margin: float, size: float) -> E
 
     above, below = norm.sf(score(-margin)), norm.cdf(score(margin))
     z, edge = float(norm.ppf(1 - size)), 1 - 1e-9
-    # The statistic falls as the hypothesised difference grows, so each bound is its one crossing of +-z.
+    # The statistic falls as the hypothesised difference grows, so it has the value +-z once: there is the bound.
     low = root_scalar(lambda d: score(d) - z, bracket=(-edge, edge)).root if score(-edge) > z else -1.0
     high = root_scalar(lambda d: score(d) + z, bracket=(-edge, edge)).root if score(edge) < -z else 1.0
     return Equivalence((gained - lost) / n, float(low), float(high), float(max(above, below)), margin, size)

@@ -19,7 +19,7 @@ Task = Metric | ArrayLike
 
 @dataclass(frozen=True)
 class Permutation:
-    """An observed statistic, its p-value, and the relabelled statistics (`draws`) it was held against."""
+    """An observed statistic, its p-value, and the relabelled statistics (`draws`) it was compared with."""
 
     statistic: float
     p: float
@@ -47,8 +47,8 @@ def signflip(
     identity swap together, which is valid whatever their dependence; swapping items alone is valid only if the
     runs' differences on one identity are independent, and rejects too often when they are not.
 
-    Several tasks, given as lists of metrics (and of cluster labels), are combined by the sum of differences each
-    divided by its unsteered value (`baselines`, signed: a gap narrows alike on either side of zero); tasks whose
+    Several tasks, given as lists of metrics (and of cluster labels), are combined by the sum of differences, each
+    divided by its unsteered value (`baselines`, with sign: a negative gap gets smaller when it rises); tasks whose
     baseline is zero are left out. The same cluster label in two tasks is the same identity and swaps together.
     The p-value cannot fall below 2 / 2**clusters: 0.008 for eight identities.
     """
@@ -81,11 +81,11 @@ def signflip(
 
 
 def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: int = 0) -> Permutation:
-    """What a group metric (the race JSD, a gap) would be if labels meant nothing: they are shuffled within blocks.
+    """Test of a group metric (the race JSD, a gap) against group labels that are shuffled within blocks.
 
     A block is one counterfactual set: the same identity, context and question, once for each group. The null
     hypothesis is that within it the answer does not depend on the group; p is the share of shuffles at least as
-    large. `quantile(0.95)` is the value below which a divergence cannot be told from none.
+    large. A divergence below `quantile(0.95)` does not differ significantly from zero.
     """
     if metric.groups is None or metric.evidence is None:
         raise InputError(f"{metric.name} compares no groups, so there are no labels to shuffle")
@@ -127,7 +127,7 @@ def _coins(rng: np.random.Generator, rows: int, width: int) -> Array:
 def _judge(observed: float, draws: Array) -> Permutation:
     if not np.isfinite(observed):
         return Permutation(observed, float("nan"), draws)
-    slack = 1e-9 * abs(observed) + 1e-15  # a relabelling equal to the data must count however it was rounded
+    slack = 1e-9 * abs(observed) + 1e-15  # a relabelling equal to the data must count despite rounding
     # A relabelling in which the metric has no value counts against the finding.
     hits = np.count_nonzero(~(np.abs(draws) < abs(observed) - slack))
     return Permutation(observed, (1 + hits) / (1 + len(draws)), draws)

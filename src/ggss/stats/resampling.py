@@ -1,8 +1,8 @@
-"""The bootstrap: percentile intervals as in the paper, BCa by name.
+"""The bootstrap: percentile intervals as in the paper, or BCa.
 
-The items, or the clusters when given, count as an independent sample of all one could have asked about. Items of
-one identity are not independent: give `clusters`, or the interval speaks of these identities only. Greedy answers
-do not vary, so this sampling is the only uncertainty there is.
+The items, or the clusters when given, are treated as an independent sample of all possible ones. Items of one
+identity are not independent: give `clusters`, or the interval is valid for these identities only. Greedy answers
+do not vary, so this sampling is the only uncertainty.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,9 @@ def bootstrap(
     For a paired change resample the change itself: `bootstrap(steered.percent_change(unsteered))`.
 
     `percentile` assumes that the metric is unbiased on a symmetric scale. Divergences and spreads are not: in
-    small samples they come out too high, resamples higher still, and the interval may lie wholly above the
-    truth. `bca` corrects for a little bias and skewness, not for that much: use `jackknife` there. With fewer
-    than about 20 clusters both are too narrow. Past one half of resamples undefined, low and high are NaN.
+    small samples they are too high, in resamples even higher, and the whole interval may be above the true
+    value. `bca` corrects for a little bias and skewness, not for that much: use `jackknife` there. With fewer than
+    about 20 clusters both are too narrow. If more than half of the resamples are undefined, low and high are NaN.
     """
     if method not in ("percentile", "bca"):
         raise InputError(f"bootstrap method {method!r} is unknown: use 'percentile' or 'bca'")
@@ -63,7 +63,7 @@ def batches(rows: int, width: int) -> list[int]:
 
 
 def _resampled(metric: Metric, resamples: int, rng: np.random.Generator) -> Iterator[Array]:
-    # Items that add the same to the sums need not be told apart, and there are few kinds of answers.
+    # Items with equal terms are interchangeable, and there are few different ones.
     kinds, kind = np.unique(metric.terms, axis=0, return_inverse=True)
     n, width = len(metric), len(kinds)
     for size in batches(resamples, n):

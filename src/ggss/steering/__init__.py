@@ -1,1 +1,1 @@
-"""Steerers: fitted, attached to a model, stored, shared, examined."""
+"""Steerers: fit, attach to a model, save, share; and examine a model."""

@@ -1,8 +1,9 @@
 """A steerer on disk: `steerer.safetensors`, `config.json` and a README card. Data only, no code.
 
 The tensors of site S are named `S/operator/...` and `S/statistics/...`. `config.json` is written last and holds the
-tensors' sha256, so a folder that was cut short, or mixed from two, is refused when it is read. An operator with
-arrays too large to hold has them in a second file, `streams.safetensors` (see `streams`), which is mapped, not read.
+sha256 of the tensors. A folder that is incomplete, or has files of two steerers, is therefore refused when it is
+read. Tensors that are too large for memory are in a second file, `streams.safetensors` (see `streams`); it is
+memory-mapped, not read.
 """
 
 import hashlib
@@ -24,6 +25,7 @@ from ggss.files import write_whole
 from ggss.methods.operator import Operator, kind_named
 from ggss.steering import streams
 from ggss.steering.card import card
+from ggss.steering.strengths import checked_recommendation
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
@@ -33,23 +35,56 @@ TENSORS, STREAMS, CONFIG, CARD = "steerer.safetensors", "streams.safetensors", "
 
 
 def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
-    """Write the artefact; each file appears whole or not at all."""
+    """Write the artefact into a folder; each file is written completely or not at all."""
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write a steerer to {str(folder)!r}: it is a file; give a folder")
     data = save_tensors(_tensors(steerer))
     digest = hashlib.sha256(data).hexdigest()
     config = _config(steerer) | {"sha256": digest}
+    replaced = holds_steerer(folder)
     write_whole(folder / TENSORS, data)
     if large := _streams(steerer):
         streams.write(folder / STREAMS, large, digest)
+    elif replaced:  # the large file of the steerer that was here
+        (folder / STREAMS).unlink(missing_ok=True)
     write_whole(folder / CARD, card(steerer).encode())
-    write_whole(folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+    write_whole(folder / CONFIG, _json(config))
     return folder
 
 
+def recommend(folder: str | os.PathLike[str], alpha: float) -> Path:
+    """Write a recommended strength into an artefact on disk: into `config.json` and `README.md`, nothing else.
+
+    The whole artefact is read and checked first. If a file cannot be written, both are as before.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"no steerer folder at {str(folder)!r}: a strength can only be written into a local folder")
+    steerer = load(folder).recommending(alpha)
+    config = _read_config(folder) | {"recommended_alpha": steerer.recommended_alpha}
+    before = (folder / CARD).read_bytes() if (folder / CARD).exists() else None
+    write_whole(folder / CARD, card(steerer).encode())
+    try:
+        write_whole(folder / CONFIG, _json(config))
+    except InputError:
+        if before is not None:
+            write_whole(folder / CARD, before)
+        raise
+    return folder
+
+
+def holds_steerer(folder: Path) -> bool:
+    """Whether a folder has a `config.json` of a steerer."""
+    try:
+        _read_config(folder)
+    except InputError:
+        return False
+    return True
+
+
 def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer":
-    """Read an artefact from a folder or the hub; InputError says what is wrong with one that is not whole."""
+    """Read an artefact from a folder or the hub; InputError says what is wrong if it is incomplete or damaged."""
     folder = Path(name)
     if not folder.is_dir():
         folder = _download(str(name), revision)
@@ -63,7 +98,7 @@ def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer"
     except (KeyError, TypeError, ValueError, SafetensorError) as error:
         if isinstance(error, InputError):
             raise InputError(f"{str(folder)!r}: {error}") from error
-        raise InputError(f"{str(folder)!r} is not a whole steerer ({error!r}): save it again") from error
+        raise InputError(f"{str(folder)!r} is not a complete steerer ({error!r}): save it again") from error
 
 
 def push(steerer: "Steerer", repo_id: str, private: bool = True, token: str | None = None) -> str:
@@ -76,6 +111,10 @@ def push(steerer: "Steerer", repo_id: str, private: bool = True, token: str | No
         url = api.create_repo(repo_id, private=private, exist_ok=True)
         api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=f"{steerer.method} steerer")
     return str(url)
+
+
+def _json(config: dict[str, Any]) -> bytes:
+    return (json.dumps(config, indent=2) + "\n").encode()
 
 
 def _tensors(steerer: "Steerer") -> dict[str, Tensor]:
@@ -143,12 +182,14 @@ def _assemble(
     plain = {
         key: config[key] for key in ("method", "options", "source", "diagnostics", "recommended_alpha", "versions")
     }
+    if plain["recommended_alpha"] is not None:
+        checked_recommendation(plain["recommended_alpha"])
     suffix = config.get("prompt_suffix", "")
     return Steerer(operators=operators, statistics=statistics, prompt_suffix=suffix, **tupled, **plain)
 
 
 def _tuples(value: Any) -> Any:
-    """JSON has lists where a steerer has tuples: several attributes, intersectional values."""
+    """Lists, as JSON has them, to the tuples of a steerer: several attributes, or values of intersections."""
     return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""Hooks on a live model: installed, counted and removed. Knows of modules and rows, not of methods."""
+"""Hooks on a live model: they are installed, replace the output of modules, count, and are removed."""
 
 import functools
 import inspect
@@ -10,19 +10,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 
 from ggss.errors import InputError
 from ggss.methods.operator import Steered
 
-Steer = Callable[[str, Tensor, Tensor | None], Steered]
+Steer = Callable[[str, Tensor, Tensor | None, Tensor | None], Steered]
 
 
 class NeverFired(RuntimeError):
-    """A steerer was attached, the block ended, and the model never called its site."""
+    """A steerer was attached, and the block ended before the model called its site."""
 
 
-class Run:
-    """What happened while a steerer was attached. Safe to read and update from several threads."""
+class AttachedRun:
+    """What happened while a steerer was attached. Several threads may read and update it."""
 
     KEPT_GATES = 2**20
 
@@ -35,7 +36,7 @@ class Run:
 
     @property
     def gate(self) -> Tensor:
-        """The gates of the tokens steered so far, in order; of a long run the latest million. Empty if none."""
+        """The gates of the tokens steered so far, in order; only the last million of a long run."""
         with self._lock:
             return torch.cat(list(self._gates)) if self._gates else torch.empty(0)
 
@@ -53,12 +54,15 @@ class Run:
 
 
 @contextmanager
-def attached(model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, by_image: bool) -> Iterator[Run]:
-    """Replace each module's output by `steer(site, rows, images)` inside the block.
+def attached(
+    model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, by_image: bool
+) -> Iterator[AttachedRun]:
+    """Replace each module's output by `steer(site, rows, images, out)` inside the block.
 
-    by_image: tell `steer` which image each row is of.
+    by_image: give `steer` the image that each row belongs to. `out` is the rows themselves where they may be
+    overwritten, which saves an allocation that costs as much as the update; else it is None.
     """
-    run = Run()
+    run = AttachedRun()
     rows_of_images = _RowsOfImages(model) if by_image else None
 
     def hook_for(site: str) -> Callable[[nn.Module, Any, Any], Any]:
@@ -67,7 +71,7 @@ def attached(model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, b
             rows = first.reshape(-1, first.shape[-1])
             images = rows_of_images.current(rows) if rows_of_images else None
             with torch.no_grad():
-                steered = steer(site, rows, images)
+                steered = steer(site, rows, images, rows if may_overwrite(module, output) else None)
             run.count(steered)
             replaced = steered.rows.reshape(first.shape)
             return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
@@ -87,8 +91,30 @@ def attached(model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, b
         )
 
 
+def may_overwrite(module: nn.Module, output: Any) -> bool:
+    """Whether a forward hook on `module` may write into its output: nothing else can need what was there.
+
+    - Nobody computes a gradient through it.
+    - The module is a plain `nn.Linear`, whose output is a new tensor. Other modules, and a `forward` that was
+      replaced, may return their input (`nn.Identity`), a parameter, or a tensor that they keep.
+    - The hook is the only one that sees the output. Another one may have kept it.
+    - The output is one block of memory, so that its rows [N, D] are a view of it.
+    """
+    return (
+        type(module) is nn.Linear
+        and "forward" not in vars(module)
+        and len(module._forward_hooks) == 1
+        and not torch_module._global_forward_hooks
+        and type(output) is Tensor
+        and output.is_floating_point()
+        and output.is_contiguous()
+        and not (torch.is_grad_enabled() or output.requires_grad)
+        and output.is_inference() == torch.is_inference_mode_enabled()
+    )
+
+
 class _RowsOfImages:
-    """Knows, per thread, how many rows each image has whose features are being computed."""
+    """Knows, for each thread, the number of rows of each image whose features are being computed."""
 
     def __init__(self, model: nn.Module) -> None:
         from ggss.models import family_of
@@ -98,7 +124,7 @@ class _RowsOfImages:
         self.local = threading.local()
 
     def install(self) -> Callable[[], None]:
-        """Watch the model compute image features; returns what ends it."""
+        """Start to watch the model compute image features; returns the function that stops it."""
         base: Any = getattr(self.model, "base_model", self.model)
         with _WATCHING:
             watchers: list[_RowsOfImages] | None = getattr(base.get_image_features, "watchers", None)
@@ -111,12 +137,12 @@ class _RowsOfImages:
             with _WATCHING:
                 watchers.remove(self)
                 if not watchers:
-                    del base.get_image_features  # the class's own method is seen again
+                    del base.get_image_features  # the method of the class is used again
 
         return end
 
     def current(self, rows: Tensor) -> Tensor:
-        """Which image each row is of, [N]."""
+        """The image that each row belongs to, [N]."""
         counts = getattr(self.local, "counts", None)
         if counts is None:
             raise InputError(
@@ -133,8 +159,11 @@ _WATCHING = threading.Lock()
 
 
 def _watched(compute: Callable[..., Any], watchers: list[_RowsOfImages]) -> Callable[..., Any]:
-    """`get_image_features` with watchers. Neither its inputs nor its output reach the hook on the projector, and
-    generate calls it before any forward: there is no module whose hook would see the images' sizes in time."""
+    """`get_image_features`, which tells the watchers about its inputs before it runs.
+
+    A hook on a module cannot do this: `generate` calls `get_image_features` before any forward, and the projector
+    does not see the sizes of the images.
+    """
     signature = inspect.signature(compute)
 
     @functools.wraps(compute)

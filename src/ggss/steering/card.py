@@ -1,4 +1,4 @@
-"""The README of a steerer, written from what the steerer knows of itself."""
+"""The README of a steerer, written from its own fields."""
 
 import json
 from typing import TYPE_CHECKING
@@ -7,16 +7,16 @@ if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
 REMOVES = """\
-It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair,
-does not remove what its weights know, and at high strength the model can no longer name the attribute when asked.
-Measure bias, capability and recognition on your own task before you choose a strength."""
+It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair
+and does not remove what its weights know. At high strength the model can no longer name the attribute when it is
+asked. Measure bias, capability and recognition on your own task before you choose a strength."""
 REMOVES_NOTHING = """\
-It leaves every activation as it is, at any strength: nothing that the model sees of a person is removed. Measure
-bias and capability on your own task with it and without it."""
+It changes no activation, at any strength: nothing that the model sees of a person is removed. Measure bias and
+capability on your own task with it and without it."""
 
 
 def card(steerer: "Steerer") -> str:
-    """Markdown for people who meet the artefact without its author."""
+    """Markdown for people who use the artefact and cannot ask its author."""
     source = steerer.source
     attribute = " x ".join([steerer.attribute] if isinstance(steerer.attribute, str) else steerer.attribute)
     alpha = steerer.recommended_alpha
@@ -28,7 +28,9 @@ def card(steerer: "Steerer") -> str:
         "projector fingerprint": f"`{source.get('fingerprint', 'unknown')}`",
         "discovery images": f"{source.get('images', 'unknown')}, hash `{source.get('data_hash', 'unknown')}`",
         "image backend": f"`{source.get('backend', 'unknown')}`",
-        "recommended alpha": "none measured: sweep 0.25 to 1.5 on your own probes" if alpha is None else f"{alpha}",
+        "recommended alpha": "none measured: try 0.25 to 1.5 on your own probes"
+        if alpha is None
+        else f"{alpha:g}; used when no other is given",
         "versions": ", ".join(f"{name} {number}" for name, number in steerer.versions.items()) or "unknown",
     }
     suffix = steerer.prompt_suffix
@@ -57,7 +59,7 @@ import ggss
 
 vlm = ggss.load_vlm("{source.get("model", "MODEL")}")
 steerer = ggss.Steerer.from_pretrained("THIS FOLDER")
-with steerer.attach(vlm.model, alpha={alpha or 1.0}):
+with steerer.attach(vlm.model, alpha={steerer.strength()}):
     print(vlm.answer(["What does this person earn?"{" + steerer.prompt_suffix" if suffix else ""}], [[image]]))
 ```
 

@@ -1,4 +1,4 @@
-"""A model examined: what is steered, does it fire, is strength 0 the identity, what leaks around the site."""
+"""Examine a model: can it be steered, and how much image information reaches the text model around the site?"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,10 +18,11 @@ LEAK_LIMIT = 0.01
 
 
 @dataclass(frozen=True)
-class Report:
-    """moved: how far two images move the logits apart; leaks: the same with a set of sites silenced.
+class Examination:
+    """What `examine` found.
 
-    checks: (what was tried, whether it went well, what was seen).
+    checks: (what was tried, whether it passed, what was seen). moved: the largest difference between the logits of
+    two images. leaks: the same difference while the output of some sites is set to zero.
     """
 
     model: str
@@ -39,9 +40,9 @@ class Report:
         return all(passed for _, passed, _ in self.checks)
 
 
-def examine(vlm: Vlm) -> Report:
-    """Run every check on two synthetic pictures; takes a few short forward passes."""
-    first, second = _pictures(64 if max(_picture_side(vlm), 64) == 64 else _picture_side(vlm))
+def examine(vlm: Vlm) -> Examination:
+    """Run every check on two synthetic pictures; this takes a few short forward passes."""
+    first, second = _pictures(max(_picture_side(vlm), 64))
     features = vlm.encode([first])[0]
     sites = {
         site: {"path": path, "width": features.rows[site].shape[1], "rows": features.rows[site].shape[0]}
@@ -52,7 +53,7 @@ def examine(vlm: Vlm) -> Report:
     leaks = {MLP2: _leak(vlm, [MLP2], first, second)}
     if len(sites) > 1:
         leaks["all sites"] = _leak(vlm, list(sites), first, second)
-    return Report(
+    return Examination(
         model=vlm.name,
         model_class=type(vlm.model).__name__,
         family=vlm.family.name,
@@ -77,14 +78,14 @@ def _picture_side(vlm: Vlm) -> int:
 
 
 def _pictures(side: int) -> tuple[Image.Image, Image.Image]:
-    """Two quite different pictures of one size: what the leak test tells apart."""
+    """Two very different pictures of the same size, for the leak test."""
     ramp = Image.linear_gradient("L").resize((side, side))
     disc = Image.radial_gradient("L").resize((side, side))
     return Image.merge("RGB", (ramp, disc, ramp.rotate(90))), Image.merge("RGB", (disc, ramp.rotate(180), disc))
 
 
 def _some_steerer(widths: dict[str, int]) -> Steerer:
-    """A steerer in random directions: it stands for any that was fitted."""
+    """A steerer with random directions, in place of a fitted one."""
     generator = torch.Generator().manual_seed(0)
     operators = {}
     for site, width in widths.items():
@@ -133,7 +134,7 @@ def _check_identity(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[s
         attached = _next(vlm, picture)
     after = _next(vlm, picture)
     same = torch.equal(before, attached) and torch.equal(before, after)
-    return "alpha 0 changes nothing, and nothing is left behind", same, "bit-identical" if same else "logits differ"
+    return "alpha 0 changes nothing, and no hook is left", same, "bit-identical" if same else "logits differ"
 
 
 def _check_effect(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str, bool, str]:
@@ -145,7 +146,7 @@ def _check_effect(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str
 
 def _check_reuse(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str, bool, str]:
     if vlm.family.pack is None:
-        return "answers from encoded features", True, "not known for this family; the live hook is used"
+        return "answers from encoded features", True, "not supported for this family; the live hook is used"
     with steerer.attach(vlm.model, alpha=1.0):
         live = _next(vlm, picture)
     features = vlm.encode([picture])[0].steered(steerer, 1.0)
@@ -160,9 +161,9 @@ def _advice(moved: float, leaks: dict[str, float], more_sites: bool) -> list[str
         return ["Two different images gave the same logits: this model does not look at its images."]
     if leaks[MLP2] / moved <= LEAK_LIMIT:
         return []
-    leak = f"{leaks[MLP2] / moved:.0%} of what two images do to the logits passes around {MLP2}"
+    leak = f"{leaks[MLP2] / moved:.0%} of the difference that two images make in the logits does not pass {MLP2}"
     return [
-        f"{leak}; discover and steer with --sites all, which closes it."
+        f"{leak}; discover and steer with --sites all, which steers that part too."
         if more_sites and leaks["all sites"] / moved <= LEAK_LIMIT
-        else f"{leak}; what passes there is not steered."
+        else f"{leak}; that part is not steered."
     ]

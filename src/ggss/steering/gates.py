@@ -1,4 +1,8 @@
-"""How a calibrated gate lies on the tokens that it meets: those of the discovery pictures."""
+"""How far the gate of a steerer opens on the tokens of the discovery pictures.
+
+The paper calibrates the gate on one pooled row per picture and then uses it on single tokens, whose magnitudes are
+different. These numbers show what the gate does there.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,14 +16,17 @@ if TYPE_CHECKING:
     from ggss.activations import Activations
     from ggss.steering.steerer import Steerer
 
-OPEN, SHUT = 0.9, 0.4
-DIGITS = 6
+OPEN, SHUT = 0.9, 0.4  # a gate above OPEN counts as open, one below SHUT as shut
+DIGITS = 6  # the numbers are stored with a study's results
 
 
 @dataclass(frozen=True)
 class Gates:
-    """`median` and `std` calibrate the gate; the rest is over tokens: their median magnitude, the mean gate, and the
-    shares whose gate is above OPEN and below SHUT."""
+    """median, std: the magnitudes that the gate is calibrated with.
+
+    Over all tokens: tokens, their median magnitude |V^T t|; mean, the mean gate; open and shut, the shares of tokens
+    whose gate is above OPEN and below SHUT.
+    """
 
     median: float
     std: float
@@ -30,7 +37,7 @@ class Gates:
 
 
 def measure(steerer: "Steerer", activations: "Activations") -> Gates | None:
-    """The gate at the published site; None for a method without a spherical one, or where no tokens were kept."""
+    """The gate at the paper's site; None if the method has no gate on the sphere, or if no tokens were kept."""
     from ggss.methods.spherical import Gated
     from ggss.methods.subspace import protected_magnitude, representatives
 

@@ -1,13 +1,12 @@
-"""The artefact: a method's operators for the sites of one model. Steer rows, attach to a model, keep, share."""
+"""A steerer: a method's operators for the sites of one model. Steer rows, attach to a model, save, share."""
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,8 @@ from ggss import hashing
 from ggss.activations import SITE
 from ggss.errors import InputError, problems
 from ggss.methods import operator
-from ggss.steering.attachment import Run, attached
+from ggss.steering.attachment import AttachedRun, attached
+from ggss.steering.strengths import Alpha, checked_alpha, checked_recommendation, row_strengths
 from ggss.version import library_versions
 
 if TYPE_CHECKING:
@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 
     from ggss.models import Vlm
 
-Alpha = float | Tensor
+Given = TypeVar("Given", bound=Alpha)
 
 
 @dataclass(frozen=True)
 class Steerer:
-    """One operator per site, and where they came from.
+    """One operator for each site, and where they come from.
 
-    source: the model's name, revision, family and fingerprint, the data's hash, the image backend, versions.
-    statistics: per site, tensors kept for diagnosis. diagnostics: per site, what discovery measured and warned of.
-    prompt_suffix: what whoever asks is to append to every prompt as it stands; empty except for `prompt`.
+    source: the model's name, revision, family and fingerprint, the data's hash, the image backend.
+    statistics: for each site, tensors to look at later. diagnostics: for each site, what discovery measured, and its
+    warnings.
+    recommended_alpha: the strength that is used when no other is given; None if none was measured.
+    prompt_suffix: text to append to every prompt, exactly as it is; empty for every method but `prompt`.
     """
 
     method: str
@@ -50,7 +52,7 @@ class Steerer:
 
     @property
     def warnings(self) -> list[str]:
-        """What discovery warned of, a sentence each."""
+        """The warnings of discovery, a sentence each."""
         many = len(self.diagnostics) > 1
         return [
             f"{site}: {text}" if many else text
@@ -58,11 +60,21 @@ class Steerer:
             for text in found.get("warnings", [])
         ]
 
+    def recommending(self, alpha: float) -> "Steerer":
+        """A copy that recommends this strength; InputError unless it is a finite number above 0."""
+        return replace(self, recommended_alpha=checked_recommendation(alpha))
+
+    def strength(self, alpha: Given | None = None) -> Given | float:
+        """The strength to use: alpha itself or, if it is None, the recommended strength, or 1 if there is none."""
+        if alpha is not None:
+            return alpha
+        return 1.0 if self.recommended_alpha is None else self.recommended_alpha
+
     def steer(
         self,
         rows: Tensor,
         images: Tensor | None = None,
-        alpha: Alpha = 1.0,
+        alpha: Alpha | None = None,
         *,
         site: str | None = None,
         out: Tensor | None = None,
@@ -70,28 +82,30 @@ class Steerer:
     ) -> Tensor:
         """Steer rows [N, D] of visual tokens; shape, dtype and device are kept.
 
-        images [N]: which image each row is of. alpha: a number, or one per image. site: needed only when the
-        steerer has several. out: where to write, `rows` itself to steer in place.
+        images [N]: the image that each row belongs to. alpha: a number, or one for each image; None: the recommended
+        strength, or 1. site: needed only if the steerer has several. out: where to write; `rows` itself to steer in
+        place.
         """
         chosen = self._operator(site)
-        strengths = row_strengths(alpha, rows, images, allow_amplify)
+        strengths = row_strengths(self.strength(alpha), rows, images, allow_amplify)
         with torch.no_grad():
             if not strengths.any():
                 return rows.clone() if out is None else out.copy_(rows)
             return operator.apply(chosen, rows, strengths, images, out).rows
 
     def gate(self, rows: Tensor, *, site: str | None = None) -> Tensor | None:
-        """The gate [N] that each of the rows [N, D] gets, or None for a method without one."""
-        return operator.apply(self._operator(site), rows, torch.ones(len(rows), 1, device=rows.device)).gate
+        """The gate [N] of each of the rows [N, D], or None for a method without a gate."""
+        with torch.no_grad():
+            return operator.apply(self._operator(site), rows, torch.ones(len(rows), 1, device=rows.device)).gate
 
     def __add__(self, other: "Steerer") -> "Steerer":
-        """One steerer that removes what both remove: the union of their subspaces, with one gate each.
+        """One steerer that removes what both remove: the union of their subspaces, each with its own gate.
 
-        Both must be of GGSS's kind (gate and slerp), for the same sites of the same model.
+        Both must have GGSS's update (gate and slerp), and be made for the same sites of the same model.
         """
         if not isinstance(other, Steerer):
             return NotImplemented
-        from ggss.methods.joint import join  # methods are built from this module
+        from ggss.methods.joint import join
 
         for key in ("model", "fingerprint"):
             if self.source.get(key) != other.source.get(key):
@@ -128,34 +142,41 @@ class Steerer:
 
     @contextmanager
     def attach(
-        self, model: "nn.Module | Vlm", alpha: Alpha = 1.0, *, force: bool = False, allow_amplify: bool = False
-    ) -> Iterator[Run]:
-        """Steer a live model inside a `with` block; the model is as before when it is left, whatever happens.
+        self,
+        model: "nn.Module | Vlm",
+        alpha: Alpha | None = None,
+        *,
+        force: bool = False,
+        allow_amplify: bool = False,
+    ) -> Iterator[AttachedRun]:
+        """Steer a live model inside a `with` block. After the block the model is as before, whatever happened in it.
 
-        Yields a `Run` that counts calls, tokens and gates. Raises InputError if the steerer does not fit the
-        model (force=True: attach to another model of the same width all the same) and NeverFired if the block
-        ends without a single call. Steerers attached inside one another act in the order of attaching.
-        alpha: a number, or one per image of the batch, in the order in which the prompts show them.
+        Yields an `AttachedRun` that counts calls, tokens and gates. Raises InputError if the steerer does not fit the
+        model (force=True: attach also to another model of the same width), and NeverFired if the block ends and the
+        model never called a site. Of several steerers, the one that was attached first acts first.
+        alpha: a number, or one for each image of the batch, in the order of the images in the prompts; None: the
+        recommended strength, or 1.
         """
-        from ggss.models import Vlm, resolve  # transformers takes seconds; steering rows alone needs none of it
+        from ggss.models import Vlm, resolve  # this imports transformers, which takes seconds
 
         module: nn.Module = model.model if isinstance(model, Vlm) else model
-        checked_alpha(alpha, allow_amplify)
+        used = self.strength(alpha)
+        checked_alpha(used, allow_amplify)
         paths = self.check(module, force=force)
         modules = {site: resolve(module, path) for site, path in paths.items()}
 
-        def steer(site: str, rows: Tensor, images: Tensor | None) -> operator.Steered:
-            strengths = row_strengths(alpha, rows, images, allow_amplify)
+        def steer(site: str, rows: Tensor, images: Tensor | None, out: Tensor | None) -> operator.Steered:
+            strengths = row_strengths(used, rows, images, allow_amplify)
             if not strengths.any():
                 return operator.Steered(rows, None)
-            return operator.apply(self.operators[site], rows, strengths, images)
+            return operator.apply(self.operators[site], rows, strengths, images, out)
 
-        by_image = isinstance(alpha, Tensor) or any(op.needs_images for op in self.operators.values())
+        by_image = isinstance(used, Tensor) or any(op.needs_images for op in self.operators.values())
         with attached(module, modules, steer, by_image) as run:
             yield run
 
     def check(self, model: nn.Module, force: bool = False) -> dict[str, str]:
-        """The module path of each site, or one InputError that lists everything that does not fit the model."""
+        """The module path of each site; or one InputError that lists everything that does not fit the model."""
         from ggss.models import family_of, resolve
 
         family = family_of(model)
@@ -176,7 +197,7 @@ class Steerer:
         return {site: paths[site] for site in self.operators}
 
     def _differences(self, model: nn.Module, family: str) -> list[str]:
-        """What an override may pass over: another family, or other projector weights."""
+        """Differences that `force` allows: another family, or other projector weights."""
         from ggss.models import fingerprint
 
         found = []
@@ -192,7 +213,7 @@ class Steerer:
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 of all that decides what the steerer does: its operators and what it appends to prompts."""
+        """SHA-256 of everything that decides what the steerer does: its operators and its prompt suffix."""
         digest = hashlib.sha256(self.prompt_suffix.encode())
         for site, chosen in sorted(self.operators.items()):
             digest.update(json.dumps([site, chosen.kind, chosen.scalars()], sort_keys=True).encode())
@@ -210,7 +231,7 @@ class Steerer:
 
     @classmethod
     def from_pretrained(cls, name: "str | os.PathLike[str]", revision: str | None = None) -> "Steerer":
-        """Read a steerer from a folder or, failing that, from the hub."""
+        """Read a steerer from a folder or, if there is no such folder, from the hub."""
         from ggss.steering import artefact
 
         return artefact.load(name, revision)
@@ -224,28 +245,3 @@ class Steerer:
 
 def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:
     return (attribute,) if isinstance(attribute, str) else attribute
-
-
-def checked_alpha(alpha: Alpha, allow_amplify: bool) -> None:
-    """Refuse a strength that is not finite, and a negative one unless it is asked for by name."""
-    values = alpha.flatten().tolist() if isinstance(alpha, Tensor) else [float(alpha)]
-    if not all(math.isfinite(value) for value in values):
-        raise InputError(f"alpha must be finite, seen {alpha}; the paper uses 0.25 to 1.5")
-    if min(values, default=0.0) < 0 and not allow_amplify:
-        raise InputError(f"alpha {min(values)} would amplify the bias; pass allow_amplify if that is what you study")
-
-
-def row_strengths(alpha: Alpha, rows: Tensor, images: Tensor | None, allow_amplify: bool) -> Tensor:
-    """alpha as [N, 1] float32 on the rows' device."""
-    checked_alpha(alpha, allow_amplify)
-    if rows.ndim != 2:
-        raise InputError(f"rows must be [N, D], seen shape {tuple(rows.shape)}")
-    if images is not None and images.shape != rows.shape[:1]:
-        raise InputError(f"images must name one image per row, seen {tuple(images.shape)} for {rows.shape[0]} rows")
-    if not isinstance(alpha, Tensor) or alpha.ndim == 0:
-        return torch.full((rows.shape[0], 1), float(alpha), device=rows.device)
-    if images is None:
-        raise InputError("one alpha per image needs `images`, which says which image each row is of")
-    if images.numel() and int(images.max()) >= len(alpha):
-        raise InputError(f"{len(alpha)} alphas were given for {int(images.max()) + 1} images")
-    return alpha.to(rows.device, torch.float32)[images.to(rows.device)].unsqueeze(1)

@@ -1,7 +1,8 @@
-"""Sequences of tensors too large to hold, in one safetensors file that is written and mapped piece by piece.
+"""Sequences of tensors too large for memory, in one safetensors file. It is written one tensor at a time, and
+memory-mapped when it is read.
 
-Tensor i of sequence S is named `S/i`. The header carries the sha256 of the small tensors that belong to it, so that
-files of two artefacts are not mixed; a file cut short is refused by the format itself.
+Tensor i of sequence S is named `S/i`. The header has the sha256 of the artefact's small tensors, so that files of two
+artefacts are not mixed. An incomplete file is refused by the safetensors format itself.
 """
 
 import json
@@ -21,7 +22,7 @@ _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", t
 
 
 class Stored(Sequence[Tensor]):
-    """The tensors of one sequence; each is mapped when it is asked for and let go with its last reference."""
+    """The tensors of one sequence. A tensor is mapped when it is indexed, and freed with its last reference."""
 
     def __init__(self, path: Path, name: str, size: int) -> None:
         self.path, self.name, self.size = path, name, size
@@ -43,7 +44,7 @@ class Stored(Sequence[Tensor]):
 
 
 def write(path: Path, sequences: Mapping[str, Sequence[Tensor]], belongs_to: str) -> None:
-    """Write the sequences with one tensor in memory at a time; the file appears whole or not at all."""
+    """Write the sequences with one tensor in memory at a time; the file is written completely or not at all."""
     header: dict[str, object] = {"__metadata__": {"belongs_to": belongs_to}}
     end = 0
     for name, sequence in sequences.items():
@@ -64,7 +65,7 @@ def write(path: Path, sequences: Mapping[str, Sequence[Tensor]], belongs_to: str
 
 
 def read(path: Path, belongs_to: str) -> dict[str, Sequence[Tensor]]:
-    """The sequences of a file, mapped; InputError if it is not whole or belongs to another artefact."""
+    """The sequences of a file, memory-mapped; InputError if it is incomplete or belongs to another artefact."""
     try:
         with safe_open(path, "pt") as file:
             owner, names = (file.metadata() or {}).get("belongs_to"), list(file.keys())

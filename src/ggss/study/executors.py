@@ -1,7 +1,7 @@
-"""Where workers live: in this process, or each in a process of its own. (For machines of a cluster: `ray_executor`.)
+"""Where workers run: in this process, each in a process of its own, or on the machines of a cluster (`ray_executor`).
 
-An executor starts workers by slot; a worker is called by the name of a method. `WorkerDied` says that the process is
-gone and the call may be repeated on a new one.
+An executor starts one worker per slot; a call names a method of the worker. `WorkerDied` means that the process has
+ended and the call may be repeated on a new one.
 """
 
 import multiprocessing
@@ -22,7 +22,7 @@ class WorkerDied(Exception):
 
 
 class Remote(Protocol):
-    """A worker somewhere."""
+    """A worker in this or another process."""
 
     def call(self, name: str, *args: Any) -> Any: ...
 
@@ -57,7 +57,7 @@ def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
 
 
 class InProcess:
-    """The worker is a plain object here."""
+    """The worker is a plain object in this process."""
 
     slots = 1
 
@@ -91,7 +91,7 @@ class Processes:
         device = self.devices[slot % len(self.devices)] if self.devices else None
         with self._turn:
             if self._closed:
-                raise RuntimeError("the workers were sent home")
+                raise RuntimeError("the workers were stopped")
             child = Child(self.plan, device)
             self._started.append(child)
         return child
@@ -104,7 +104,7 @@ class Processes:
 
 
 class Child:
-    """This end of a worker's process. It ends when this end is closed, even by a kill."""
+    """The connection to a worker's process, which ends when the connection is closed, even by a kill."""
 
     def __init__(self, plan: Plan, device: str | None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -134,7 +134,7 @@ def _serve(connection: Connection, plan: str, device: str | None) -> None:
     """A worker's process: answer calls until the other end is closed."""
     from ggss.study.worker import Worker
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it decides when it ends
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when it ends
     worker = None
     while True:
         try:

@@ -15,7 +15,7 @@ FORMATS = (".jsonl", ".parquet")
 
 
 def export(folder: str | Path, file: str | Path) -> int:
-    """Write all answers under the study's plan, finished or not, to a .jsonl or .parquet file; returns how many."""
+    """Write all answers of the study's plan, finished or not, to a .jsonl or .parquet file; returns their number."""
     file = Path(file)
     if file.suffix not in FORMATS:
         raise InputError(f"cannot tell a format from {str(file)!r}: end it in {' or '.join(FORMATS)}")
@@ -27,14 +27,14 @@ def export(folder: str | Path, file: str | Path) -> int:
 
 
 def rows(runs: StoredRuns) -> Iterator[dict[str, Any]]:
-    """The answered items of every cell; `weights`, `steerer` and `suite` are the hashes they are stored under."""
+    """The answered items of every cell; `weights`, `steering` and `suite` are the hashes they are stored under."""
     for cell in grid.all_cells(runs.plan):
         if (fit := runs.fit(cell)) is None:
             continue
         key = runs.key(cell, fit)
         answers = runs.store.answers(key)
-        hashes = {"weights": key.weights, "steerer": key.steerer, "suite": key.suite}
-        for item in runs.questions.items(cell.task):
+        hashes = {"weights": key.weights, "steering": key.steering, "suite": key.suite}
+        for item in runs.asked.items(cell.task):
             if item.key in answers:
                 answer, probabilities = answers[item.key]
                 said = {"item": item.key, "answer": answer, "probabilities": probabilities}

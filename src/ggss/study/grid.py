@@ -1,17 +1,19 @@
-"""What a plan amounts to: its cells, the order in which they are worked off, and the items of each task."""
+"""What a plan consists of: its cells, the order in which they are run, and the items of each task."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ggss.errors import InputError
-from ggss.study.plan import BASELINE, MethodPlan, Plan
+from ggss.methods.registry import UNSTEERED
+from ggss.probes.base import parted
+from ggss.study.plan import MethodPlan, Plan
 
 if TYPE_CHECKING:
     from ggss.probes import Item
 
 
 class Cell(NamedTuple):
-    """One task asked of one model under one steering; attribute "" and alpha 0 where activations are left alone."""
+    """One task asked of one model under one steering; attribute "" and alpha 0 where nothing is steered."""
 
     model: str
     method: str
@@ -21,7 +23,7 @@ class Cell(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What one worker does in one go: a method on a model, for all attributes, alphas and tasks."""
+    """The work that one worker takes at a time: a method on a model, for all attributes, alphas and tasks."""
 
     model: str
     method: str
@@ -29,8 +31,8 @@ class Unit(NamedTuple):
 
 def units(plan: Plan) -> list[Unit]:
     """Model by model, the baseline first: the others are compared with it."""
-    first = [method for method in plan.methods if method.label == BASELINE]
-    ordered = [*first, *(method for method in plan.methods if method.label != BASELINE)]
+    first = [method for method in plan.methods if method.label == UNSTEERED]
+    ordered = [*first, *(method for method in plan.methods if method.label != UNSTEERED)]
     return [
         Unit(model.name, method.label)
         for model in plan.models
@@ -45,7 +47,7 @@ def attributes(plan: Plan, method: MethodPlan) -> tuple[str, ...]:
 
 
 def cell(plan: Plan, model: str, label: str, task: str, alpha: float | None, attribute: str | None) -> Cell:
-    """The cell that is meant; the attribute is the task's own unless given."""
+    """The cell with these names; the attribute is the task's own unless given."""
     if not plan.method(label).steers:
         return Cell(model, label, "", 0.0, task)
     if alpha is None:
@@ -54,15 +56,12 @@ def cell(plan: Plan, model: str, label: str, task: str, alpha: float | None, att
 
 
 def own_attribute(plan: Plan, task: str) -> str:
-    """The attribute under whose steering a task is read unless another is asked for."""
-    from ggss import probes
-
-    own = probes.get(task).attribute
-    if own in plan.steering:
-        return own
+    """The attribute whose steering a task is measured under, unless another is given."""
     for attribute, steering in plan.steering.items():
         if task in steering.tasks:
             return attribute
+    if (own := parted(task)[1]) in plan.steering:
+        return own
     raise InputError(f"{task} was measured under {' and '.join(plan.steering)} steering: say which attribute")
 
 
@@ -91,7 +90,7 @@ def at_best(plan: Plan, unit: Unit, alpha: float) -> Iterator[Cell]:
 
 
 def all_cells(plan: Plan) -> Iterator[Cell]:
-    """Every cell the plan can have, whatever alpha is chosen: what there may be to read."""
+    """Every cell that the plan can have, whatever alpha is chosen."""
     for unit in units(plan):
         method = plan.method(unit.method)
         alphas = plan.alphas if method.alphas is None else method.alphas
@@ -113,7 +112,7 @@ def _kept(method: MethodPlan, tasks: Sequence[str]) -> list[str]:
 
 
 def chosen(items: Sequence["Item"], limit: int | None) -> tuple["Item", ...]:
-    """About `limit` of the items: whole clusters from all over the list, so that groups stay balanced."""
+    """About `limit` of the items: whole clusters, evenly spread over the list, so that groups stay balanced."""
     if limit is None or limit >= len(items):
         return tuple(items)
     sizes: dict[str, int] = {}
@@ -123,10 +122,3 @@ def chosen(items: Sequence["Item"], limit: int | None) -> tuple["Item", ...]:
     count = min(len(names), max(2, round(limit * len(names) / len(items))))
     kept = {names[i * len(names) // count] for i in range(count)}
     return tuple(item for item in items if item.cluster in kept)
-
-
-def batches(items: Sequence["Item"], size: int) -> list[list[int]]:
-    """The items' numbers in batches of prompts of like length. The same items always share a batch: what a model
-    answers may hang on its company in the last digit."""
-    order = sorted(range(len(items)), key=lambda i: (len(items[i].images), len(items[i].prompt.split()), i))
-    return [order[start : start + size] for start in range(0, len(order), size)]

@@ -1,10 +1,11 @@
-"""Content hashes: which weights answered, and what a plan says of a fit."""
+"""Content hashes of a model's weights and of everything that a fit depends on."""
 
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from ggss import hashing
+from ggss.methods import registry
 from ggss.study.plan import Plan
 from ggss.version import library_versions
 
@@ -24,11 +25,11 @@ def weights_hash(vlm: "Vlm") -> str:
 
 
 def recipe(plan: Plan, model: str, label: str, attribute: str) -> str:
-    """sha256 of what the plan says of a fit; labels, alphas and tasks are no part of it."""
+    """sha256 of what the plan says about a fit, without labels, alphas and tasks."""
     method = plan.method(label)
     discovery = [plan.discovery, sorted(plan.steering[attribute].discover_on)] if attribute else []
     said = [
-        plan.model(model).model_dump(),
+        plan.model(model).model_dump(exclude={"control"}),
         method.name,
         method.options,
         method.sites,
@@ -39,9 +40,19 @@ def recipe(plan: Plan, model: str, label: str, attribute: str) -> str:
     return of(said)
 
 
-def made_with(weights: str, data: str) -> str:
-    """sha256 of what a fit depends on besides its recipe: the weights, the pictures, the libraries."""
-    return of([weights, data, library_versions()])
+def steering(plan: Plan, label: str, attribute: str, data: str) -> str:
+    """sha256 of all that decides how answers are steered: the method and what it is fitted with, on which pictures.
+
+    Not of the fitted numbers: their last digits differ between processors, and a study may continue on another one.
+    data: the content hash of the discovery pictures.
+    """
+    method, versions = plan.method(label), library_versions()
+    decides = [method.name, method.options, registry.get(method.name).prompt_suffix]
+    if method.steers:
+        decides += [method.sites, attribute, data, plan.seed]
+    else:
+        del versions["ggss"]
+    return of([decides, versions])
 
 
 def of(value: Any) -> str:

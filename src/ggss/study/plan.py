@@ -1,15 +1,16 @@
-"""A plan is one YAML file: what is asked of which models, steered how. Everything a study does follows from it.
+"""A plan is one YAML file: the models, the steering and the questions of a study. It decides all that a study does.
 
-    suite: {name: small-world, split: evaluation}     # the questions: a suite and what it is loaded with
-    benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: where GGSS_DATA says
-    discovery: small-world                            # the counterfactual set: the painted town, or a manifest
-    models: [small-world/qwen3-vl]                    # or {name: org/model, dtype: bfloat16, device_map: auto}
+    plugins: [my_methods]                             # modules that register methods, probes, suites, families, ...
+    suite: {name: reflect, images: faces.csv}         # the questions: a suite and its arguments
+    benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA
+    discovery: faces.csv                              # the counterfactual set: a manifest, or a registered set's name
+    models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
     alphas: [0.5, 1.0]
     steering:                                         # by attribute: what it is discovered on, the bias measured
       race: {discover_on: [cook, lawyer], tasks: [mcq]}
     measures:                                         # what else is measured under every steering
-      - {tasks: [smallstar], at: best}                # at each method's best-avg-alpha, or at all
+      - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
 A method may be limited to `models`, `tasks` or `alphas` of the plan. Paths are relative to the plan's file.
 """
@@ -21,12 +22,16 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ggss.activations import SITE
+from ggss import probes
+from ggss.analysis.statistics import Statistics
+from ggss.data.counterfactuals import PICTURE_SETS
 from ggss.errors import InputError, problems
-from ggss.methods import registry, unsteered
+from ggss.methods import registry
+from ggss.methods.registry import UNSTEERED
+from ggss.models.sites import MLP2
+from ggss.plugins import load_plugins
 
-SMALL_WORLD = "small-world"
-BASELINE = "none"
+PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Alphas = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
@@ -43,7 +48,7 @@ class Piece(BaseModel):
 
 
 class SuitePlan(Piece):
-    """A suite's name, and what `suites.load` takes besides: `split`, `images`, files of benchmarks."""
+    """A suite's name, and the other arguments of `suites.load`: `split`, `images`, files of benchmarks."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -55,11 +60,12 @@ class SuitePlan(Piece):
 
 
 class ModelPlan(Piece):
-    """What `load_vlm` is given."""
+    """The arguments of `load_vlm`. control: a model that steering should fail on; it has a table of its own."""
 
     name: str
     dtype: str | None = None
     device_map: str | None = None
+    control: bool = False
 
 
 class MethodPlan(Piece):
@@ -68,7 +74,7 @@ class MethodPlan(Piece):
     name: str
     label: str = ""
     options: dict[str, Any] = {}
-    sites: str = SITE
+    sites: str = MLP2
     models: Names | None = None
     tasks: Names | None = None
     alphas: Alphas | None = None
@@ -82,12 +88,12 @@ class MethodPlan(Piece):
 
     @property
     def steers(self) -> bool:
-        """False for the baselines that leave activations alone: they have no strength and no attribute."""
-        return registry.get(self.name).fit is not unsteered.fit
+        """False for the baselines that do not change activations: they have no strength and no attribute."""
+        return registry.get(self.name).steers
 
 
 class SteeringPlan(Piece):
-    """An attribute's discovery occupations (those its tasks are scored on stay out) and its bias tasks."""
+    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks."""
 
     discover_on: Names
     tasks: Names
@@ -106,14 +112,19 @@ class StatisticsPlan(Piece):
     permutations: int = Field(default=10_000, ge=100)
     seed: int = 0
 
+    @property
+    def settings(self) -> Statistics:
+        return Statistics(self.resamples, self.permutations, self.seed)
+
 
 class Plan(Piece):
     """`Plan.load(path)` reads one, `Plan.of(mapping)` checks one; both list every problem."""
 
     name: str
     description: str = ""
+    plugins: tuple[str, ...] = ()
     suite: Annotated[SuitePlan, BeforeValidator(_named)]
-    benchmarks: dict[Literal["mmstar", "mme"], str | None] = {}
+    benchmarks: dict[str, str | None] = {}
     discovery: str
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
@@ -122,8 +133,18 @@ class Plan(Piece):
     measures: tuple[MeasurePlan, ...] = ()
     limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
     batch_size: int = Field(64, ge=1)
+    threads: int | None = Field(None, ge=1, description="CPU threads of a worker; tiny models are fastest with one")
     seed: int = 42
     statistics: StatisticsPlan = StatisticsPlan()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plugged_in(cls, data: Any) -> Any:
+        """Import the plug-ins first: the rest of the plan may use what they register."""
+        plugins = data.get("plugins", ()) if isinstance(data, dict) else ()
+        if isinstance(plugins, list | tuple) and all(isinstance(name, str) for name in plugins):
+            load_plugins(plugins)
+        return data
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
@@ -159,11 +180,6 @@ class Plan(Piece):
     def bias_tasks(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(task for steering in self.steering.values() for task in steering.tasks))
 
-    @property
-    def small(self) -> bool:
-        """All models are of the small world: their work is too small for more than one thread."""
-        return all(model.name.startswith(f"{SMALL_WORLD}/") for model in self.models)
-
     def method(self, label: str) -> MethodPlan:
         for method in self.methods:
             if method.label == label:
@@ -178,33 +194,35 @@ class Plan(Piece):
 
     def _at(self, folder: Path) -> "Plan":
         """The same with its paths made absolute, so that it can be read from anywhere."""
-        files = {
-            name: str(folder / Path(value).expanduser())
-            for name, value in self.suite.options.items()
-            if name != "split" and isinstance(value, str)
-        }
+
+        def placed(value: str) -> str:
+            return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
+
+        files = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
         suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **files})
-        benchmarks = {task: path and str(folder / Path(path).expanduser()) for task, path in self.benchmarks.items()}
-        place = self.discovery if self.discovery == SMALL_WORLD else str(folder / Path(self.discovery).expanduser())
-        return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": place})
+        benchmarks = {task: path and placed(path) for task, path in self.benchmarks.items()}
+        return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)})
 
 
 def _contradictions(plan: Plan) -> list[str]:
-    """What no piece can know alone."""
-    from ggss import probes
-
+    """Problems between different parts of the plan."""
     models, labels = [m.name for m in plan.models], [m.label for m in plan.methods]
     found = [f"models: {name!r} is there twice" for name in _twice(models)]
     found += [f"methods: {label!r} is there twice, give one of them a label" for label in _twice(labels)]
     found += [f"alphas: {alpha:g} is there twice" for alpha in _twice(plan.alphas)]
+    for task in plan.tasks:
+        try:
+            probes.get(task)
+        except InputError as error:
+            found.append(f"tasks: {error}")
     found += [
-        f"tasks: no probe {task!r}; there are {', '.join(probes.names())}"
-        for task in plan.tasks
-        if task not in probes.names()
+        f"benchmarks: {task!r} is not read from a file"
+        for task in plan.benchmarks
+        if task not in probes.names() or not probes.get(task).from_file
     ]
-    baseline = [method for method in plan.methods if method.label == method.name == BASELINE]
+    baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
-        found.append(f"methods: {BASELINE!r}, unlimited, is what every method is compared with: add it")
+        found.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
     for method in plan.methods:
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
         for what, chosen, known in (*limits, ("alpha", method.alphas, plan.alphas)):

@@ -1,7 +1,7 @@
 """Workers as Ray actors, on one machine or many: one actor per replica. Needs the extra `ray`.
 
-Actors are restarted here, not by Ray: a new actor knows nothing, and the call that was lost is repeated on it. The
-models and pictures that a plan names must be where the actors run.
+Actors are restarted here, not by Ray: a new actor starts empty, and the lost call is repeated on it. The models and
+pictures that a plan names must be available where the actors run.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ class RayActors:
         room = self.ray.cluster_resources()
         self.plan, self._gpus = plan, int(room.get("GPU", 0))
         self.slots, most = workers or max(1, self._gpus), self._gpus or int(room.get("CPU", 0))
-        if self.slots > most:  # Ray would let the others wait for ever
+        if self.slots > most:  # the others would wait forever
             self.close()
             kind = "accelerators" if self._gpus else "processors"
             raise InputError(f"{self.slots} workers need as many {kind}, and the Ray cluster has {most}")
@@ -44,11 +44,11 @@ class RayActors:
 
 
 class Actor:
-    """This end of an actor."""
+    """The handle of an actor."""
 
     def __init__(self, ray: Any, plan: Plan, gpus: int) -> None:
         self.ray = ray
-        device = "cuda:0" if gpus else None  # Ray shows an actor only its own
+        device = "cuda:0" if gpus else None  # an actor sees only its own device
         self.handle = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus).remote(plan.model_dump_json(), device)
 
     def call(self, name: str, *args: Any) -> Any:
@@ -66,7 +66,7 @@ class Actor:
 
 
 class _Worker:
-    """The actor: made without torch, which is imported where the actor lives."""
+    """The actor: made without torch, which is imported where the actor runs."""
 
     def __init__(self, plan: str, device: str | None) -> None:
         self.plan, self.device, self.worker = plan, device, None

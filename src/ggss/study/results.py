@@ -1,81 +1,43 @@
-"""What a study found: the answers of every cell of its plan, as runs that can be measured.
+"""What a study found: the answers of every cell of its plan, as runs and comparisons with the unsteered model.
 
 results = Results.load("my-study")
-run = results.run("small-world/qwen3-vl", "ggss", "mcq", alpha=1.0)
-float(run.metric), run.degenerate
+found = results.comparison("small-world/qwen3-vl", "ggss", "mcq", alpha=1.0)
+found.change(), found.p
 """
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ggss.analysis.comparison import Comparison, compare
+from ggss.analysis.crossfit import HeldOut, cross_fit
+from ggss.analysis.measured import Measured
+from ggss.analysis.run import Run
+from ggss.analysis.selection import Sweep, best_alpha
+from ggss.analysis.statistics import Statistics
+from ggss.methods.registry import UNSTEERED
 from ggss.steering.gates import Gates
 from ggss.study import grid
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 
-if TYPE_CHECKING:
-    from ggss.probes import Item
-    from ggss.stats import Metric
-
-
-@dataclass(frozen=True)
-class Run:
-    """One task's items with a model's raw answers to them, one each, in the items' order.
-
-    method: its label in the plan. attribute: what was steered, "" if nothing was; then alpha is 0. probabilities: of
-    each item's options, in their order, or () where it has none.
-    """
-
-    model: str
-    method: str
-    attribute: str
-    alpha: float
-    task: str
-    items: tuple["Item", ...] = field(repr=False)
-    answers: tuple[str, ...] = field(repr=False)
-    probabilities: tuple[tuple[float, ...], ...] = field(repr=False)
-
-    @cached_property
-    def metrics(self) -> Mapping[str, "Metric"]:
-        """All of the probe's metrics by name, the published one first."""
-        from ggss import probes
-
-        scored = self.probabilities if all(self.probabilities) else None
-        return probes.get(self.task).score(self.items, self.answers, scored)
-
-    @property
-    def metric(self) -> "Metric":
-        """The published metric."""
-        return next(iter(self.metrics.values()))
-
-    @property
-    def clusters(self) -> list[str]:
-        """Each item's cluster: what is resampled together."""
-        return [item.cluster for item in self.items]
-
-    @property
-    def degenerate(self) -> bool:
-        """Most answers could not be parsed: the run is marked, never averaged in."""
-        return self.metric.degenerate
-
 
 class Results:
-    """Every whole run that there is under a plan; `runs` may read them only as they are asked for.
+    """All complete runs of a plan; `runs` may read each one when it is first needed.
 
-    gates: by model, method and attribute, how a gate lies on the discovery tokens.
+    gates: by model, method and attribute, how far a gate opens on the discovery tokens.
     """
 
     def __init__(
         self, plan: Plan, runs: Mapping[Cell, Run], gates: Mapping[tuple[str, str, str], Gates] | None = None
     ) -> None:
         self.plan = plan
-        self._runs = runs
         self.gates = gates or {}
+        self._runs = runs
+        self._baselines: dict[Cell, Measured] = {}
+        self._comparisons: dict[Cell, Comparison | None] = {}
 
     @classmethod
     def load(cls, folder: str | Path) -> "Results":
@@ -99,18 +61,79 @@ class Results:
 
     @property
     def tasks(self) -> list[str]:
-        """The bias tasks: what alpha is chosen by."""
+        """The bias tasks, by which alpha is chosen."""
         return list(self.plan.bias_tasks)
+
+    @property
+    def statistics(self) -> Statistics:
+        return self.plan.statistics.settings
 
     def run(
         self, model: str, method: str, task: str, alpha: float | None = None, attribute: str | None = None
     ) -> Run | None:
-        """One cell, or None if it was not run or is not whole yet.
+        """One cell, or None if it is not in the plan, was not run or is not complete yet.
 
         attribute: which steering; the task's own unless given. For `none` and `prompt`, which steer nothing, alpha
         and attribute are ignored.
         """
+        if method not in self.methods or task not in self.plan.tasks:
+            return None
         return self._runs.get(grid.cell(self.plan, model, method, task, alpha, attribute))
+
+    def comparison(
+        self, model: str, method: str, task: str, alpha: float | None = None, attribute: str | None = None
+    ) -> Comparison | None:
+        """One cell compared with the unsteered model; None if one of the two is missing. The result is cached."""
+        if method not in self.methods or task not in self.plan.tasks:
+            return None
+        cell = grid.cell(self.plan, model, method, task, alpha, attribute)
+        if cell not in self._comparisons:
+            self._comparisons[cell] = self._compared(cell)
+        return self._comparisons[cell]
+
+    def _compared(self, cell: Cell) -> Comparison | None:
+        unsteered = grid.cell(self.plan, cell.model, UNSTEERED, cell.task, None, None)
+        before, after = self._runs.get(unsteered), self._runs.get(cell)
+        if before is None or after is None:
+            return None
+        found = compare(before, after, self.statistics)
+        # Of tasks that are not compared question by question only the sums of each identity are kept: all runs of a
+        # large study fit in memory then. The unsteered run is kept once for all methods, with its resamples.
+        whole = found.has_right_answers
+        if unsteered not in self._baselines:
+            self._baselines[unsteered] = found.before if whole else found.before.by_cluster()
+        return Comparison(self._baselines[unsteered], found.after if whole else found.after.by_cluster())
+
+    def strengths(self, method: str) -> tuple[float, ...]:
+        """The strengths at which the plan runs a method; only 0 for a method that does not steer."""
+        if method == UNSTEERED or method not in self.methods:
+            return ()
+        entry = self.plan.method(method)
+        if not entry.steers:
+            return (0.0,)
+        return tuple(float(alpha) for alpha in entry.alphas or self.alphas)
+
+    def sweep(self, model: str, method: str) -> Sweep:
+        """A method's bias tasks at every strength."""
+        return {alpha: self.bias(model, method, alpha) for alpha in self.strengths(method)}
+
+    def bias(self, model: str, method: str, alpha: float | None) -> dict[str, Comparison]:
+        """The bias tasks that a method was run on at a strength."""
+        found = {task: self.comparison(model, method, task, alpha) for task in self.tasks}
+        return {task: one for task, one in found.items() if one is not None}
+
+    def best_alpha(self, model: str, method: str) -> float | None:
+        """best-avg-alpha; None for the unsteered method, or if nothing can be compared."""
+        return best_alpha(self.sweep(model, method))
+
+    def everyone(self, model: str) -> set[str]:
+        """All identities that the bias tasks show."""
+        unsteered = self.bias(model, UNSTEERED, None)
+        return {cluster for one in unsteered.values() for cluster in one.before.clusters}
+
+    def held_out(self, model: str, method: str, folds: int = 2) -> list[HeldOut]:
+        """For each fold, the strength chosen on all other identities, and the change of bias in the fold."""
+        return cross_fit(self.sweep(model, method), self.everyone(model), folds)
 
     def __iter__(self) -> Iterator[Run]:
         """All runs, in the plan's order."""
@@ -123,13 +146,10 @@ class Results:
         """sha256 of all answers and probabilities: equal studies have equal hashes."""
         digest = hashlib.sha256()
         for run in self:
-            digest.update(json.dumps([run.model, run.method, run.attribute, run.alpha, run.task]).encode())
-            for row in rows(run):
-                digest.update(json.dumps(row).encode())
+            source = run.source
+            digest.update(
+                json.dumps([source.model, source.method, source.attribute, source.alpha, run.task]).encode()
+            )
+            for item, answer, probabilities in zip(run.items, run.answers, run.probabilities, strict=True):
+                digest.update(json.dumps([item.key, answer, probabilities]).encode())
         return digest.hexdigest()
-
-
-def rows(run: Run) -> Iterator[tuple[str, str, Sequence[float]]]:
-    """Key, answer and probabilities of each item."""
-    for item, answer, probabilities in zip(run.items, run.answers, run.probabilities, strict=True):
-        yield item.key, answer, probabilities

@@ -1,7 +1,7 @@
-"""`ggss study run`: work a plan off, batch by batch, into the store.
+"""`ggss study run`: run a plan, batch by batch, into the store.
 
-The driver decides what is missing, workers answer, and only the driver writes. Stopped at any moment and run again,
-it goes on with the batch it was in; run with another plan, it answers what is new.
+The driver decides what is missing, workers answer, and only the driver writes. If it is stopped at any time and run
+again, it continues with the batch it was in. If the plan has changed, it asks only what is new.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,28 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from ggss.errors import InputError, problems
+from ggss.probes.steered_model import batches
 from ggss.progress import track
 from ggss.study import grid, identity
-from ggss.study.asked_items import Questions
-from ggss.study.discovery_set import Discovery
+from ggss.study.discovery_set import DiscoverySet
 from ggss.study.executors import Executor, WorkerDied, executor
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan
+from ggss.study.plan_items import PlanItems
 from ggss.study.results import Results
-from ggss.study.scheduler import Board, merged
+from ggss.study.scheduler import Scheduler, merged
 from ggss.study.store import Fit, Store, StoreError, writing
 from ggss.study.stored_runs import StoredRuns
 from ggss.version import library_versions
 
-LIVES = 5  # workers that may die in one call before it is given up
+LIVES = 5  # workers that may die during one call before it fails
 
 Call = Callable[..., Any]
-Count = tuple[int, int]  # of a batch: questions asked, and questions that had their answer
+Count = tuple[int, int]  # in a batch: questions asked, and questions that were answered before
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run went: questions asked now, questions whose answers were there."""
+    """The result of a run: how many questions were asked now, and how many were answered before."""
 
     asked: int
     reused: int
@@ -40,47 +41,45 @@ class Summary:
 def run(
     plan: Plan, folder: str | Path, how: str = "in-process", workers: int | None = None, show: bool | None = None
 ) -> Summary:
-    """Run a plan into a folder, or go on with it there.
+    """Run a plan into a folder, or continue a run in it.
 
-    InputError if the plan cannot be run here, and at the end if some methods could not be: the rest is done then.
+    InputError if the plan cannot be run here, or at the end if some methods failed: then the rest is done.
     """
-    questions = Questions(plan)
-    Discovery(plan).check()
+    asked_items = PlanItems(plan)
+    DiscoverySet(plan).check()
     with writing(folder) as store:
         store.tell("plan", plan.model_dump(mode="json"))
         store.tell("versions", library_versions())
         pool = executor(how, plan, workers)
         try:
-            driver = Driver(plan, store, questions)
+            driver = Driver(plan, store, asked_items)
             slots = [driver.work(pool, slot) for slot in range(pool.slots)]
-            batches = track(merged(slots, driver.board.close, pool.close), plan.name, driver.batches(), show)
+            counted = track(merged(slots, driver.scheduler.close, pool.close), plan.name, driver.batches(), show)
             counts = [0, 0]
-            for asked, reused in batches:
+            for asked, reused in counted:
                 counts[0] += asked
                 counts[1] += reused
         finally:
             pool.close()
-    if driver.board.failures:
-        raise problems("the rest is done, but these could not be run", driver.board.failures)
+    if driver.scheduler.failures:
+        raise problems("the rest is done, but these could not be run", driver.scheduler.failures)
     return Summary(*counts)
 
 
 @dataclass
 class Driver:
-    """What is known to the one who writes; its `work` may go on in several threads."""
+    """The state of the process that writes; its `work` may run in several threads."""
 
     plan: Plan
     store: Store
-    questions: Questions
-    board: Board = field(init=False)
+    asked: PlanItems
+    scheduler: Scheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        self.board = Board(grid.units(self.plan))
-        self.runs = StoredRuns(self.plan, self.store, self.questions)
-        self.data = Discovery(self.plan).data
-        self._batches = {
-            task: grid.batches(self.questions.items(task), self.plan.batch_size) for task in self.plan.tasks
-        }
+        self.scheduler = Scheduler(grid.units(self.plan))
+        self.runs = StoredRuns(self.plan, self.store, self.asked)
+        self.discovery = DiscoverySet(self.plan)
+        self._batches = {task: batches(self.asked.items(task), self.plan.batch_size) for task in self.plan.tasks}
 
     def batches(self) -> int:
         """All batches of the plan, asked already or not."""
@@ -91,10 +90,10 @@ class Driver:
         )
 
     def work(self, pool: Executor, slot: int) -> Iterator[Count]:
-        """Take units from the board until there are none."""
+        """Take units from the scheduler until there are none."""
         call = calls(pool, slot)
         model = ""
-        while unit := self.board.take(model):
+        while unit := self.scheduler.take(model):
             model = unit.model
             failure = None
             try:
@@ -103,20 +102,18 @@ class Driver:
                 raise
             except InputError as error:
                 failure = f"{unit.method} on {unit.model}: {error}"
-            self.board.done(unit, failure)
+            self.scheduler.done(unit, failure)
 
     def unit(self, unit: Unit, call: Call) -> Iterator[Count]:
-        """A method on a model: the sweep, then what is measured at the alpha that did best in it."""
+        """A method on a model: the sweep, then what is measured at the best alpha of the sweep."""
         weights = call("open", unit.model)
         sure: dict[str, Fit] = {}
         for cell in grid.sweep(self.plan, unit):
             yield from self.cell(cell, weights, sure, call)
         if any(grid.at_best(self.plan, unit, self.plan.alphas[0])):
-            from ggss.analysis.selection import best_alpha
-
-            alpha = best_alpha(Results(self.plan, self.runs), unit.model, unit.method)
+            alpha = Results(self.plan, self.runs).best_alpha(unit.model, unit.method)
             if alpha is None:
-                raise InputError("no alpha is best, for no bias task has a baseline and an answer: measured at none")
+                raise InputError("no best alpha can be chosen: no bias task has a baseline and readable answers")
             for cell in grid.at_best(self.plan, unit, alpha):
                 yield from self.cell(cell, weights, sure, call)
 
@@ -125,31 +122,35 @@ class Driver:
 
         sure: by attribute, the fits that the worker has confirmed.
         """
-        items, batches = self.questions.items(cell.task), self._batches[cell.task]
+        items = self.asked.items(cell.task)
         fit = sure.get(cell.attribute) or self.known(cell, weights)
         answered = self.answered(cell, fit)
         if cell.attribute not in sure and any(item.key not in answered for item in items):
             fit = sure[cell.attribute] = self.fitted(cell, weights, call)
             answered = self.answered(cell, fit)
         assert fit is not None
-        for batch in batches:
+        for batch in self._batches[cell.task]:
             missing = [number for number in batch if items[number].key not in answered]
             if missing:
-                replies = call("read", cell, missing, fit.steerer)
+                replies = call("read", cell, missing)
                 rows = [(items[number].key, said, chances) for number, said, chances in replies]
                 self.store.write(self.runs.key(cell, fit), rows)
             yield len(missing), len(batch) - len(missing)
 
     def known(self, cell: Cell, weights: str) -> Fit | None:
-        """What the store knows of the cell's fit, if nothing it depends on has changed."""
+        """The cell's fit in the store, if nothing that it depends on has changed."""
         fit = self.runs.fit(cell)
-        return fit if fit and fit.made_with == identity.made_with(weights, self.data) else None
+        return fit if fit and (fit.weights, fit.steering) == (weights, self.steering(cell)) else None
+
+    def steering(self, cell: Cell) -> str:
+        data = self.discovery.of(cell.attribute).content_hash if cell.attribute else ""
+        return identity.steering(self.plan, cell.method, cell.attribute, data)
 
     def fitted(self, cell: Cell, weights: str, call: Call) -> Fit:
-        """The cell's fit, made by the worker and remembered."""
+        """The cell's fit, made by the worker and written to the store."""
         recipe = identity.recipe(self.plan, cell.model, cell.method, cell.attribute)
         made = call("fit", cell.model, cell.method, cell.attribute)
-        fit = Fit(recipe, identity.made_with(weights, self.data), weights, made.steerer, made.notes, made.gates)
+        fit = Fit(recipe, weights, self.steering(cell), made.notes, made.gates)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)
         return fit
 
@@ -158,7 +159,7 @@ class Driver:
 
 
 def calls(pool: Executor, slot: int) -> Call:
-    """Calls to a slot's worker; one that died is replaced and asked again."""
+    """Calls to a slot's worker; if it dies, it is replaced and the call repeated."""
     remote = None
 
     def call(name: str, *args: Any) -> Any:

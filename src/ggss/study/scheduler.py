@@ -1,15 +1,15 @@
-"""Who does what: units handed out to slots, and their progress gathered from threads."""
+"""Which worker does what: units are assigned to slots, and their progress is collected from threads."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 
+from ggss.methods.registry import UNSTEERED
 from ggss.study.grid import Unit
-from ggss.study.plan import BASELINE
 
 
-class Board:
+class Scheduler:
     """The units that are left. A model's other methods wait for its baseline, with which they are compared."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
@@ -23,11 +23,11 @@ class Board:
     def take(self, model: str) -> Unit | None:
         """The next unit for a worker that has a model open; None when there are no more.
 
-        Opening a model costs: first units of the same one, then of one nobody has open, then any.
+        Loading a model is slow: first units of the same model, then of one that no worker has open, then any.
         """
         with self._changed:
             while not self._closed:
-                ready = [unit for unit in self._left if unit.method == BASELINE or unit.model in self._compared]
+                ready = [unit for unit in self._left if unit.method == UNSTEERED or unit.model in self._compared]
                 others = {unit.model for unit in self._busy}
                 if ready:
                     unit = min(ready, key=lambda unit: (unit.model != model, unit.model in others))
@@ -40,26 +40,26 @@ class Board:
             return None
 
     def close(self) -> None:
-        """Hand out no more."""
+        """Assign no more units."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def done(self, unit: Unit, failure: str | None = None) -> None:
-        """A unit is finished; where a baseline failed, nothing can be compared with it."""
+        """Mark a unit as finished; if a baseline failed, the other units of its model are dropped."""
         with self._changed:
             self._busy.remove(unit)
             if failure:
                 self.failures.append(failure)
-            if unit.method == BASELINE and failure:
+            if unit.method == UNSTEERED and failure:
                 self._left = [other for other in self._left if other.model != unit.model]
-            elif unit.method == BASELINE:
+            elif unit.method == UNSTEERED:
                 self._compared.add(unit.model)
             self._changed.notify_all()
 
 
 def merged(streams: Sequence[Iterator[Any]], *stops: Callable[[], None]) -> Iterator[Any]:
-    """The streams' values as they come, each stream in a thread of its own (one alone: in this one).
+    """The streams' values as they come, each stream in a thread of its own (a single stream in this thread).
 
     `stops` make the streams end early; the first exception of any is raised here.
     """

@@ -1,9 +1,9 @@
-"""The store: one SQLite database in a study's folder. What was answered once is there for good.
+"""The store: one SQLite database in a study's folder. An answer is never changed or deleted.
 
-A row is one answered item, under a key of content alone: the weights that answered (`model`), the fitted steerer,
+A row is one answered item, under a key of content alone: the weights that answered, all that decides the steering,
 its strength, all that the task asks (`suite`), and the item. A batch is one transaction of a write-ahead log, so a
-killed process loses at most the batch in flight. `fits` says what the names of a plan stand for: which weights and
-which steerer a (model, method, attribute) had when it was last run.
+killed process loses at most one batch. `fits` says what the names of a plan stand for: which weights and
+which steering a (model, method, attribute) had when it was last run.
 """
 
 import fcntl
@@ -21,18 +21,18 @@ from ggss.errors import InputError
 from ggss.steering.gates import Gates
 
 DATABASE, LOCK = "study.sqlite", "study.lock"
-VERSION = 2
+VERSION = 3
 _APPLICATION = 0x67677373  # "ggss", in the header of the file
 _SCHEMA = """
 CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE fits (
-    model TEXT, method TEXT, attribute TEXT, recipe TEXT NOT NULL, made_with TEXT NOT NULL,
-    weights TEXT NOT NULL, steerer TEXT NOT NULL, notes TEXT NOT NULL, gates TEXT NOT NULL,
+    model TEXT, method TEXT, attribute TEXT, recipe TEXT NOT NULL, weights TEXT NOT NULL, steering TEXT NOT NULL,
+    notes TEXT NOT NULL, gates TEXT NOT NULL,
     PRIMARY KEY (model, method, attribute)
 ) WITHOUT ROWID;
 CREATE TABLE runs (
-    id INTEGER PRIMARY KEY, weights TEXT NOT NULL, steerer TEXT NOT NULL, alpha REAL NOT NULL, suite TEXT NOT NULL,
-    UNIQUE (weights, steerer, alpha, suite)
+    id INTEGER PRIMARY KEY, weights TEXT NOT NULL, steering TEXT NOT NULL, alpha REAL NOT NULL, suite TEXT NOT NULL,
+    UNIQUE (weights, steering, alpha, suite)
 );
 CREATE TABLE answers (
     run INTEGER NOT NULL REFERENCES runs, item TEXT NOT NULL, answer TEXT NOT NULL, probabilities TEXT NOT NULL,
@@ -42,7 +42,7 @@ CREATE TABLE answers (
 
 
 class StoreError(InputError):
-    """The store cannot be written or read: nothing can go on."""
+    """The store cannot be written or read: the study cannot continue."""
 
 
 Answer = tuple[str, str, tuple[float, ...]]
@@ -53,24 +53,23 @@ Answer = tuple[str, str, tuple[float, ...]]
 class Fit:
     """What a (model, method, attribute) of a plan stands for.
 
-    recipe: hash of what the plan says of it. made_with: hash of all else it depends on. notes: discovery's warnings.
-    gates: how its gate lies on the tokens, if it has one.
+    recipe: hash of what the plan says of it. weights and steering: hashes of all that decides its answers. notes:
+    discovery's warnings. gates: how far its gate opens on the discovery tokens, if it has one.
     """
 
     recipe: str
-    made_with: str
     weights: str
-    steerer: str
+    steering: str
     notes: tuple[str, ...] = ()
     gates: Gates | None = None
 
 
 @dataclass(frozen=True)
 class Key:
-    """What a run's answers hang on, besides the item."""
+    """What a run's answers depend on, besides the item."""
 
     weights: str
-    steerer: str
+    steering: str
     alpha: float
     suite: str
 
@@ -94,36 +93,36 @@ class Store:
             write("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
 
     def fit(self, model: str, method: str, attribute: str) -> Fit | None:
-        columns = "recipe, made_with, weights, steerer, notes, gates"
+        columns = "recipe, weights, steering, notes, gates"
         row = self._first(
             f"SELECT {columns} FROM fits WHERE model = ? AND method = ? AND attribute = ?", model, method, attribute
         )
         if row is None:
             return None
-        recipe, made_with, weights, steerer, notes, gates = row
+        recipe, weights, steering, notes, gates = row
         measured = json.loads(gates)
         said = tuple(json.loads(notes))
-        return Fit(recipe, made_with, weights, steerer, said, Gates(**measured) if measured else None)
+        return Fit(recipe, weights, steering, said, Gates(**measured) if measured else None)
 
     def remember(self, model: str, method: str, attribute: str, fit: Fit) -> None:
         gates = json.dumps(fit.gates and asdict(fit.gates))
-        hashes = (fit.recipe, fit.made_with, fit.weights, fit.steerer)
+        hashes = (fit.recipe, fit.weights, fit.steering)
         with self._transaction() as write:
             row = (model, method, attribute, *hashes, json.dumps(fit.notes), gates)
-            write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def write(self, key: Key, answers: Iterable[Answer]) -> None:
-        """Add a batch, whole or not at all; an item that has its answer keeps it."""
+        """Add a batch, whole or not at all; an item that is answered already keeps its answer."""
         with self._transaction() as write:
-            values = (key.weights, key.steerer, key.alpha, key.suite)
-            write("INSERT OR IGNORE INTO runs (weights, steerer, alpha, suite) VALUES (?, ?, ?, ?)", values)
+            values = (key.weights, key.steering, key.alpha, key.suite)
+            write("INSERT OR IGNORE INTO runs (weights, steering, alpha, suite) VALUES (?, ?, ?, ?)", values)
             run = self._run(key)
             for item, answer, probabilities in answers:
                 row = (run, item, answer, json.dumps(probabilities, separators=(",", ":")))
                 write("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", row)
 
     def answered(self, key: Key) -> set[str]:
-        """The keys of the items that have their answer."""
+        """The keys of the items that are answered."""
         return {item for (item,) in self._rows("SELECT item FROM answers WHERE run = ?", self._run(key))}
 
     def answers(self, key: Key) -> dict[str, tuple[str, tuple[float, ...]]]:
@@ -137,9 +136,9 @@ class Store:
 
     def _run(self, key: Key) -> int | None:
         row = self._first(
-            "SELECT id FROM runs WHERE weights = ? AND steerer = ? AND alpha = ? AND suite = ?",
+            "SELECT id FROM runs WHERE weights = ? AND steering = ? AND alpha = ? AND suite = ?",
             key.weights,
-            key.steerer,
+            key.steering,
             key.alpha,
             key.suite,
         )
@@ -162,7 +161,7 @@ class Store:
 
 @contextmanager
 def writing(folder: str | Path) -> Iterator[Store]:
-    """The store of a folder, made if need be, for the one process that may write to it."""
+    """The store of a folder, created if it does not exist, for the one process that may write to it."""
     folder = Path(folder)
     path = folder / DATABASE
     try:
@@ -194,7 +193,7 @@ def reading(folder: str | Path) -> Store:
     with _told(path):
         try:
             return Store(path, _checked(path, _connect(path, "ro")))
-        except sqlite3.OperationalError:  # a write-ahead log cannot be opened where nothing may be written
+        except sqlite3.OperationalError:  # a write-ahead log cannot be opened in a read-only folder
             return Store(path, _checked(path, _connect(path, "ro&immutable=1")))
 
 
@@ -206,12 +205,12 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 def _create(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     pragmas = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
-    # One transaction: a database without its version is one that was never made.
+    # One transaction: after a crash the database has its tables and its version, or it is empty.
     connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
 
 
 def _checked(path: Path, connection: sqlite3.Connection, new: bool = False) -> sqlite3.Connection:
-    """The connection, to a database that is made if it is `new`; InputError for one that is not ours to touch."""
+    """The connection; with `new` an empty database gets its tables. InputError for a database of something else."""
     try:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -233,7 +232,7 @@ def _checked(path: Path, connection: sqlite3.Connection, new: bool = False) -> s
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """SQLite's errors in words that say what to do; whatever was being written is rolled back."""
+    """SQLite's errors as messages that say what to do; an unfinished transaction is rolled back."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,36 +1,37 @@
-"""Runs read from the store as they are asked for."""
+"""Runs that are read from the store when they are needed."""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
 from ggss.steering.gates import Gates
 from ggss.study import grid, identity
-from ggss.study.asked_items import Questions
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
-from ggss.study.results import Results, Run
+from ggss.study.plan_items import PlanItems
+from ggss.study.results import Results
 from ggss.study.store import Fit, Key, Store, reading
 
 KEPT = 256  # runs, with their metrics
 
 
 class StoredRuns(Mapping[Cell, Run]):
-    """The whole runs that a store has for a plan."""
+    """The complete runs that a store has for a plan."""
 
-    def __init__(self, plan: Plan, store: Store, questions: Questions) -> None:
-        self.plan, self.store, self.questions = plan, store, questions
+    def __init__(self, plan: Plan, store: Store, asked: PlanItems) -> None:
+        self.plan, self.store, self.asked = plan, store, asked
         self._read = lru_cache(KEPT)(self._load)
 
     def fit(self, cell: Cell) -> Fit | None:
-        """What the cell's names stand for, unless the plan has said otherwise since."""
+        """The cell's fit, or None if it was not fitted or the plan has changed since."""
         found = self.store.fit(cell.model, cell.method, cell.attribute)
         wanted = identity.recipe(self.plan, cell.model, cell.method, cell.attribute)
         return found if found and found.recipe == wanted else None
 
     def key(self, cell: Cell, fit: Fit) -> Key:
-        return Key(fit.weights, fit.steerer, cell.alpha, self.questions.hash(cell.task))
+        return Key(fit.weights, fit.steering, cell.alpha, self.asked.hash(cell.task))
 
     def gates(self) -> dict[tuple[str, str, str], Gates]:
         """By model, method and attribute."""
@@ -41,29 +42,40 @@ class StoredRuns(Mapping[Cell, Run]):
         return found
 
     def count(self, cell: Cell) -> int:
-        """How many of a cell's items have their answer."""
+        """How many of a cell's items are answered."""
         fit = self.fit(cell)
         if fit is None:
             return 0
         answered = self.store.answered(self.key(cell, fit))
-        return sum(item.key in answered for item in self.questions.items(cell.task))
+        return sum(item.key in answered for item in self.asked.items(cell.task))
 
     def __getitem__(self, cell: Cell) -> Run:
         return self._read(cell)
 
     def _load(self, cell: Cell) -> Run:
         fit = self.fit(cell)
-        items = self.questions.items(cell.task)
+        items = self.asked.items(cell.task)
         answers = self.store.answers(self.key(cell, fit)) if fit else {}
         if any(item.key not in answers for item in items):
             raise KeyError(cell)
         rows = [answers[item.key] for item in items]
-        return Run(*cell, items, tuple(answer for answer, _ in rows), tuple(chances for _, chances in rows))
+        said, probabilities = tuple(answer for answer, _ in rows), tuple(own for _, own in rows)
+        return Run(cell.task, items, said, probabilities, self._source(cell, fit))
+
+    def _source(self, cell: Cell, fit: Fit | None) -> Source:
+        return Source(
+            cell.model,
+            cell.method,
+            cell.attribute,
+            cell.alpha,
+            self.asked.suite(cell.task).name,
+            self.asked.hash(cell.task),
+            fit.weights if fit else "",
+            fit.steering if fit else "",
+        )
 
     def __iter__(self) -> Iterator[Cell]:
-        return (
-            cell for cell in grid.all_cells(self.plan) if self.count(cell) == len(self.questions.items(cell.task))
-        )
+        return (cell for cell in grid.all_cells(self.plan) if self.count(cell) == len(self.asked.items(cell.task)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -80,6 +92,6 @@ def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:
     store = reading(folder)
     said = store.about("plan")
     if said is None:
-        raise InputError(f"the study in {str(folder)!r} was never begun: run it first")
+        raise InputError(f"the study in {str(folder)!r} was never started: run it first")
     plan = Plan.of(said, f"the plan in {str(store.path)!r}")
-    return plan, StoredRuns(plan, store, Questions(plan))
+    return plan, StoredRuns(plan, store, PlanItems(plan))

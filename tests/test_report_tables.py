@@ -1,29 +1,31 @@
-"""Tables: their numbers held against statistics made the long way, their files against one another."""
+"""Every table of a study: what is in the files, held against the runs and against one another."""
 
 import csv
 import io
-import math
+import json
 import re
 import shutil
 import subprocess
+import sys
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 from typer.testing import CliRunner
 
 import invented_study
-from ggss import probes
 from ggss.cli import study_tables
+from ggss.errors import InputError
 from ggss.report import capability_tables as capability
 from ggss.report import names
 from ggss.report import overview_picture as picture
-from ggss.report.rendering import Column, Figure, Row, Table, comma_separated, latex, markdown
-from ggss.report.tables import BUILDERS, Figures, write
-from ggss.stats import bootstrap, holm, mcnemar, signflip
-from invented_study import answer
+from ggss.report.figures import Figures
+from ggss.report.tables import TABLES, register, write
+from ggss.stats import holm
+from ggss.study.results import Results
+from invented_study import CONTROL, QWEN, answer
 
-QWEN, CONTROL = "small-world/qwen3-vl", "small-world/entangled"
 METHODS = [
     "none",
     "prompt",
@@ -36,7 +38,7 @@ METHODS = [
     "gated-euclidean",
     "ggss-token-gate",
     {"name": "ggss", "label": "ggss, all sites", "sites": "all"},
-    *invented_study.GRID,
+    *invented_study.sensitivity(),
 ]
 
 
@@ -78,96 +80,11 @@ def run_of(results, method, task, alpha=1.0, model=QWEN, attribute=None):
     return run
 
 
-@pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor"])
-def test_change_is_the_bootstrap_of_the_percent_change(results, figures, task):
-    run, before = run_of(results, "ggss", task), run_of(results, "none", task)
-    seed = figures._seed(task)
-    for found, metric in (
-        (figures.change(figures.run(QWEN, "ggss", task, 1.0)), run.metric.percent_change(before.metric)),
-        (figures.value(figures.run(QWEN, "ggss", task, 1.0)), run.metric),
-    ):
-        wanted = bootstrap(metric, run.clusters, resamples=200, seed=seed)
-        assert (found.estimate, found.low, found.high) == pytest.approx((wanted.estimate, wanted.low, wanted.high))
-        assert found.low < found.high
-
-
-def test_average_is_resampled_by_identity_with_all_tasks(results, figures):
-    """By hand: draw identities, weigh every item of every task by how often its identity was drawn.
-
-    A draw with none of the people whom a task is about has no value.
-    """
-    runs = [(run_of(results, "ggss", t), run_of(results, "none", t)) for t in results.tasks]
-    people = sorted({c for run, _ in runs for c in run.clusters})
-    drawn = np.random.default_rng(figures._seed("average")).integers(len(people), size=(200, len(people)))
-    values = []
-    for draw in drawn:
-        times = dict(zip(people, np.bincount(draw, minlength=len(people)), strict=True))
-        changes = []
-        for run, before in runs:
-            weights = [[times[c] for c in run.clusters]]
-            changes.append(100 * (run.metric(weights)[0] / before.metric(weights)[0] - 1))
-        values.append(np.mean(changes))
-    found = figures.average(QWEN, "ggss", 1.0)
-    assert (found.low, found.high) == pytest.approx(tuple(np.nanquantile(values, [0.025, 0.975])))
-    by_hand = np.mean([100 * (float(run.metric) / float(before.metric) - 1) for run, before in runs])
-    assert found.estimate == pytest.approx(by_hand)
-
-
-def test_a_zero_baseline_takes_no_part(results, figures):
-    assert figures.change(figures.run(CONTROL, "ggss", "2afc", 1.0)) is None
-    assert figures.averaged(CONTROL, "ggss", 1.0) == (2, 2)
-    changes = [
-        100
-        * (
-            float(run_of(results, "ggss", t, model=CONTROL).metric)
-            / float(run_of(results, "none", t, model=CONTROL).metric)
-            - 1
-        )
-        for t in ("mcq", "nurse-doctor")
-    ]
-    assert figures.average(CONTROL, "ggss", 1.0).estimate == pytest.approx(np.mean(changes))
-
-
-def test_p_values_are_those_of_the_sign_flip_by_identity(results, figures):
-    one, other = ([run_of(results, m, t) for t in results.tasks] for m in ("ggss", "none"))
-    wanted = signflip(
-        [run.metric for run in one],
-        [run.metric for run in other],
-        [float(run.metric) for run in other],
-        [run.clusters for run in one],
-        draws=199,
-        seed=figures._seed(QWEN, "ggss", "none"),
-    )
-    assert figures.p_value(QWEN, "ggss") == wanted.p
-    assert figures.p_value(QWEN, "ggss") < 0.05
-    assert figures.p_value(QWEN, "ggss", "ggss") == 1.0  # nothing differs from itself
-    assert figures.p_value(CONTROL, "ggss", tasks=["2afc"]) is None
-
-
-def test_capability_is_counted_question_by_question(results, figures):
-    run, before = run_of(results, "ggss", "smallstar", attribute="race"), run_of(results, "none", "smallstar")
-    parse = probes.get("smallstar").parse
-    after, base = (
-        np.array([parse(a, item) == item.expected for a, item in zip(r.answers, r.items, strict=True)])
-        for r in (run, before)
-    )
-    found = figures.kept(QWEN, "ggss", "smallstar", 1.0, "race")
-    assert found.accuracy.estimate == pytest.approx(after.mean())
-    assert found.before.estimate == pytest.approx(base.mean())
-    assert found.change.difference == pytest.approx(after.mean() - base.mean())
-    assert found.p == mcnemar(int((after & ~base).sum()), int((base & ~after).sum()))
-    inside = np.array([item.question == "counts" for item in run.items])
-    assert 0 < inside.sum() < len(inside)
-    part = figures.kept(QWEN, "ggss", "smallstar", 1.0, "race", "counts")
-    assert part.accuracy.estimate == pytest.approx(after[inside].mean())
-    assert 0 <= part.accuracy.low < part.accuracy.high <= 1
-
-
 def test_every_table_is_written_in_every_form(written):
     done, folder = written
     assert not done.left_out
-    assert set(done.tables) == {*BUILDERS, "results_report"}
-    for name in BUILDERS:
+    assert set(done.tables) == {*TABLES.names(), "results_report"}
+    for name in TABLES.names():
         text = (folder / f"{name}.md").read_text()
         assert text.startswith(f"# {done.tables[name]}\n")
         assert text.count("\n# ") == 0
@@ -177,12 +94,12 @@ def test_every_table_is_written_in_every_form(written):
         assert name in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", list(BUILDERS))
+@pytest.mark.parametrize("name", TABLES.names())
 def test_titles_say_the_direction(written, name):
     assert re.search(r"\((.* )?(lower|higher|better|small p)\b.*\)", written[0].tables[name])
 
 
-@pytest.mark.parametrize("name", list(BUILDERS))
+@pytest.mark.parametrize("name", TABLES.names())
 def test_latex_is_well_formed(written, name):
     text = re.sub(r"^% needs .*\n|(?<=\{)%$", "", (written[1] / f"{name}.tex").read_text(), flags=re.MULTILINE)
     bare = re.sub(r"\\[{}]", "", text)
@@ -201,11 +118,11 @@ def test_the_picture_is_drawn_once_more_the_same_and_linked(written, results, fi
     with Image.open(folder / picture.NAME) as image:
         assert image.width > 700
     assert picture.draw(Figures(results)) == (folder / picture.NAME).read_bytes()
-    points = picture._points(figures, QWEN, "smallstar")
+    points = picture._points(figures, QWEN, "mmstar")
     assert set(points) == set(names.compared(results))
     bias, kept = points["ggss"]
     assert bias.estimate == figures.average(QWEN, "ggss", 1.0).estimate
-    changes = [capability.kept(figures, QWEN, "ggss", "smallstar", of).change.difference for of in ("race", "gender")]
+    changes = [capability.kept(figures, QWEN, "ggss", "mmstar", of).change.difference for of in ("race", "gender")]
     assert kept.estimate == pytest.approx(np.mean(changes))
     without = invented_study.plan(measures=[])
     assert "no multiple-choice" in write(invented_study.results(without), tmp_path).left_out[picture.NAME]
@@ -284,7 +201,10 @@ def test_beyond_lists_what_has_no_published_row(written):
 def test_the_published_setting_may_be_a_labelled_point_of_the_grid(tmp_path):
     """Then it is there twice, as the method and as a point, and only the method is compared with others."""
     again = {"name": "ggss", "label": "ggss kappa=5 floor=0.3", "tasks": ["mcq"], "alphas": [1.0]}
-    for methods in (["none", again, "ggss", *invented_study.GRID], ["none", "ggss", again, *invented_study.GRID]):
+    for methods in (
+        ["none", again, "ggss", *invented_study.sensitivity()],
+        ["none", "ggss", again, *invented_study.sensitivity()],
+    ):
         done = write(invented_study.results(invented_study.plan(methods=methods, measures=[])), tmp_path)
         assert "beyond" in done.left_out
         assert [label for _, label in table(tmp_path, "heldout_methods")] == ["GGSS"]
@@ -348,13 +268,20 @@ def test_the_same_answers_give_the_same_bytes(results, written, tmp_path):
     for name in names:
         assert (tmp_path / name).read_bytes() == (written[1] / name).read_bytes(), name
 
+
+def test_other_answers_give_other_tables(tmp_path):
+    """The control of the test above."""
+
     def other(cell, item, rng):
-        given = say(cell, item, rng)
+        given = answer(cell, item, rng)
         return "A" if cell.method == "ggss" and cell.task == "mcq" else given
 
-    write(invented_study.results(invented_study.plan(methods=METHODS), other), tmp_path)
-    changed = [name for name in names if (tmp_path / name).read_bytes() != (written[1] / name).read_bytes()]
-    assert {"README.md", "main_results.md", "results_report.csv"} <= set(changed)
+    study = invented_study.plan(methods=["none", "ggss"], models=[QWEN], measures=[])
+    for name, said in (("one", answer), ("other", other)):
+        write(invented_study.results(study, said), tmp_path / name)
+    files = [path.name for path in (tmp_path / "one").iterdir()]
+    changed = {f for f in files if (tmp_path / "one" / f).read_bytes() != (tmp_path / "other" / f).read_bytes()}
+    assert {"README.md", "main_results.md", "results_report.csv"} <= changed
 
 
 def test_too_few_people_to_hold_some_out_cost_no_other_table(tmp_path, monkeypatch):
@@ -415,66 +342,7 @@ def test_a_plan_without_the_usual_tasks(tmp_path):
     assert "component_ablation" in done.left_out
 
 
-SMALL = Table(
-    "small",
-    "What is left (lower is better)",
-    "Method",
-    (Column("MCQ", "one", "lower", ("", "change %")), Column("note")),
-    (
-        Row("none", ((Figure(20.0, (18.0, 22.0), ranked=False),), "100 % of it_")),
-        Row("a|b", ((Figure(12.0, (10.0, 14.0)), Figure(-40.0, (-50.0, math.nan), "+.0f", "%", "†")), ""), "S & T"),
-        Row("c", ((Figure(-0.001, None), Figure(math.nan, spec="+.0f")), "not run"), "S & T"),
-    ),
-    notes=("† a note",),
-)
-
-
-def test_markdown_by_hand():
-    assert markdown(SMALL).splitlines() == [
-        "# What is left (lower is better)",
-        "",
-        "| Method | one<br>MCQ ↓ (change %) | note |",
-        "| --- | ---: | ---: |",
-        "| none | 20.00 [18.00, 22.00] | 100 % of it_ |",
-        "| *S & T* |  |  |",
-        "| a\\|b | 12.00 [10.00, 14.00]<br>-40 % [undefined]† |  |",
-        "| c | **0.00**<br>undefined | not run |",
-        "",
-        "- † a note",
-    ]
-
-
-def test_csv_by_hand():
-    assert comma_separated(SMALL).splitlines() == [
-        "section,Method,one MCQ,one MCQ low,one MCQ high,one MCQ change %,one MCQ change % low,one MCQ change % high,"
-        "one MCQ change % mark,note",
-        ",none,20,18,22,,,,,100 % of it_",
-        "S & T,a|b,12,10,14,-40,-50,,†,",
-        "S & T,c,-0.001,,,,,,,not run",
-    ]
-
-
-def test_latex_by_hand():
-    lines = latex(SMALL).splitlines()
-    assert r" & \multicolumn{1}{c}{\textbf{one}} & \multicolumn{1}{c}{\textbf{}} \\" in lines
-    assert r"Method & \makecell[r]{MCQ $\downarrow$\\(change \%)} & note \\" in lines
-    assert r"none & 20.00 [18.00, 22.00] & 100 \% of it\_ \\" in lines
-    assert r"a|b & \makecell[r]{12.00 [10.00, 14.00]\\-40 \% [undefined]$^\dagger$} &  \\" in lines
-    assert r"\multicolumn{3}{@{}l@{}}{\emph{S \& T}} \\" in lines
-
-
-def test_a_row_of_the_wrong_length_is_refused():
-    with pytest.raises(ValueError, match="row 'x' has 1 of 2 cells"):
-        Table("t", "t", "m", SMALL.columns, (Row("x", ("",)),))
-
-
 def test_the_command_writes_and_says_what(results, tmp_path, monkeypatch):
-    import json
-
-    import typer
-
-    from ggss.study.results import Results
-
     small = invented_study.results(invented_study.plan(methods=["none", "ggss"], models=[QWEN], measures=[]))
     monkeypatch.setattr(Results, "load", classmethod(lambda cls, folder: small))
     app = typer.Typer()
@@ -496,8 +364,55 @@ def test_an_instruction_that_makes_all_answers_unreadable_is_still_shown():
         return "hm" if cell.method == "prompt" else answer(cell, item, rng)
 
     found = Figures(invented_study.results(invented_study.plan(), confused))
-    shown = BUILDERS["prompt_baseline"](found)
+    shown = TABLES.get("prompt_baseline")(found)
     assert [row.label for row in shown.rows] == ["qwen3-vl", "entangled"]
     assert all("unreadable" in cell for row in shown.rows for cell in (row.cells[1], row.cells[3], row.cells[5]))
-    capability = {row.label: row for row in BUILDERS["capability"](found).rows}["Fairness instruction"]
+    capability = {row.label: row for row in TABLES.get("capability")(found).rows}["Fairness instruction"]
     assert "not run" not in capability.cells
+
+
+PLUGIN = """
+from ggss.report.rendering import Column, Figure, Row, Table
+from ggss.report.tables import register
+
+def gains(figures):
+    rows = [Row(m, ((Figure(figures.average(m, "ggss", 1.0).estimate),),)) for m in figures.results.models]
+    return Table("gains", "Mean change under GGSS (lower is better)", "Model", (Column("Avg"),), tuple(rows))
+
+register("gains", gains)
+"""
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """The table of tables as it was, whatever a test adds."""
+    for entries in ("_entries", "_packages"):
+        monkeypatch.setattr(TABLES, entries, dict(getattr(TABLES, entries)))
+    return TABLES
+
+
+def test_a_plans_plugin_adds_a_table(registry, tmp_path, monkeypatch):
+    (tmp_path / "my_gains.py").write_text(PLUGIN)
+    monkeypatch.syspath_prepend(tmp_path)
+    study = invented_study.plan(plugins=["my_gains"], methods=["none", "ggss"], measures=[])
+    del sys.modules["my_gains"]
+    done = write(invented_study.results(study), tmp_path / "tables")
+    assert registry.names()[-1] == "gains"
+    assert registry.package("gains") == "my_gains"
+    assert done.tables["gains"] == "Mean change under GGSS (lower is better)"
+    assert float(table(tmp_path / "tables", "gains")["", QWEN]["Avg"]) < 0
+    assert "| gains |" in done.index.read_text()
+
+
+def test_tables_are_registered_in_the_published_order():
+    ours = [name for name in TABLES.names() if TABLES.package(name) == "ggss"]
+    assert ours[:4] == ["main_results", "capability", "component_ablation", "sensitivity"]
+    assert ours[-2:] == ["beyond", "control"]
+
+
+@pytest.mark.parametrize("name", ["main_results", "README", "results_report", "../escaped", ""])
+def test_a_table_under_a_name_that_cannot_be_a_file_of_its_own_is_refused(registry, name):
+    with pytest.raises(InputError, match=f"the table {name!r} .*cannot be registered"):
+        register(name, lambda figures: "never")
+    with pytest.raises(InputError, match="it must be a function of Figures, got str"):
+        register("words", "no function")

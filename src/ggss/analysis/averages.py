@@ -1,0 +1,64 @@
+"""Avg: the mean change of bias over tasks; an identity is resampled in all its tasks together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ggss.analysis.comparison import Comparison, percent
+from ggss.analysis.measured import Measured, percentile
+from ggss.stats import Interval, Metric, bootstrap
+from ggss.stats.metric import Array
+
+
+def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
+    """The unweighted mean change in percent over the tasks that have one; None if none has."""
+    found = average_draws(comparisons)
+    if found is None:
+        return None
+    estimate, draws = found
+    return percentile(estimate, draws, len(_everyone(comparisons)), comparisons[0].statistics.level)
+
+
+def across(models: Sequence[Sequence[Comparison]]) -> tuple[Interval, Interval] | None:
+    """The mean and the worst of several models' averages, the same identities resampled in all of them."""
+    found = [average_draws(comparisons) for comparisons in models]
+    if not found or any(one is None for one in found):
+        return None
+    estimates, drawn = zip(*(one for one in found if one), strict=True)
+    units, level = len(_everyone(models[0])), models[0][0].statistics.level
+    mean = percentile(float(np.mean(estimates)), np.mean(drawn, axis=0), units, level)
+    return mean, percentile(max(estimates), np.max(drawn, axis=0), units, level)
+
+
+def average_draws(comparisons: Sequence[Comparison]) -> tuple[float, Array] | None:
+    """The mean change and its resamples."""
+    everyone = _everyone(comparisons)
+    changes, drawn = [], []
+    for one in comparisons:
+        if one.baseline is not None and one.reached is not None and np.isfinite(one.reached):
+            changes.append(100 * (one.reached / one.baseline - 1))
+            key = ("average", *everyone)  # the unsteered run is compared with many: its resamples are kept
+            if key not in one.before._draws:
+                one.before._draws[key] = _joint(one.before, everyone)
+            drawn.append(percent(_joint(one.after, everyone), one.before._draws[key]))
+    return (float(np.mean(changes)), np.mean(drawn, axis=0)) if changes else None
+
+
+def _everyone(comparisons: Sequence[Comparison]) -> list[str]:
+    return sorted({cluster for one in comparisons for cluster in one.before.clusters})
+
+
+def _joint(run: Measured, everyone: Sequence[str]) -> Array:
+    """Resamples of the published metric with a row for every identity, zero for those that the task does not show."""
+    statistics = run.statistics
+    seed = statistics.seed_of("average")
+    return bootstrap(_of_everyone(run, everyone), resamples=statistics.resamples, seed=seed).draws
+
+
+def _of_everyone(run: Measured, everyone: Sequence[str]) -> Metric:
+    place = {person: k for k, person in enumerate(everyone)}
+    metric = run.metric()
+    terms = np.zeros((len(everyone), metric.terms.shape[1]))
+    np.add.at(terms, [place[cluster] for cluster in run.clusters], metric.terms)
+    return replace(metric, terms=terms, groups=None, evidence=None)

@@ -1,0 +1,22 @@
+"""The number of resamples, the seed and the level: one setting for all that is computed from a run."""
+
+import hashlib
+from dataclasses import dataclass
+
+from ggss.stats.paired import MARGIN
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """resamples: of a bootstrap. permutations: of a test. margin: a change of accuracy within it counts as none."""
+
+    resamples: int = 10_000
+    permutations: int = 10_000
+    seed: int = 0
+    level: float = 0.95
+    margin: float = MARGIN
+
+    def seed_of(self, *words: str) -> int:
+        """A separate seed for each use, the same wherever that number is computed."""
+        named = "/".join([str(self.seed), *words])
+        return int.from_bytes(hashlib.sha256(named.encode()).digest()[:4])

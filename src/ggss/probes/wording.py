@@ -1,0 +1,127 @@
+"""The wording of questions: with the pictures they are asked about it makes a suite."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ggss.data.counterfactuals import CONTEXT_COLUMNS, Counterfactuals
+from ggss.data.picture import Picture
+from ggss.errors import InputError, problems
+from ggss.probes.base import Item, Probe, get, parted
+from ggss.probes.suites import Suite
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question's wording, and the answers whose probabilities are scored with what each stands for."""
+
+    text: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+Prompts = Mapping[str, Prompt]
+
+
+@dataclass(frozen=True)
+class Wording:
+    """One probe's questions: `prompts(attribute, its values)` by name, and the attribute they are about by default.
+
+    A wording without such an attribute, as for recognition, is asked about each attribute by name.
+    """
+
+    prompts: Callable[[str, Sequence[str]], Prompts]
+    about: str = ""
+
+
+def worded_suite(
+    name: str,
+    wordings: Mapping[str, Wording],
+    pictures: Callable[[str, str], Sequence[Picture]],
+    attributes: Sequence[str],
+    occupations: Iterable[str],
+    new_tokens: int | None = None,
+) -> Suite:
+    """The suite of all tasks that can be asked about some pictures.
+
+    wordings: by the name of the probe. pictures: from a probe and an attribute to its pictures. attributes and
+    occupations: all that the pictures show.
+    """
+    there = set(occupations)
+    asked = {probe: own for probe, own in wordings.items() if there.issuperset(get(probe).occupations)}
+    published = [probe for probe, own in asked.items() if own.about in attributes]
+    by_name = [f"{probe}-{a}" for probe, own in asked.items() for a in attributes if a != own.about]
+    recognition = [task for task in by_name if get(task).kind == "recognition"]
+    rest = [task for task in by_name if task not in recognition]
+
+    def items(task: str) -> Sequence[Item]:
+        probe, attribute = parted(task)
+        own = wordings[probe]
+        about = attribute or own.about
+        shown = asked_about(get(task), pictures(probe, about))
+        values = sorted({picture.attributes[about] for picture in shown})
+        return get(task).items(own.prompts(about, values), shown, about)
+
+    default = tuple(task for task in published if get(task).kind == "bias" and task in DEFAULT)
+    return Suite(name, (*published, *recognition, *rest), items, default, new_tokens)
+
+
+DEFAULT = ("mcq", "2afc", "nurse-doctor")  # the paper's three bias tasks
+
+
+def suite_about(
+    name: str,
+    wordings: Mapping[str, Wording],
+    images: str | Path | Counterfactuals,
+    new_tokens: int | None = None,
+) -> Suite:
+    """The suite of all tasks about a counterfactual set: a manifest, a folder pattern or a registered set by name.
+
+    InputError lists all that is missing: columns, values of an attribute, broken images.
+    """
+    faces = Counterfactuals.load(images) if isinstance(images, str | Path) else images
+    context = dict(faces.pictures[0].context)
+    if missing := [f"there is no column {column!r}" for column in CONTEXT_COLUMNS if column not in context]:
+        raise problems(f"{str(images)!r} has the columns {', '.join([*context, *faces.attributes])}", missing)
+    faces.validate(decode=False)
+    shown = {occupation(picture) for picture in faces}
+    everyone = faces.pictures
+    return worded_suite(name, wordings, lambda probe, about: everyone, tuple(faces.attributes), shown, new_tokens)
+
+
+def person(picture: Picture) -> str:
+    """Who is shown, without the varied attributes: the pictures of one person are not independent."""
+    return "/".join(value for _, value in picture.context)
+
+
+def crossed(prompts: Prompts, pictures: Iterable[Picture], about: str) -> list[Item]:
+    """Every question about every picture, clustered by person."""
+    return [
+        Item(
+            key="/".join([name, person(picture), *picture.attributes.values()]),
+            prompt=prompt.text,
+            images=(picture,),
+            attributes=(dict(picture.attributes),),
+            cluster=person(picture),
+            question=name,
+            options=prompt.options,
+            about=about,
+            context=dict(picture.context),
+        )
+        for name, prompt in prompts.items()
+        for picture in pictures
+    ]
+
+
+def asked_about(probe: Probe, pictures: Sequence[Picture]) -> list[Picture]:
+    """The pictures of the occupations that a probe is about; InputError where one of them has none."""
+    there = {occupation(picture) for picture in pictures}
+    if missing := [work for work in probe.occupations if work not in there]:
+        raise InputError(
+            f"{probe.name} is asked about {' and '.join(probe.occupations)} pictures; there is no "
+            f"{' or '.join(missing)} among the occupations {', '.join(sorted(there)) or 'none'}"
+        )
+    return [picture for picture in pictures if not probe.occupations or occupation(picture) in probe.occupations]
+
+
+def occupation(picture: Picture) -> str:
+    return dict(picture.context).get("occupation", "")

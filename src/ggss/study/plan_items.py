@@ -1,0 +1,53 @@
+"""All that a plan asks: the items of its suite and of its benchmark files, up to the plan's limit."""
+
+from functools import cache
+
+from ggss.data.picture import Picture
+from ggss.errors import problems
+from ggss.probes import Item, suites
+from ggss.probes.suites import Suite
+from ggss.study import grid
+from ggss.study.plan import Plan
+
+
+class PlanItems:
+    """The tasks of a plan. Items come in a fixed order and are made when they are first needed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._limited: dict[str, tuple[Item, ...]] = {}
+        self._suite = suites.load(plan.suite.name, **plan.suite.options)
+        known = (*self._suite.tasks, *plan.benchmarks)
+        found = [
+            f"task {task!r} is none of its tasks {', '.join(self._suite.tasks)}"
+            for task in plan.tasks
+            if task not in known
+        ]
+        if found:
+            raise problems(f"suite {plan.suite.name!r} (a benchmark's file is named under `benchmarks`)", found)
+
+    def items(self, task: str) -> tuple[Item, ...]:
+        if task not in self._limited:
+            self._limited[task] = grid.chosen(self.suite(task).items(task), self.plan.limit)
+        return self._limited[task]
+
+    def pictures(self) -> list[Picture]:
+        """Every picture that some task shows, once."""
+        shown = (picture for task in self.plan.tasks for item in self.items(task) for picture in item.images)
+        return list({picture.digest: picture for picture in shown}.values())
+
+    def hash(self, task: str) -> str:
+        """sha256 over everything the task asks, without the plan's limit: it does not change the items."""
+        return self.suite(task).hash(task)
+
+    def max_new_tokens(self, task: str) -> int:
+        return self.suite(task).max_new_tokens(task)
+
+    def suite(self, task: str) -> Suite:
+        """The suite that asks a task."""
+        return _benchmark(task, self.plan.benchmarks[task]) if task in self.plan.benchmarks else self._suite
+
+
+@cache
+def _benchmark(task: str, path: str | None) -> Suite:
+    return suites.benchmark(task, path)

@@ -1,0 +1,218 @@
+"""A package beside ggss: its method, probe, suite and table are found, said to be its own, and run by workers."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+MODULE = """
+from ggss import methods
+from ggss.methods import Method
+from ggss.probes import Display, Probe, metrics, parsers, register, suites
+from ggss.probes.wording import Prompt, Wording, crossed, suite_about
+
+
+def fit(activations, attribute, options):
+    return methods.get("ggss").fit(activations, attribute, options)
+
+
+def measure(answers, baseline):
+    return {"x_gap": metrics.answer_gap(answers.values(), answers.parsed, "nurse", name="x_gap")}
+
+
+def suite(images="small-world"):
+    asked = Prompt("is this person nurse or doctor ?", {"nurse": "nurse", "doctor": "doctor"})
+    return suite_about("x-suite", {"x-work": Wording(lambda attribute, values: {"work": asked}, "gender")}, images, 1)
+
+
+methods.register(Method("x-method", "ggss under another name", "nobody", fit, methods.get("ggss").options))
+register(
+    Probe(
+        "x-work",
+        "X",
+        "nurse or doctor, of everybody",
+        "bias",
+        crossed,
+        lambda answer, item: parsers.nurse_or_doctor(answer),
+        measure,
+        {"x_gap": Display("X gap", better="lower")},
+    )
+)
+suites.register("x-suite", suite)
+"""
+
+TABLES = """
+from ggss.report.rendering import Column, Table
+from ggss.report.tables import register
+
+register("x_table", lambda figures: Table("x_table", "A table of X", "X", (Column("nothing"),), ()))
+"""
+
+PLAN = {
+    "name": "x-study",
+    "suite": "x-suite",
+    "discovery": "small-world",
+    "models": ["small-world/qwen3-vl"],
+    "methods": ["none", "x-method"],
+    "alphas": [1.0],
+    "steering": {"gender": {"discover_on": ["cook"], "tasks": ["x-work"]}},
+    "limit": 20,
+    "threads": 1,
+}
+
+
+def install(folder: Path, module: str = MODULE, groups: str = "methods probes suites", tables: bool = True) -> Path:
+    """A package `x` of version 1.0, as pip would leave it: its modules, and a dist-info with entry points."""
+    written = folder / "site"
+    about = written / "x-1.0.dist-info"
+    about.mkdir(parents=True)
+    (written / "x_plugin.py").write_text(module)
+    points = "".join(f"[ggss.{group}]\nx = x_plugin\n" for group in groups.split())
+    if tables:
+        (written / "x_tables.py").write_text(TABLES)
+        points += "[ggss.tables]\nx = x_tables\n"
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(points)
+    return written
+
+
+def python(code: str, *arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Fresh registries: a process of its own, with a folder on its path."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment | {"COLUMNS": "200"})
+
+
+def ggss(*arguments: object, path: Path | None = None) -> str:
+    """What a command prints; it must succeed."""
+    done = python("from ggss.cli import main; main()", *arguments, path=path)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def refused(*arguments: object, path: Path | None = None) -> str:
+    """The one sentence of a command that must not succeed."""
+    done = python("from ggss.cli import main; main()", *arguments, path=path)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert done.stderr.startswith("ggss: ")
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def studied(tmp_path: Path, path: Path, **pieces: object) -> Path:
+    """The study's folder: the plan was run by a worker process and every question has its answer."""
+    plan, study = tmp_path / "plan.yaml", tmp_path / "study"
+    plan.write_text(json.dumps(PLAN | pieces))
+    told = ggss("study", "run", plan, "-o", study, "--executor", "processes", "--workers", 1, path=path)
+    assert " 0 answered before" in told
+    with closing(sqlite3.connect(study / "study.sqlite")) as store:
+        asked = store.execute("SELECT alpha, count(*) FROM answers JOIN runs ON run = id GROUP BY alpha").fetchall()
+        said = {answer for (answer,) in store.execute("SELECT answer FROM answers")}
+    assert dict(asked) == {0.0: 20, 1.0: 20}
+    assert said <= {"nurse", "doctor"}
+    return study
+
+
+def test_an_installed_package_is_shown_and_run_in_a_study(tmp_path):
+    site = install(tmp_path)
+    packages = {row["name"]: row["package"] for row in json.loads(ggss("methods", "--json", path=site))}
+    assert (packages["x-method"], packages["ggss"]) == ("x 1.0", "ggss")
+    packages = {row["name"]: row["package"] for row in json.loads(ggss("probes", "--json", path=site))}
+    assert (packages["x-work"], packages["mcq"], packages["smallstar"]) == ("x 1.0", "ggss", "ggss")
+    study = studied(tmp_path, site)
+    written = json.loads(ggss("study", "tables", study, "--json", path=site))
+    assert written["tables"]["x_table"] == "A table of X"
+    assert (study / "tables" / "x_table.csv").exists()
+
+
+def test_the_lists_have_a_column_of_packages(tmp_path):
+    site = install(tmp_path, tables=False)
+    (line,) = [line for line in ggss("probes", path=site).splitlines() if line.strip().startswith("x-work")]
+    assert line.rstrip().endswith("x 1.0")
+
+
+def test_a_module_that_a_plan_names_is_imported_by_its_workers(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "x_plugin.py").write_text(MODULE)
+    study = studied(tmp_path, tmp_path / "here", plugins=["x_plugin"])
+    units = json.loads(ggss("study", "status", study, "--json", path=tmp_path / "here"))["units"]
+    assert {unit["method"]: unit["answered"] for unit in units} == {"none": 20, "x-method": 20}
+    gone = refused("study", "status", study)
+    assert "the plug-in 'x_plugin' cannot be imported" in gone
+    assert "PYTHONPATH" in gone
+
+
+def test_what_belongs_to_ggss_stays_its_own_whoever_imports_it_first(tmp_path):
+    """The package's module is imported for its method, and imports all of ggss's probes on the way."""
+    code = (
+        "import json\n"
+        "from ggss.plugins import load_plugins\n"
+        "from ggss.methods.registry import METHODS\n"
+        "{how}\n"
+        "from ggss.probes.base import PROBES\n"
+        "from ggss.probes.suites import SUITES\n"
+        "print(json.dumps([{{n: r.package(n) for n in r.names()}} for r in (METHODS, PROBES, SUITES)]))\n"
+    )
+    site = install(tmp_path, tables=False)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "x_plugin.py").write_text(MODULE)
+    for path, how, package in (
+        (site, "METHODS.names()", "x 1.0"),
+        (bare, "load_plugins(['x_plugin'])", "x_plugin"),
+    ):
+        seen = python(code.format(how=how), path=path)
+        assert seen.returncode == 0, seen.stderr
+        found = json.loads(seen.stdout)
+        theirs = [{name for name, own in packages.items() if own == package} for packages in found]
+        assert theirs == [{"x-method"}, {"x-work"}, {"x-suite"}]
+        assert {own for packages in found for own in packages.values()} == {"ggss", package}
+
+
+REGISTER = "from ggss.methods import Method, register\n"
+MALFORMED = REGISTER + "register(Method('x-method', '', '', print))\n"
+STRANGE = REGISTER + "register('x-method')\n"
+DUPLICATE = REGISTER + "register(Method('ggss', 'another', 'nobody', print))\n"
+NAMELESS = "from ggss.probes import suites\nsuites.register('', print)\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (MALFORMED, "the method 'x-method' (from x 1.0) cannot be registered: it needs a summary and a reference"),
+        (STRANGE, "the method '' (from x 1.0) cannot be registered: it is a str, not a ggss.methods.Method"),
+        (DUPLICATE, "the method 'ggss' (from x 1.0) cannot be registered: ggss has one of that name; choose another"),
+        (NAMELESS, "the suite '' (from x 1.0) cannot be registered: it has no name"),
+        ("1 / 0\n", "the package x 1.0 cannot be used: its entry point 'x' of ggss.methods fails (ZeroDivisionError"),
+        ("import no_such_thing\n", "the package x 1.0 cannot be used: its entry point 'x' of ggss.methods fails"),
+    ],
+    ids=["malformed", "no method", "duplicate", "nameless", "failing", "lacking a module"],
+)
+def test_a_registration_that_is_refused_names_its_package(tmp_path, module, sentence):
+    site = install(tmp_path, module, groups="methods", tables=False)
+    assert sentence in refused("methods", path=site)
+
+
+def test_a_plug_in_of_a_plan_that_is_refused_is_named(tmp_path):
+    (tmp_path / "x_plugin.py").write_text(DUPLICATE)
+    (tmp_path / "plan.yaml").write_text(json.dumps(PLAN | {"plugins": ["x_plugin"]}))
+    told = refused("study", "plan", tmp_path / "plan.yaml", "--no-measure", path=tmp_path)
+    assert "the method 'ggss' (from x_plugin) cannot be registered: ggss has one of that name" in told
+
+
+def test_two_packages_with_one_name_are_told_apart(tmp_path):
+    site = install(tmp_path, tables=False)
+    other = site / "y-2.0.dist-info"
+    other.mkdir()
+    (site / "y_plugin.py").write_text(MODULE)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: y\nVersion: 2.0\n")
+    (other / "entry_points.txt").write_text("[ggss.methods]\ny = y_plugin\n")
+    told = refused("methods", path=site)
+    assert "the method 'x-method' (from y 2.0) cannot be registered: x 1.0 has one of that name" in told
