@@ -5,6 +5,9 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Some virtual machines announce AMX and then refuse its instructions: bfloat16 products would end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+# A test process is one thread: two of them fill two cores, and more threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from collections.abc import Callable
 from pathlib import Path

@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from ggss.data.counterfactuals import Counterfactuals
-from ggss.data.picture import FilePicture, held_fixed
 from ggss.data.manifests import read_rows, write_manifest
+from ggss.data.picture import FilePicture, held_fixed
 from ggss.errors import InputError
 
 OCCUPATIONS, IDENTITIES = ("cook", "nurse"), ("01", "02")
@@ -166,7 +166,8 @@ def test_the_hash_is_computed_once(folder):
 def test_exclude_include_and_without(folder):
     cooks = loaded(folder, exclude={"occupation": ["nurse"]})
     assert {variant.context[0] for variant in cooks} == {("occupation", "cook")}
-    assert cooks == loaded(folder).chosen(exclude={"occupation": "nurse"}) == loaded(folder, include={"occupation": "cook"})
+    assert cooks == loaded(folder).chosen(exclude={"occupation": "nurse"})
+    assert cooks == loaded(folder, include={"occupation": "cook"})
     assert len(loaded(folder, exclude={"occupation": ["nurse"], "identity": ["01"]})) == 6
     assert len(loaded(folder, include={"occupation": ["nurse"], "identity": ["01"]})) == 6
     assert loaded(folder, exclude={"race": ["ruby"]}).values("race") == ("jade", "opal")
