@@ -27,7 +27,7 @@ demo: $(READY)  ## the whole job on the embedded small world
 test: $(READY)  ## the tests, but for the long ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(READY)  ## the long tests: the five trained models, studies killed again and again
+test-slow: $(READY)  ## the long tests: the five trained models, and studies with workers that are killed
 	$(BIN)/python -m pytest -n 2 -m slow
 
 test-processors: $(READY)  ## the tests where rounding could decide, as on a processor with SSE4.1 and with AVX2 only

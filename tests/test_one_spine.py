@@ -1,4 +1,4 @@
-"""The same answers give the same numbers by every road: `ggss probe`, `ggss probe --compare`, `ggss study tables`."""
+"""The same answers give the same numbers by every road: `ggss probe`, `--compare`, `study tables`, `world check`."""
 
 from dataclasses import astuple
 
@@ -10,6 +10,7 @@ from ggss.analysis.comparison import Comparison
 from ggss.report.figures import Figures
 from ggss.report.rendering import Figure
 from ggss.report.tables import TABLES
+from ggss.smallworld import sweeps
 from ggss.stats import Interval
 from ggss.study.results import Results
 from invented_study import QWEN, answer
@@ -110,6 +111,19 @@ def test_bias_as_the_tables_print_it(results, compared, task):
     assert not isinstance(tests, str)
     p, _ = tests.rows[0].cells[1 + results.tasks.index(task)]
     assert p.value == compared[task].p
+
+
+def test_bias_as_world_check_and_the_demo_measure_it(results, compared, monkeypatch):
+    """They ask live; here the answers come from the same study."""
+    monkeypatch.setattr(sweeps, "ask", lambda method, suite, task: run(results, method, task))
+    before = {task: run(results, "none", task) for task in TASKS}
+    found = sweeps.bias_changes(before, dict.fromkeys(("race", "gender"), "ggss"))
+    assert list(found) == list(TASKS)
+    for task, one in found.items():
+        assert one.before.value() == compared[task].before.value()
+        assert one.after.value() == compared[task].after.value()
+        assert one.change().estimate == compared[task].change().estimate
+        assert numbers(one.corrected_change) == numbers(compared[task].corrected_change)
 
 
 @pytest.mark.parametrize("task", ["mmstar", "mme", "recognition-race"])

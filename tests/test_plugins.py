@@ -120,6 +120,7 @@ def studied(tmp_path: Path, path: Path, **pieces: object) -> Path:
     return study
 
 
+@pytest.mark.slow
 def test_an_installed_package_is_shown_and_run_in_a_study(tmp_path):
     site = install(tmp_path)
     packages = {row["name"]: row["package"] for row in json.loads(ggss("methods", "--json", path=site))}
@@ -138,6 +139,7 @@ def test_the_lists_have_a_column_of_packages(tmp_path):
     assert line.rstrip().endswith("x 1.0")
 
 
+@pytest.mark.slow
 def test_a_module_that_a_plan_names_is_imported_by_its_workers(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "x_plugin.py").write_text(MODULE)
