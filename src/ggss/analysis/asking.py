@@ -20,6 +20,8 @@ def ask(
 ) -> Run:
     """Ask a task of a suite. max_new_tokens: the longest answer, if not the suite's. seed: only recorded."""
     items = suite.items(task)
+    if model.cache.from_features:
+        model.cache.preload([picture for item in items for picture in item.images], show)
     readings = model.read(items, max_new_tokens or suite.max_new_tokens(task), task, batch_size, show)
     said = [answer_of(reading) for reading in readings]
     return Run(

@@ -12,7 +12,7 @@ from typing import Any
 
 from ggss.errors import InputError, problems
 from ggss.plugins import Registry
-from ggss.probes.base import Item, get, parted
+from ggss.probes.base import Item, get
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,3 @@ def load(name: str, **material: Any) -> Suite:
     if found:
         raise problems(f"suite {name!r}", found)
     return make(**material)
-
-
-def attribute_of(task: str, wording: str) -> str:
-    """The attribute that a task is about: the one in its name, else the one its wording is about."""
-    return parted(task)[1] or wording
