@@ -131,7 +131,7 @@ def test_save_and_load_are_bit_exact(name, tmp_path):
 
 @every
 def test_fitting_twice_gives_the_same_numbers(name):
-    """To the bit: the same tensors take the same code path, and a study files answers under a hash of the result."""
+    """To the bit: the same tensors take the same code path. A worker that replaces a killed one relies on it."""
     first, second = fitted(name).operators[SITE], ggss.fit(name, data(), attribute="race").operators[SITE]
     assert all(torch.equal(tensor, second.tensors()[key]) for key, tensor in first.tensors().items())
     assert first.scalars() == second.scalars()
