@@ -15,6 +15,7 @@ from ggss.models import MLP2, Vlm, resolve
 from ggss.steering.steerer import Steerer
 
 LEAK_LIMIT = 0.01
+SAME = 1e-3  # of the largest logit
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,15 @@ def _check_identity(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[s
     with steerer.attach(vlm.model, alpha=0.0):
         attached = _next(vlm, picture)
     after = _next(vlm, picture)
-    same = torch.equal(before, attached) and torch.equal(before, after)
-    return "alpha 0 changes nothing, and no hook is left", same, "bit-identical" if same else "logits differ"
+    same, seen = _alike(before, attached, after)
+    return "alpha 0 changes nothing, and no hook is left", same, seen
+
+
+def _alike(expected: Tensor, *others: Tensor) -> tuple[bool, str]:
+    """Whether logits of several passes are the same, up to the last digits: those depend on where tensors lie."""
+    gap = max(float((expected - other).abs().max()) for other in others)
+    same = gap <= SAME * float(expected.abs().max())
+    return same, "bit-identical" if gap == 0 else f"logits differ by {gap:.1e}"
 
 
 def _check_effect(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str, bool, str]:
@@ -151,9 +159,8 @@ def _check_reuse(vlm: Vlm, steerer: Steerer, picture: Image.Image) -> tuple[str,
         live = _next(vlm, picture)
     features = vlm.encode([picture])[0].steered(steerer, 1.0)
     kept = vlm.logits([DISCOVERY_PROMPT], [[features]])[0]
-    gap = float((live - kept).abs().max())
-    seen = "bit-identical" if gap == 0 else f"logits differ by {gap:.1e}"
-    return "encoded features answer as the live hook does", gap <= 1e-3 * float(live.abs().max()), seen
+    same, seen = _alike(live, kept)
+    return "encoded features answer as the live hook does", same, seen
 
 
 def _advice(moved: float, leaks: dict[str, float], more_sites: bool) -> list[str]:
