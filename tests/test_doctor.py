@@ -35,3 +35,16 @@ def test_a_site_that_does_not_fire_is_reported(tiny, monkeypatch):
     report = examine(vlm)
     assert not report.healthy
     assert ("one call of each site per generate, 1 image", False) in [check[:2] for check in report.checks]
+
+
+def test_logits_are_the_same_up_to_their_last_digits_and_no_further():
+    import torch
+
+    from ggss.steering.examination import _alike
+
+    logits = torch.tensor([10.0, -2.0])
+    assert _alike(logits, logits.clone()) == (True, "bit-identical")
+    assert _alike(logits, logits + 1e-5)[0]
+    same, seen = _alike(logits, logits, logits + 0.1)
+    assert not same
+    assert seen.startswith("logits differ by 1")
