@@ -8,7 +8,11 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 	feature_cache geodesic methods_* models passes probes_asking smallworld_models smallworld_training sphere steerer \
 	steering_in_place strengths study_gates study_runner))
 
-.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray lint format bench validity readme beyond study study-kill world clean
+# `make fuzz FUZZ_SEED=7` tries other cases than the usual ones.
+FUZZ_CASES ?= 100000
+FUZZ_SEED ?= 20240613
+
+.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond study study-kill paper-mock full-size world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -63,6 +67,13 @@ test-ray: .venv-ray/.ready  ## studies on Ray actors
 	.venv-ray/bin/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
 	touch $@
 
+fuzz: $(READY)  ## feed every reader with what it does not expect: 100,000 cases in about a quarter of an hour
+	$(BIN)/python -m fuzz --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
+
+mutants: $(READY)  ## change the code, one thing at a time, and see whether a test fails; writes docs/mutants.md
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
+	$(BIN)/python tools/mutants.py --max-children 2
+
 lint: $(READY)  ## ruff, pyright and the layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -90,6 +101,14 @@ study: $(READY)  ## the small-world study (about half an hour on two cores) and 
 	$(BIN)/ggss study tables study-out -o results/small-world
 	$(BIN)/python tools/results.py
 
+paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes
+	$(BIN)/python tools/mock_paper.py mock-out
+	$(BIN)/ggss study run mock-out/paper.yaml -o mock-out/study
+	$(BIN)/ggss study tables mock-out/study -o mock-out/tables
+
+full-size: $(READY)  ## a random model of a real one's dimensions through every command; writes docs/full-size.md
+	$(BIN)/python -m bench.full_size
+
 study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if nothing had happened
 	$(BIN)/python tools/kill_study.py
 
@@ -99,4 +118,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out mock-out full-size-out .pytest_cache .ruff_cache mutants

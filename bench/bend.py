@@ -1,4 +1,4 @@
-"""Does the memory of `bend` grow with its references? Peak memory of the whole job over few and over many of them.
+"""Does the memory of `bend-token` grow with its references? Peak memory of the whole job over few and over many.
 
 The images, and the block of them that fitting holds, are smaller than LLaVA-NeXT's by the same factor. The
 references lie in files of their own, as collected tokens do; each count runs in a process of its own.
@@ -21,7 +21,7 @@ from bench.timing import peak_memory, row
 from ggss import Activations, Steerer, fit
 from ggss.activations import SITE, Rows, pool
 from ggss.activations.collection import TokenFiles
-from ggss.methods import bend, bend_references
+from ggss.methods import bend_references, bend_token
 
 TOKENS, WIDTH, FEW, MANY = 512, 512, 50, 200
 FULL_TOKENS, FULL_WIDTH, FULL_COUNT = 2880, 4096, 400
@@ -39,15 +39,15 @@ def run() -> list[dict[str, Any]]:
     whole, libraries = FULL_COUNT * FULL_TOKENS * FULL_WIDTH * 4, many["before"]
     held = libraries + max(fitting(), steering())
     note = (
-        f"`bend` keeps its references on disk: with {MANY} of {TOKENS} x {WIDTH} instead of {FEW} its peak memory "
-        f"grew by {grown / 1e6:.0f} MB, the references by {references / 1e6:.0f} MB. By the arithmetic in "
+        f"`bend-token` keeps its references on disk: with {MANY} of {TOKENS} x {WIDTH} instead of {FEW} its peak "
+        f"memory grew by {grown / 1e6:.0f} MB, the references by {references / 1e6:.0f} MB. By the arithmetic in "
         f"`bench/bend.py`, {FULL_COUNT} references of {FULL_TOKENS} x {FULL_WIDTH}, {whole / 1e9:.0f} GB on disk, "
         f"take {held / 1e9:.1f} GB: {libraries / 1e9:.1f} GB of libraries, and {fitting() / 1e9:.1f} GB while "
         f"fitting or {steering() / 1e9:.1f} GB while steering."
     )
     return [
         row(
-            f"peak memory of bend-spherical, {MANY} references against {FEW}",
+            f"peak memory of bend-token-spherical, {MANY} references against {FEW}",
             f"{grown / 1e6:.1f} MB more",
             f"holding them, {references / 1e6:.0f} MB",
             max(grown, 0) / references,
@@ -56,7 +56,7 @@ def run() -> list[dict[str, Any]]:
         )
         | {"note": note},
         row(
-            f"memory of bend, {FULL_COUNT} references of {FULL_TOKENS} x {FULL_WIDTH}, by arithmetic",
+            f"memory of bend-token, {FULL_COUNT} references of {FULL_TOKENS} x {FULL_WIDTH}, by arithmetic",
             f"{held / 1e9:.2f} GB",
             f"holding them, {whole / 1e9:.0f} GB",
             held / whole,
@@ -69,7 +69,7 @@ def run() -> list[dict[str, Any]]:
 def steering() -> int:
     """Bytes held while an image is steered: its rows, the result, the correction and mu; two references and a
     float32 copy; the corrections that are kept."""
-    return (4 + 3 + bend.KEPT) * FULL_TOKENS * FULL_WIDTH * 4
+    return (4 + 3 + bend_token.KEPT) * FULL_TOKENS * FULL_WIDTH * 4
 
 
 def fitting() -> int:
@@ -94,7 +94,7 @@ def report(folder: str, count: int) -> None:
     attributes = [{"race": "abcde"[i % 5]} for i in range(count)]
     activations = Activations.from_rows({SITE: Rows(pooled, tokens)}, attributes, [i // 5 for i in range(count)])
     steerer = Path(folder) / f"steerer-{count}"
-    fit("bend-spherical", activations, attribute="race").save_pretrained(steerer)
+    fit("bend-token-spherical", activations, attribute="race").save_pretrained(steerer)
     Steerer.from_pretrained(steerer).steer(tokens[0] + 1)
     print(json.dumps({"before": before, "peak": peak_memory()}))
 

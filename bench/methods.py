@@ -1,8 +1,8 @@
 """What each method costs: steering against a memcpy of the same rows, and fitting 400 images of width 4096.
 
 One thread, float32. Steered are rows of 2880 x 4096, the tokens of one LLaVA-NeXT image. A method that reads all
-tokens of all images when it fits, or when it steers as `bend` does, is measured on images of 64 tokens, read from
-disk, and its lines say so. Fits run once, so their times are those of the processor, which do not depend on what
+tokens of all images when it fits, or when it steers as `bend-token` does, is measured on images of 64 tokens, read
+from disk, and its lines say so. Fits run once, so their times are those of the processor, which do not depend on what
 else the machine does.
 """
 
@@ -18,7 +18,7 @@ from bench.bend import stored
 from bench.timing import alternate, row
 from ggss.activations import SITE, Rows
 from ggss.methods import registry
-from ggss.methods.bend import Bend
+from ggss.methods.bend_token import BendToken
 
 WIDTH, TOKENS, FEW_TOKENS, IMAGES = 4096, 2880, 64, 400
 VALUES = ("amber", "coral", "indigo", "jade", "pearl")
@@ -63,7 +63,7 @@ def timed_fit(name: str, source: ggss.Activations) -> tuple[float, ggss.Steerer]
 
 def steer_row(name: str, steerer: ggss.Steerer) -> dict[str, Any]:
     operator = steerer.operators[SITE]
-    reads = isinstance(operator, Bend)
+    reads = isinstance(operator, BendToken)
     rows = torch.randn(FEW_TOKENS if reads else TOKENS, WIDTH, generator=torch.Generator().manual_seed(1)) + 1
     place = torch.empty_like(rows)
 

@@ -91,7 +91,7 @@ def _mcq(task: str, about: str) -> list[Item]:
 def _pairs(task: str, about: str) -> list[Item]:
     return [
         _item(task, who, about, {about: one}, {about: other})
-        for who in _people("cook", PEOPLE // 2)
+        for who in _people("cook")
         for one, other in permutations(VALUES[about], 2)
     ]
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, t
 
 from ggss.analysis import Run, Source, Statistics, average_change, compare, compare_all, records
+from ggss.analysis.averages import corrected_average
 from ggss.analysis.compared_tasks import ComparedTasks
+from ggss.analysis.comparison import sign_flip
 from ggss.data.picture import AbsentPicture
 from ggss.errors import InputError
 from ggss.probes import Item
@@ -22,7 +24,7 @@ ANSWERS = {
     "smallstar": ("a", "b"),
 }
 ABOUT = {"mcq": "race", "nurse-doctor": "gender", "ceo": "gender", "smallstar": ""}
-SOURCE = Source("m", suite="own", suite_hash="1", fingerprint="f", versions={"ggss": "0"})
+SOURCE = Source("m", suite="own", suite_hash="1", identity={"weights": "f"}, versions={"ggss": "0"})
 STEERED = replace(SOURCE, method="ggss", attribute="race", alpha=1.0, steerer="s")
 STATISTICS = Statistics()
 
@@ -87,7 +89,10 @@ def test_runs_read_again_are_the_same(tmp_path):
     mcq = before["mcq"].measured()
     assert mcq.value() > 0.02
     assert mcq.corrected() == jackknife(before["mcq"].metric, before["mcq"].clusters)
-    assert before["smallstar"].measured().corrected() is None
+    nurses = before["nurse-doctor"].measured()
+    gap = jackknife(nurses.metrics["signed_nurse_gap"], nurses.clusters)
+    assert nurses.corrected().estimate == abs(gap.estimate)
+    assert (nurses.corrected().low, nurses.corrected().high) == (-gap.high, -gap.low) or gap.low >= 0
     expected = bootstrap(before["mcq"].metric, before["mcq"].clusters, seed=STATISTICS.seed_of("mcq"))
     assert (mcq.interval().low, mcq.interval().high) == (expected.low, expected.high)
 
@@ -97,7 +102,7 @@ def test_a_prompt_is_recorded_as_it_was_asked(tmp_path):
     records.write(before.values(), tmp_path / "run.jsonl", suffix=" Be fair.")
     first = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[0])
     assert first["prompt"] == "prompt of mcq Be fair."
-    assert first["parsed"] in ("a", "b")
+    assert first["answer"] in ("a", "b")
     assert first["pictures"] == ["digest of 0/amber/man"]
     assert first["context"] == {"occupation": "doctor", "identity": "0"}
     assert records.load(tmp_path / "run.jsonl")["mcq"].items[0].prompt == "prompt of mcq Be fair."
@@ -112,7 +117,7 @@ def test_the_picture_of_a_run_from_a_file_is_not_there(tmp_path):
 
 def test_broken_records_are_all_listed(tmp_path):
     run = runs(0.6, tasks=("mcq",))["mcq"]
-    lines = [record.model_dump_json() for record in records.records(run)][:4]
+    lines = [record.line.decode().strip() for record in records.records(run)][:4]
     lacking = json.loads(lines[1])
     del lacking["answer"]
     (tmp_path / "bad.jsonl").write_text("\n".join([lines[0], json.dumps(lacking), "{", lines[3], lines[0]]))
@@ -121,13 +126,13 @@ def test_broken_records_are_all_listed(tmp_path):
     for told in ("3 problems", "line 2: answer: Field required", "line 3", "line 5: item '0/amber/man' of mcq"):
         assert told in str(refused.value)
     (tmp_path / "empty.jsonl").write_text("")
-    with pytest.raises(InputError, match="no lines"):
+    with pytest.raises(InputError, match="is empty"):
         records.load(tmp_path / "empty.jsonl")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="there is no file"):
         records.load(tmp_path / "none.jsonl")
     other = json.loads(lines[3]) | {"alpha": 0.5}
     (tmp_path / "mixed.jsonl").write_text("\n".join([lines[0], json.dumps(other)]))
-    with pytest.raises(InputError, match="the answers to mcq come from 2 runs"):
+    with pytest.raises(InputError, match=r"line 2: its answer is of another run .*\(alpha: 0 and 0\.5\)"):
         records.load(tmp_path / "mixed.jsonl")
 
 
@@ -149,16 +154,29 @@ def test_a_smaller_bias_is_found_with_the_statistics_of_the_library():
     before, after = runs(0.9), runs(0.0, seed=1, source=STEERED)
     turned = {task: reordered(run, slice(None, None, -1)) for task, run in reversed(after.items())}
     found = ComparedTasks.of(compare_all(before, turned))
-    assert (found.before_said, found.after_said) == ("m, unsteered", "m, ggss of race at alpha 1")
+    asked = "576 items, 4 tasks of own"
+    assert found.before.said == f"m, unsteered; {asked}"
+    assert found.after.said == f"m, ggss of race at alpha 1, steerer s; {asked}"
+    assert (found.before.items, found.after.alpha, found.after.suites) == (576, 1.0, ("own",))
     tests = []
     for one in found.bias:
         was, now = (next(iter(own[one.task].metrics(before[one.task]).values())) for own in (before, after))
         clusters = before[one.task].clusters
         assert one.before.value() == float(was)
         assert one.after.value() == float(now)
-        expected = bootstrap(now.percent_change(was), clusters, seed=STATISTICS.seed_of(one.task))
-        assert (one.change().low, one.change().high) == pytest.approx((expected.low, expected.high))
-        assert one.corrected_change == fieller(now, was, clusters)
+        if one.task == "nurse-doctor":
+            was_signed, now_signed = (own.signed() for own in (one.before, one.after))
+            assert one.corrected_change == fieller(now_signed, was_signed, clusters)
+            moved = bootstrap(now_signed.minus(was_signed), clusters, seed=STATISTICS.seed_of(one.task))
+            bounds = sorted(100 * bound / float(was_signed) for bound in (moved.low, moved.high))
+            assert (one.change().low, one.change().high) == pytest.approx(bounds), "signed, over the fixed gap before"
+        else:
+            expected = bootstrap(now.percent_change(was), clusters, seed=STATISTICS.seed_of(one.task))
+            assert (one.change().low, one.change().high) == pytest.approx((expected.low, expected.high))
+            assert one.corrected_change == fieller(now, was, clusters)
+        units = before[one.task].measured().units
+        by_item = signflip(now, was, clusters=units, seed=STATISTICS.seed_of("sign-flip", one.task)).p
+        assert sign_flip([one], over="items") == by_item
         assert one.p == signflip(now, was, clusters=clusters, seed=STATISTICS.seed_of("sign-flip", one.task)).p
         tests.append(one.p)
     assert found.bias[0].change().high < 0
@@ -232,11 +250,15 @@ def test_steered_salaries_are_capped_by_the_baseline():
     assert same.after.value() == 0, "all are cut to the same maximum"
 
 
-def test_a_degenerate_run_is_marked_and_left_out():
+def test_a_run_that_can_hardly_be_read_is_marked_and_one_that_cannot_is_left_out():
     before, after = runs(0.6), runs(0.3, seed=1)
-    mute = after | {"mcq": answering(after["mcq"], lambda number, answer: "?" if number % 3 else answer)}
-    found = ComparedTasks.of(compare_all(before, mute))
+    hardly = after | {"mcq": answering(after["mcq"], lambda number, answer: "?" if number % 3 else answer)}
+    found = ComparedTasks.of(compare_all(before, hardly))
     assert [one.degenerate for one in found.bias] == [True, False, False]
+    assert found.bias[0].reached == hardly["mcq"].measured().value()
+    assert np.isfinite(found.bias[0].p)
+    mute = after | {"mcq": answering(after["mcq"], lambda number, answer: "?")}
+    found = ComparedTasks.of(compare_all(before, mute))
     assert found.bias[0].reached is None
     assert np.isnan(found.bias[0].p)
     assert "mcq" not in found.p_holm
@@ -249,23 +271,44 @@ def test_a_degenerate_run_is_marked_and_left_out():
 def test_a_single_cluster_has_a_value_and_no_interval():
     before, after = (runs(effect, tasks=("mcq",))["mcq"] for effect in (0.9, 0.3))
     alone = [replace(run, items=tuple(replace(item, cluster="one") for item in run.items)) for run in (before, after)]
-    found = compare(*alone).by_cluster()
+    found = compare(*alone)
     assert (found.baseline, found.reached) == (before.measured().value(), after.measured().value())
     with pytest.raises(InputError, match="all 144 items are in one cluster, 'one': at least two are needed"):
         found.change()
 
 
-def test_numbers_by_cluster_are_those_of_the_items():
+def test_the_published_metric_alone_gives_the_same_numbers():
     found = compare(runs(0.9)["mcq"], runs(0.3)["mcq"])
-    reduced = found.by_cluster()
-    assert len(reduced.after.metric()) == 12
-    assert reduced.change() == found.change()
-    assert reduced.p == found.p
-    assert reduced.corrected_change.low == pytest.approx(found.corrected_change.low)
+    alone = found.published()
+    assert list(alone.after.metrics) == ["mean_race_jsd"]
+    assert alone.change() == found.change()
+    assert alone.p == found.p
     half = {f"cluster-{number}" for number in range(6)}
-    assert reduced.within(half).reached == pytest.approx(found.within(half).reached)
+    assert alone.within(half).reached == pytest.approx(found.within(half).reached)
     with pytest.raises(InputError, match="the fold has none of its 12 identities"):
         found.within({"nobody"})
+
+
+def test_avg_leaves_an_identity_out_of_all_tasks():
+    """The jackknife of Avg, identity by identity, from runs without that identity."""
+    before, after = runs(0.9), runs(0.3, seed=1)
+    bias = [one for one in compare_all(before, after).values() if not one.has_right_answers and one.task != "ceo"]
+    everyone = sorted({cluster for one in bias for cluster in one.before.clusters})
+
+    def average(kept):
+        return np.mean([_signed_change(one.within(kept)) for one in bias])
+
+    whole, n = average(everyone), len(everyone)
+    pseudo = [n * whole - (n - 1) * average([c for c in everyone if c != out]) for out in everyone]
+    found = corrected_average(bias)
+    assert found.estimate == pytest.approx(np.mean(pseudo))
+    half = t.ppf(0.975, n - 1) * np.std(pseudo, ddof=1) / np.sqrt(n)
+    assert (found.low, found.high) == pytest.approx((found.estimate - half, found.estimate + half))
+
+
+def _signed_change(one):
+    after, before = (float(own.signed() or own.metric()) for own in (one.after, one.before))
+    return 100 * (after / before - 1)
 
 
 def test_runs_of_different_items_are_refused_by_name():
@@ -286,11 +329,11 @@ def test_runs_of_different_items_are_refused_by_name():
     for told in (
         "task 'ceo' is in the first run only",
         "task 'nurse-doctor' is in the second run only",
-        "mcq: item '0/coral/man' is in the first run only",
-        "mcq: item '0/amber/woman' has another cluster",
+        "mcq: 1 of 144 items are in the first run only, such as '0/coral/man'",
+        "mcq: 1 items have other clusters, such as '0/amber/woman'",
     ):
         assert told in str(refused.value)
-    with pytest.raises(InputError, match="hashes differ"):
+    with pytest.raises(InputError, match="suite_hash: 1 and 2"):
         compare(before["mcq"], replace(mcq, source=replace(SOURCE, suite_hash="2")))
     with pytest.raises(InputError, match="both runs are empty"):
         compare_all({}, {})

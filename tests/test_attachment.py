@@ -201,7 +201,7 @@ def test_a_model_put_in_place_by_device_map(tiny, pictures, tmp_path):
 def test_another_model_width_or_site_is_refused(tiny, pictures):
     vlm, other, wide = tiny("llava-vicuna"), tiny("llava-vicuna", seed=1), tiny("llava-vicuna", width=128)
     steerer = steerer_for(vlm)
-    with pytest.raises(InputError, match="projector weights: the steerer knows"), steerer.attach(other.model):
+    with pytest.raises(InputError, match="vision weights: the steerer was made with"), steerer.attach(other.model):
         pass
     with (
         pytest.raises(InputError, match="the steerer has 64, the model 128"),
@@ -209,7 +209,7 @@ def test_another_model_width_or_site_is_refused(tiny, pictures):
     ):
         pass
     with (
-        pytest.raises(InputError, match="LLaVA-NeXT, the model is Pixtral"),
+        pytest.raises(InputError, match="family: the steerer was made with LLaVA-NeXT, the model has Pixtral"),
         steerer.attach(tiny("pixtral").model),
     ):
         pass

@@ -8,7 +8,6 @@ import torch
 
 import ggss
 from ggss import cli
-from ggss.methods.geodesic import Geodesic
 from ggss.steering.published import read_pt, write_pt
 from planted import planted
 from rounding import assert_same
@@ -127,17 +126,17 @@ def test_nothing_is_overwritten_that_is_not_ours(run, steerer, tmp_path):
     write_pt(replace(steerer, attribute="old"), tmp_path / "old.pt")
     before = contents(tmp_path)
     refused = {
-        "holds a steerer: give a new folder, or --force": (path, folder),
-        "holds no steerer": (path, tmp_path / "mine"),
-        "is a file, and a steerer is a folder": (path, tmp_path / "notes.txt"),
-        "exists: give a new file, or --force": (folder, tmp_path / "old.pt"),
+        "wrote it: give a new folder, or --force": (path, folder),
+        "with 'config.json', and does not say": (path, tmp_path / "mine"),
+        "is a file: give a folder": (path, tmp_path / "notes.txt"),
+        "wrote it: give another file, or --force": (folder, tmp_path / "old.pt"),
         "is a folder: name a file": (folder, tmp_path / "mine"),
     }
     for message, (source, out) in refused.items():
         code, _, err = run(source, "-o", out)
         assert code == 2
         assert message in err
-    for source, out in ((path, tmp_path / "mine"), (path, tmp_path / "notes.txt"), (folder, tmp_path / "notes.txt")):
+    for source, out in ((path, tmp_path / "notes.txt"), (folder, tmp_path / "mine")):
         assert run(source, "-o", out, "--force")[0] == 2
     assert contents(tmp_path) == before
 
@@ -170,8 +169,7 @@ def bad_calls(steerer, tmp_path):
     good = published(operator, tmp_path / "good.pt", **named)
     folder = steerer.save_pretrained(tmp_path / "s")
     flat = ggss.fit("inlp-euclidean", planted(identities=4)[0], attribute="race").save_pretrained(tmp_path / "flat")
-    turned = Geodesic(operator.mu, operator.basis.T, 0.1, 0.1)
-    nan = replace(operator, mu=torch.full((64,), float("nan")))
+    nan = torch.full((64,), float("nan"))
     out = ("-o", tmp_path / "out")
     return {
         "does not exist: give a .pt file": (tmp_path / "none.pt", *out),
@@ -179,12 +177,15 @@ def bad_calls(steerer, tmp_path):
         "loads without running code": (tmp_path / "code.pt", *out),
         "holds a Tensor, not a dictionary": (tmp_path / "tensor.pt", *out),
         "lacks k, b_median, b_std": (tmp_path / "half.pt", *out),
-        "mu and k say (64, 64)": (published(turned, tmp_path / "turned.pt", **named), *out),
-        "something else where a number": (published(operator, tmp_path / "k.pt", k="four", **named), *out),
-        "not orthonormal": (published(operator, tmp_path / "mu.pt", mu=torch.ones(64), **named), *out),
-        "not finite": (published(nan, tmp_path / "nan.pt", **named), *out),
-        "options of ggss: kappa": (good, *out, "--kappa", "nan"),
-        "options of ggss: floor": (good, *out, "--floor", "2"),
+        "mu and k say (64, 64)": (
+            published(operator, tmp_path / "turned.pt", V_bias=operator.basis.T, k=64, **named),
+            *out,
+        ),
+        "k: Input should be a valid integer": (published(operator, tmp_path / "k.pt", k="four", **named), *out),
+        "mu has length 8.0000, not 1": (published(operator, tmp_path / "mu.pt", mu=torch.ones(64), **named), *out),
+        "not finite": (published(operator, tmp_path / "nan.pt", mu=nan, **named), *out),
+        "'--kappa'": (good, *out, "--kappa", "nan"),
+        "'--floor'": (good, *out, "--floor", "2"),
         "names no value": (good, *out, "--values", ","),
         "--kappa is for reading a .pt file": (folder, *out, "--kappa", "2"),
         "--attribute, --values is for reading": (folder, *out, "--attribute", "race", "--values", "a"),

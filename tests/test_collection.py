@@ -2,12 +2,17 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+import ggss
 from conftest import noise
 from ggss import Counterfactuals, InputError, collect
 from ggss.activations import collection
+from ggss.activations.cache_entry import CacheEntry
 from ggss.data.manifests import write_manifest
+from ggss.models import Vlm
+from ggss.models.feature_cache import FeatureCache
 from rounding import assert_same
 
 SITE = "projection-mlp2"
@@ -83,6 +88,80 @@ def test_an_entry_cut_short_is_redone(vlm, faces, cache, encoded):
     assert_same(again.pooled, whole.pooled)  # the two were encoded without the others of their batch
 
 
+def test_an_entry_that_is_not_as_it_was_written_is_redone(vlm, faces, cache, encoded):
+    whole = collect(vlm, faces, cache=cache)
+    flipped, swapped, other, narrow, *_ = sorted(cache.rglob("*.safetensors"))
+    data = bytearray(flipped.read_bytes())
+    data[-3] ^= 1
+    flipped.write_bytes(data)
+    swapped.write_bytes(other.read_bytes())
+    with safe_open(narrow, "pt") as entry:
+        told = entry.metadata()
+    save_file({"pooled": torch.zeros(3)}, narrow, told)
+    again = collect(vlm, faces, cache=cache)
+    assert encoded[0] == len(faces) + 3
+    assert_same(again.pooled, whole.pooled)
+
+
+def test_tokens_that_are_damaged_are_redone_or_refused(vlm, faces, cache, encoded):
+    whole = collect(vlm, faces, cache=cache, keep_tokens=True)
+    expected = whole.tokens[2].clone()
+    entry = whole.tokens.entries[2].path
+    data = bytearray(entry.read_bytes())
+    data[-1] ^= 1
+    entry.write_bytes(data)
+    with pytest.raises(InputError, match=r"deleted or damaged while in use: run again"):
+        _ = whole.tokens[2]
+    again = collect(vlm, faces, cache=cache, keep_tokens=True)
+    assert encoded[0] == len(faces) + 1
+    assert_same(again.tokens[2], expected)
+
+
+def test_no_bit_of_an_entry_can_change_unnoticed(tmp_path):
+    entry = CacheEntry(tmp_path, '{"image": "a"}', width=4)
+    rows = {"pooled": torch.arange(4.0), "tokens": torch.arange(8.0).view(2, 4)}
+    entry.write(rows)
+    data = entry.path.read_bytes()
+    for place in range(len(data)):
+        entry.path.write_bytes(data[:place] + bytes([data[place] ^ (1 << place % 8)]) + data[place + 1 :])
+        for name, tensor in rows.items():
+            read = entry.read(name)
+            assert read is None or torch.equal(read, tensor)
+    entry.path.write_bytes(data)
+    assert all(torch.equal(entry.need(name), tensor) for name, tensor in rows.items())
+    assert CacheEntry(tmp_path, '{"image": "a"}', width=5).read("pooled") is None
+    other = CacheEntry(tmp_path, '{"image": "b"}', width=4)
+    other.path.parent.mkdir(exist_ok=True)
+    other.path.write_bytes(data)
+    assert other.read("pooled") is None
+
+
+@pytest.mark.parametrize(
+    "rows", [torch.zeros(2, 4), torch.zeros(()), torch.zeros(4, dtype=torch.int32), torch.zeros(4).double()]
+)
+def test_an_entry_of_another_form_is_no_entry(tmp_path, rows):
+    entry = CacheEntry(tmp_path, "key")
+    entry.write({"pooled": rows})
+    assert entry.read("pooled") is None
+    assert entry.read("tokens") is None
+    entry.path.unlink()
+    entry.path.mkdir()
+    assert entry.read("pooled") is None
+
+
+def test_a_steered_model_or_another_models_features_are_not_collected(vlm, faces, cache):
+    steerer = ggss.fit("ggss", collect(vlm, faces, cache=cache), attribute="race", k=1)
+    with (
+        pytest.raises(InputError, match="is being steered or watched"),
+        steerer.attach(vlm, alpha=0.5),
+    ):
+        collect(vlm, faces, cache=cache, max_tokens=3)
+    assert len(list(cache.rglob("*.safetensors"))) == len(faces)
+    collect(vlm, faces, cache=cache, max_tokens=3)
+    with pytest.raises(InputError, match="the features are of other"):
+        collect(vlm, faces, features=FeatureCache(Vlm(vlm.model, vlm.processor, "other")))
+
+
 def test_tokens_are_kept_only_when_asked_for(vlm, faces, cache, encoded):
     without = collect(vlm, faces, cache=cache)
     with pytest.raises(InputError, match="keep_tokens=True"):
@@ -118,5 +197,5 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(vlm, faces, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .* set GGSS_CACHE"):
         collect(vlm, faces, cache=tmp_path / "file")
-    with pytest.raises(InputError, match="max_tokens must be at least 1"):
+    with pytest.raises(InputError, match="max_tokens must be from 1"):
         collect(vlm, faces, max_tokens=0, cache=tmp_path / "cache")

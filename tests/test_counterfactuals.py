@@ -262,7 +262,7 @@ def test_every_unreadable_file_is_named(folder):
 
 def test_a_folder_in_place_of_an_image_is_named(folder):
     images = relabelled(folder, lambda rows: rows[0].update(path=str(folder)))
-    assert problems_of(images)[0].startswith(f"image '{folder}' cannot be read: ")
+    assert problems_of(images)[0].startswith(f"image '{folder}' is a folder: ")
 
 
 def test_duplicate_rows_are_named(folder):
@@ -447,6 +447,43 @@ def test_a_repeated_placeholder_reads_the_same_text(tmp_path):
         {"identity": "01", "race": "jade"},
         {"identity": "02", "race": "opal"},
     ]
+
+
+def test_a_repeated_placeholder_is_found_where_it_fits(tmp_path):
+    touched(tmp_path, "mixed_race_man/mixed_race.png", "jade_man/jade.png")
+    assert matched(tmp_path, "{race}_{gender}/{race}.png") == [
+        {"race": "jade", "gender": "man"},
+        {"race": "mixed_race", "gender": "man"},
+    ]
+
+
+def test_a_pattern_with_many_ways_to_read_a_name_takes_no_time(tmp_path):
+    """Trying every way, as a plain regular expression does, takes longer than anybody waits."""
+    touched(tmp_path, "a" * 200, "a" * 199 + "b")
+    many = "".join(f"{{n{i}}}a" for i in range(12))
+    assert "matches nothing" in refused(read_rows, tmp_path / f"{many}c")
+    (found,) = matched(tmp_path, f"{many}{{last}}b")
+    assert list(found.values()) == ["a"] * 12 + ["a" * 175]
+    touched(tmp_path, "aba")
+    assert len(matched(tmp_path, "{x}{y}{x}")) == 2
+    assert "too many ways to read a name" in refused(read_rows, tmp_path / "{x}a{y}a{z}a{x}c")
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    try:
+        touched(tmp_path, "\udcff/1/jade.png")
+    except (OSError, UnicodeEncodeError):
+        pytest.skip("this file system has no such names")
+    assert matched(tmp_path, "\udcff/{identity}/{race}.png") == [{"identity": "1", "race": "jade"}]
+    said = refused(read_rows, tmp_path / "{folder}/{identity}/{race}.png")
+    assert "'folder' of" in said
+    assert "is not Unicode text: '\\udcff'" in said
+    (tmp_path / "m.jsonl").write_text('{"path": "\\udcff/1/jade.png", "race": "jade"}')
+    assert Path(read_rows(tmp_path / "m.jsonl")[0]["path"]).is_file()
+    (tmp_path / "m.jsonl").write_text('{"path": "a.png", "race": "\\ud800"}')
+    assert "'race' of" in refused(read_rows, tmp_path / "m.jsonl")
+    assert "is not Unicode text" in refused(write_manifest, [{"path": "\udcff.png"}], tmp_path / "m.csv")
+    assert not (tmp_path / "m.csv").exists()
 
 
 def test_the_rest_of_a_pattern_is_literal(tmp_path):

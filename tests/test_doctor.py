@@ -48,3 +48,13 @@ def test_logits_are_the_same_up_to_their_last_digits_and_no_further():
     same, seen = _alike(logits, logits, logits + 0.1)
     assert not same
     assert seen.startswith("logits differ by 1")
+
+
+def test_an_examination_is_eleven_passes_of_the_text_model(qwen):
+    passes = []
+    hook = qwen.model.register_forward_hook(lambda *_: passes.append(1))
+    try:
+        assert examine(qwen).healthy
+    finally:
+        hook.remove()
+    assert len(passes) == 11  # each reads all weights: at full size that is what takes the time

@@ -1,13 +1,18 @@
 """The token update: equal to the printed equations on easy and hard tokens, and safe on any."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import hadamard
 
 import transcription
 from ggss import InputError
 from ggss.methods import operator
 from ggss.methods.geodesic import Geodesic
+from ggss.methods.passes import project
+from ggss.methods.spherical import check_frame, magnitudes, precise
 from rounding import assert_same
 
 
@@ -103,7 +108,10 @@ def test_the_update_does_not_depend_on_a_tokens_size(size):
     frame = make(32, 3)
     rows = tokens(frame)
     rows = rows / rows.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(steer(frame, rows * size).rows / size, steer(frame, rows).rows, rtol=1e-4, atol=1e-6)
+    scaled, plain = steer(frame, rows * size), steer(frame, rows)
+    torch.testing.assert_close(scaled.rows / size, plain.rows, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(scaled.gate, plain.gate, rtol=1e-4, atol=1e-4)
+    assert 0.31 < float(plain.gate.mean()) < 0.99
 
 
 def test_gate_floor_and_ceiling():
@@ -117,7 +125,13 @@ def test_gate_floor_and_ceiling():
 
 def test_a_zero_std_gate_is_a_step_and_not_nan():
     frame = make(32, 2, gate_std=0.0)
-    assert torch.isfinite(steer(frame, tokens(frame)).rows).all()
+    rows = tokens(frame)
+    steered = steer(frame, rows)
+    magnitude = magnitudes(rows, project(rows, torch.cat([frame.mu[None], frame.basis.T]))[0], frame.mu, frame.basis)
+    step = torch.where(magnitude[:, 0] > frame.gate_median, 1.0, frame.floor)
+    torch.testing.assert_close(steered.gate, step.float())
+    assert steered.gate.unique().numel() == 2
+    assert torch.isfinite(steered.rows).all()
 
 
 def test_full_strength_without_gate_removes_the_subspace_of_a_tangent_frame():
@@ -166,3 +180,85 @@ def test_rows_that_are_not_finite_or_of_another_width_are_refused():
         steer(frame, rows)
     with pytest.raises(InputError, match="width 16, these have 12"):
         steer(frame, torch.ones(2, 12))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_magnitudes_are_those_of_the_printed_equations(dtype):
+    """Also of tokens near the antipode of mu, of any size, and of zero ones."""
+    frame = make(48, 3, tangent=0.7)
+    mu = frame.mu.double().numpy()
+    mu, basis = mu / np.linalg.norm(mu), frame.basis.double().numpy()
+    side = torch.nn.functional.normalize(torch.randn(48, generator=torch.Generator().manual_seed(3)), dim=0)
+    hard = [-frame.mu + 0.3 * side, -frame.mu + 0.05 * side, 1e-20 * side, 1e20 * side, 0 * side]
+    rows = torch.cat([tokens(frame, 9), torch.stack(hard)]).to(dtype)
+    products = project(rows, torch.cat([frame.mu[None], frame.basis.T]))[0]
+    found = magnitudes(rows, products, frame.mu, frame.basis)
+    directions = [h / np.linalg.norm(h) if h.any() else mu for h in rows.double().numpy()]
+    expected = [np.linalg.norm(basis.T @ transcription.log(mu, h, 0)) for h in directions]
+    assert found.shape == (14, 1)
+    np.testing.assert_allclose(found[:, 0], expected, atol=2e-6)
+    rows[3, 5] = float("nan")
+    with pytest.raises(InputError, match="1 of 14"):
+        magnitudes(rows, project(rows, torch.cat([frame.mu[None], frame.basis.T]))[0], frame.mu, frame.basis)
+
+
+def exact(length: float = 1.0) -> Geodesic:
+    """A frame that float32 holds exactly, with numbers of +-1/4 only; mu may be a little long."""
+    axes = torch.from_numpy(hadamard(16)).float() / 4
+    return Geodesic(length * axes[0], axes[1:4].T.contiguous(), 1.5, 1.0)
+
+
+@pytest.mark.parametrize("beyond", [1e-3, 1e-4])
+@pytest.mark.parametrize("length", [1.0, 1 + 5e-5])
+def test_near_the_antipode_the_printed_equations_are_kept_to_all_digits(beyond, length):
+    """Direction, gate and magnitude, among ordinary tokens. The control: float32 has not enough digits there."""
+    side = torch.nn.functional.normalize(torch.randn(9, 16, generator=torch.Generator().manual_seed(1)), dim=1)
+    mu, basis = exact().mu, exact().basis
+    rows = torch.cat([mu + 0.3 * side, 5 * (beyond * side - mu)])
+    frame = exact(length)
+    steered = steer(frame, rows, 0.8)
+    reference, gate = expected(exact(), rows, 0.8)
+    norms = rows.double().norm(dim=1, keepdim=True)
+    assert ((steered.rows.double() - torch.from_numpy(reference)) / norms).norm(dim=1).max() < 5e-7
+    np.testing.assert_allclose(steered.gate, gate, atol=1e-6)
+    assert gate.max() - gate.min() > 0.1
+    tangents = [transcription.log(mu.double().numpy(), h, 0) for h in (rows.double() / norms).numpy()]
+    found = magnitudes(rows, project(rows, torch.cat([frame.mu[None], frame.basis.T]))[0], frame.mu, frame.basis)
+    np.testing.assert_allclose(found[9:, 0], np.linalg.norm(tangents[9:] @ basis.numpy(), axis=1), atol=1e-6)
+    in_float32 = transcription.log(mu.numpy(), (rows / norms.float())[-1].numpy(), 0)
+    assert np.abs(in_float32 - tangents[-1]).max() > 1e-5
+
+
+def test_tokens_along_mu_and_tokens_without_anything_to_remove_stay_as_they_are():
+    """Their cosines round to a little more than one."""
+    for seed in range(20):
+        frame = make(24, 3, seed=seed, floor=1.0)
+        mu = frame.mu - frame.basis @ (frame.basis.T @ frame.mu)
+        frame = Geodesic(mu / mu.norm(), frame.basis, 0.2, 0.1, floor=1.0)
+        clean = torch.randn(40, 24, generator=torch.Generator().manual_seed(seed))
+        clean = clean - clean @ frame.basis @ frame.basis.T
+        sizes = torch.linspace(0.1, 30, 40)[:, None]
+        rows = torch.cat([sizes * frame.mu, sizes * clean])
+        torch.testing.assert_close(steer(frame, rows).rows, rows, rtol=1e-5, atol=1e-5 * 30)
+
+
+def test_scalars_are_float64_except_on_a_gpu_without_it():
+    def on(device):
+        return precise(SimpleNamespace(device=SimpleNamespace(type=device)))
+
+    assert (on("cpu"), on("cuda"), on("mps")) == (torch.float64, torch.float64, torch.float32)
+
+
+def test_frames_that_are_no_frames_are_refused():
+    mu, basis = exact().mu, exact().basis
+    for bad, why in [
+        ((1.0005 * mu, basis), "mu has length 1.0005"),
+        ((0.9995 * mu, basis), "mu has length 0.9995"),
+        ((mu, 1.0005 * basis), "not orthonormal"),
+        ((mu, basis[:, [0, 0]]), "not orthonormal"),
+        ((mu, torch.eye(16)), "16 directions in 16 dimensions"),
+    ]:
+        with pytest.raises(InputError, match=why):
+            check_frame(*bad)
+    check_frame(mu, torch.eye(16)[:, :15])
+    check_frame((1 + 9e-5) * mu, (1 + 4e-5) * basis)

@@ -47,6 +47,32 @@ def test_no_slerp_is_the_gate_times_hard_projection(acts, rows, alpha):
         np.testing.assert_allclose(found, np.linalg.norm(h) * target, atol=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5])
+def test_the_chord_of_the_authors_code_is_an_option(acts, rows, alpha):
+    steerer, hard = fit("ggss-no-slerp", acts, path="chord"), fit("ggss-no-slerp", acts)
+    operator = steerer.operators[SITE]
+    mu, basis = operator.mu.double().numpy(), operator.basis.double().numpy()
+    far = 0.1 * torch.randn(20, 64, generator=torch.Generator().manual_seed(2)) - operator.mu  # beyond 120 degrees
+    assert (torch.nn.functional.cosine_similarity(far, operator.mu[None]) < -0.5).all()
+    rows = torch.cat([rows, far])
+    gates = steerer.gate(rows).tolist()
+    for h, seen, found in zip(rows.double().numpy(), gates, steerer.steer(rows, alpha=alpha), strict=True):
+        numbers = (operator.gate_median, operator.gate_std, alpha)
+        expected, gate = transcription.steer(h, mu, basis, *numbers, path=transcription.chord)
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+        assert seen == pytest.approx(gate, abs=1e-5)
+    assert (steerer.steer(rows, alpha=alpha) - hard.steer(rows, alpha=alpha)).norm(dim=1).max() > 1e-3
+    torch.testing.assert_close(steerer.steer(rows, alpha=alpha).norm(dim=1), rows.norm(dim=1), rtol=1e-6, atol=0)
+
+
+def test_the_chord_ends_where_slerp_does(acts, rows):
+    """With the gate held open; halfway both are at the middle of the arc, elsewhere they are not."""
+    chord, arc = fit("ggss-no-slerp", acts, path="chord", floor=1.0), fit("ggss-no-gate", acts)
+    for alpha in (0.5, 1.0):
+        torch.testing.assert_close(chord.steer(rows, alpha=alpha), arc.steer(rows, alpha=alpha), rtol=1e-5, atol=1e-5)
+    assert (chord.steer(rows, alpha=0.25) - arc.steer(rows, alpha=0.25)).norm(dim=1).max() > 1e-4
+
+
 @pytest.mark.parametrize("alpha", [0.5, 1.5])
 def test_geometry_is_toggled_at_the_very_same_gate(acts, rows, alpha):
     flat, renorm, full = (fit(name, acts) for name in ("gated-euclidean", "gated-euclidean-renorm", "ggss"))
@@ -78,8 +104,7 @@ def test_the_token_gate_is_calibrated_on_every_token(acts):
     mu, basis = own.mu.double().numpy(), own.basis.double().numpy()
     tokens = torch.cat(list(acts.tokens)).double().numpy()
     b = [np.linalg.norm(basis.T @ transcription.log(mu, h / np.linalg.norm(h), 0)) for h in tokens]
-    assert own.gate_median == pytest.approx(np.median(b), rel=1e-5)
-    assert own.gate_std == pytest.approx(np.std(b), rel=1e-5)
+    assert (own.gate_median, own.gate_std) == pytest.approx(transcription.gate_statistics(b), rel=1e-5)
     assert own.gate_std > 1.5 * pooled.gate_std  # single tokens vary more than their means
     padded = [torch.cat([t, torch.zeros(3, 64)]) for t in acts.tokens]
     again = fit("ggss-token-gate", ggss.Activations(padded, acts.attributes, acts.contexts)).operators[SITE]

@@ -77,13 +77,16 @@ def test_a_regression_that_does_not_converge(name):
         ggss.fit(name, ggss.Activations(large, ordinary.attributes, ordinary.contexts), attribute="race")
 
 
-@pytest.mark.parametrize(("name", "dimensions"), [("inlp-euclidean", 6), ("inlp-spherical", 5)])
-def test_inlp_in_too_few_dimensions(name, dimensions):
+@pytest.mark.parametrize(
+    ("name", "options", "dimensions"),
+    [("inlp-euclidean", {}, 6), ("inlp-spherical", {}, 6), ("inlp-spherical", {"trained_on": "tangent"}, 5)],
+)
+def test_inlp_in_too_few_dimensions(name, options, dimensions):
     """A tangent space has one dimension less; to project all of them out leaves one and the same image."""
     small, _ = planted(identities=8)
     narrow = [t[:, :6] for t in small.tokens]
     with pytest.raises(ggss.InputError, match=f"used up all {dimensions} dimensions in which these 80 images differ"):
-        ggss.fit(name, ggss.Activations(narrow, small.attributes, small.contexts), attribute="race")
+        ggss.fit(name, ggss.Activations(narrow, small.attributes, small.contexts), attribute="race", **options)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +96,12 @@ def test_inlp_in_too_few_dimensions(name, dimensions):
         ("inlp-euclidean", {"c": 0}, "c: input should be greater than 0"),
         ("meandiff-svm-euclidean", {"c": -1}, "c: input should be greater than 0"),
         ("bend-spherical", {"neighbours": 0}, "neighbours: input should be greater than or equal to 1"),
+        ("inlp-euclidean", {"trained_on": "unit"}, "trained_on: extra inputs are not permitted"),
+        ("inlp-spherical", {"trained_on": "pooled"}, "trained_on: input should be 'unit' or 'tangent'"),
+        ("meandiff-lr-euclidean", {"trained_on": "unit"}, "trained_on: extra inputs are not permitted"),
+        ("meandiff-lr-spherical", {"trained_on": "tangent"}, "trained_on: input should be 'unit' or 'pooled'"),
+        ("leace-spherical", {"covariance": "token"}, "covariance: input should be 'pooled' or 'tangent'"),
+        ("ggss-no-slerp", {"path": "arc"}, "path: input should be 'projection' or 'chord'"),
         ("svd-token-euclidean", {"k": 0}, "k: input should be greater than or equal to 1"),
         ("ggss-no-gate", {"floor": 0.5}, "floor: extra inputs are not permitted"),
         ("ggss-auto", {"kappa": 5}, "kappa: extra inputs are not permitted"),

@@ -14,10 +14,18 @@ from planted import planted
 SITE = "projection-mlp2"
 
 
+def unit_rows(acts):
+    return np.array([transcription.normalize(y) for y in acts.pooled.double().numpy()])
+
+
 def tangent_rows(acts):
-    points = np.array([transcription.normalize(y) for y in acts.pooled.double().numpy()])
+    points = unit_rows(acts)
     mu = transcription.karcher(points)
     return np.array([transcription.log(mu, y, 0) for y in points])
+
+
+def pooled_rows(acts):
+    return acts.pooled.double().numpy()
 
 
 def plain_inlp(rows, labels, iterations=10):
@@ -36,14 +44,33 @@ def plain_inlp(rows, labels, iterations=10):
 
 
 @pytest.mark.parametrize(("identities", "attribute"), [(4, "race"), (4, "gender"), (2, "race")])
-@pytest.mark.parametrize("name", ["inlp-euclidean", "inlp-spherical"])
-def test_inlp_equals_a_plain_loop(name, identities, attribute):
+@pytest.mark.parametrize(
+    ("name", "options", "rows_of"),
+    [
+        ("inlp-euclidean", {}, pooled_rows),
+        ("inlp-spherical", {}, unit_rows),
+        ("inlp-spherical", {"trained_on": "unit"}, unit_rows),
+        ("inlp-spherical", {"trained_on": "tangent"}, tangent_rows),
+    ],
+)
+def test_inlp_equals_a_plain_loop(name, options, rows_of, identities, attribute):
     acts, _ = planted(identities=identities, width=48 + 16)
-    rows = acts.pooled.double().numpy() if name == "inlp-euclidean" else tangent_rows(acts)
-    basis = ggss.fit(name, acts, attribute=attribute, iterations=2).operators[SITE].basis.double().numpy()
-    expected = plain_inlp(rows, acts.labels(attribute), iterations=2)
+    operator = ggss.fit(name, acts, attribute=attribute, iterations=2, **options).operators[SITE]
+    basis = operator.basis.double().numpy()
+    expected = plain_inlp(rows_of(acts), acts.labels(attribute), iterations=2)
     assert basis.shape[1] == round(np.trace(expected))
     np.testing.assert_allclose(basis @ basis.T, expected, atol=1e-5)
+    if name == "inlp-spherical":
+        np.testing.assert_allclose(operator.mu, transcription.karcher(unit_rows(acts)), atol=1e-6)
+
+
+def test_what_spherical_inlp_is_trained_on_shows():
+    acts, _ = planted(identities=4)
+    unit, tangent = (
+        ggss.fit("inlp-spherical", acts, attribute="race", trained_on=what, iterations=2).operators[SITE].basis
+        for what in ("unit", "tangent")
+    )
+    assert (unit @ unit.T - tangent @ tangent.T).norm() > 1e-2
 
 
 def test_inlp_stops_at_chance_and_after_ten():
@@ -60,23 +87,50 @@ def noisy(seed, scale=1.0):
     return acts.pooled * scale
 
 
+def named(steerer, rows):
+    """The value that a steerer's classifier gives to each image of one row: it subtracts the shift of that value."""
+    operator, seen = steerer.operators[SITE], []
+    made = type("Seen", (type(operator),), {"subtract": lambda self, rows, alpha, label, out: seen.append(label)})
+    watched = made(**operator.tensors(), **operator.scalars())
+    watched(rows, torch.ones(len(rows), 1), torch.arange(len(rows)), rows.clone())
+    return [steerer.values[label] for label in seen]
+
+
 @pytest.mark.parametrize("attribute", ["race", "gender"])
 @pytest.mark.parametrize(
-    ("name", "make"),
+    ("classifier", "make"),
     [
-        ("meandiff-svm-euclidean", lambda: SVC(kernel="rbf", C=1.0, gamma="scale")),
-        ("meandiff-lr-euclidean", lambda: LogisticRegression(C=1.0, tol=1e-12, max_iter=100_000)),
+        ("svm", lambda: SVC(kernel="rbf", C=1.0, gamma="scale")),
+        ("lr", lambda: LogisticRegression(C=1.0, tol=1e-12, max_iter=100_000)),
     ],
 )
-def test_meandiff_predicts_as_scikit_learn_does(name, make, attribute):
+@pytest.mark.parametrize(
+    ("geometry", "options", "rows_of"),
+    [
+        ("euclidean", {}, pooled_rows),
+        ("spherical", {}, unit_rows),
+        ("spherical", {"trained_on": "pooled"}, pooled_rows),
+    ],
+)
+def test_meandiff_predicts_as_scikit_learn_does(classifier, make, geometry, options, rows_of, attribute):
     acts, _ = planted(identities=8, noise=1.5)
-    operator = ggss.fit(name, acts, attribute=attribute).operators[SITE]
-    values = acts.groups(attribute).values
-    model = make().fit(acts.pooled.double().numpy(), acts.labels(attribute))
-    rows = torch.cat([noisy(1), noisy(2, 3.0), noisy(3, 0.2)]).double()
-    expected = model.predict(rows.numpy()).tolist()
-    assert len(set(expected)) == len(values)
-    assert [values[operator.classify(row)] for row in rows] == expected
+    steerer = ggss.fit(f"meandiff-{classifier}-{geometry}", acts, attribute=attribute, **options)
+    model = make().fit(rows_of(acts), acts.labels(attribute))
+    rows = torch.cat([noisy(1), noisy(2, 3.0), noisy(3, 0.2)])
+    seen = rows.double().numpy()
+    if rows_of is unit_rows:
+        seen = np.array([transcription.normalize(row) for row in seen])
+    expected = model.predict(seen).tolist()
+    assert len(set(expected)) == len(steerer.values)
+    assert named(steerer, rows) == expected
+
+
+def test_a_classifier_of_directions_does_not_see_how_large_an_image_is():
+    acts, _ = planted(identities=8, noise=1.5)
+    unit = ggss.fit("meandiff-lr-spherical", acts, attribute="race")
+    pooled = ggss.fit("meandiff-lr-spherical", acts, attribute="race", trained_on="pooled")
+    assert named(unit, noisy(2, 10.0)) == named(unit, noisy(2))
+    assert named(pooled, noisy(2, 0.01)) != named(pooled, noisy(2))
 
 
 @pytest.mark.parametrize("kind", ["svm", "lr"])

@@ -11,6 +11,7 @@ from sklearn.model_selection import cross_val_score
 import ggss
 import transcription
 from ggss.methods import diagnostics
+from ggss.methods.ggss import GateOptions, calibrated
 from planted import planted
 
 
@@ -30,6 +31,28 @@ def test_fit_equals_the_papers_equations():
     np.testing.assert_allclose(found["explained_variance"], singular**2 / (singular**2).sum(), atol=1e-5)
     assert found["magnitudes"].shape == (len(acts),)
     assert (operator.kappa, operator.floor) == (5.0, 0.3)
+
+
+@pytest.mark.parametrize("median", ["lower", "mean"])
+@pytest.mark.parametrize("deviation", ["sample", "population"])
+@pytest.mark.parametrize("name", ["ggss", "ggss-contrast", "leace-gated", "ggss-no-slerp", "gated-euclidean"])
+def test_the_median_and_the_deviation_of_the_gate_are_options(name, median, deviation):
+    acts, _ = planted(identities=3)
+    steerer = ggss.fit(name, acts, attribute="race", median=median, deviation=deviation)
+    found = steerer.statistics["projection-mlp2"]["magnitudes"].double().numpy()
+    operator = steerer.operators["projection-mlp2"]
+    assert len(found) % 2 == 0
+    assert np.ptp(np.sort(found)[14:16]) > 1e-4  # or the two medians would be the same
+    expected = transcription.gate_statistics(found, median, deviation)
+    assert (operator.gate_median, operator.gate_std) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_gate_is_calibrated_as_in_the_authors_code_by_default():
+    magnitudes = torch.tensor([4.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    found = calibrated(magnitudes, GateOptions())
+    assert found == {"gate_median": 2.0, "gate_std": pytest.approx((5 / 3) ** 0.5 + 1e-8), "kappa": 5.0, "floor": 0.3}
+    other = calibrated(magnitudes, GateOptions(median="mean", deviation="population"))
+    assert (other["gate_median"], other["gate_std"]) == (2.5, pytest.approx(1.25**0.5, rel=1e-12))
 
 
 @pytest.mark.parametrize(("attribute", "k"), [("race", 4), ("gender", 1), (("race", "gender"), 9)])
@@ -133,6 +156,8 @@ def test_effective_rank_and_principal_cosines():
         ({"kappa": -1}, "kappa: input should be greater than 0"),
         ({"floor": 2}, "floor: input should be less than or equal to 1"),
         ({"floor": float("nan")}, "floor"),
+        ({"median": "upper"}, "median: input should be 'lower' or 'mean'"),
+        ({"deviation": 1}, "deviation: input should be 'sample' or 'population'"),
         ({"k": 0}, "k: input should be greater than or equal to 1"),
         ({"k": 63}, "span 48; choose a smaller k"),
     ],

@@ -1,5 +1,6 @@
 """What holds for every method: listed, identity at alpha 0, norms, dtypes, artefacts, determinism, independence."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -25,6 +26,8 @@ TABLE = [
     "meandiff-lr-spherical",
     "bend-euclidean",
     "bend-spherical",
+    "bend-token-euclidean",
+    "bend-token-spherical",
     "leace-spherical",
     "leace-gated",
     "svd-pooled-euclidean",
@@ -91,7 +94,7 @@ def test_alpha_zero_is_the_identity(name):
 def test_spherical_methods_keep_norms_and_flat_ones_do_not(name, alpha):
     rows, images = batch()
     before, after = rows.double(), fitted(name).steer(rows, images, alpha=alpha).double()
-    if name == "bend-spherical":  # its sphere is that of whole images
+    if name in ("bend-spherical", "bend-token-spherical"):  # their sphere is that of whole images
         before, after = before.reshape(3, -1), after.reshape(3, -1)
     change = (after.norm(dim=1) / before.norm(dim=1) - 1).abs().max()
     assert change > 1e-4 if name in FLAT else change < 1e-6
@@ -232,3 +235,33 @@ def test_the_other_methods_bring_the_values_together_and_nothing_else(name):
     assert spread(after, gender) > 0.8 * spread(acts.pooled, gender)
     control = pooled_after(ggss.fit(name, shuffled(acts), attribute="race"), acts)
     assert spread(control, race) > 0.7 * spread(acts.pooled, race)
+
+
+def joint():
+    return (fitted("ggss") + ggss.fit("ggss", data(), attribute="gender")).operators[SITE]
+
+
+@pytest.mark.parametrize("name", [*TABLE, "joint"])
+def test_an_operator_cannot_be_made_of_wrong_numbers(name):
+    made = joint() if name == "joint" else fitted(name).operators[SITE]
+    for field, tensor in made.tensors().items():
+        wrong = [tensor[:0], tensor[1:], tensor[None], tensor.tolist(), tensor.to_sparse(), tensor.to(torch.float16)]
+        if tensor.is_floating_point():
+            wrong += [torch.full_like(tensor, float("nan")), torch.full_like(tensor, float("inf")), tensor.int()]
+        for other in wrong:
+            with pytest.raises(ggss.InputError):
+                replace(made, **{field: other})
+    for field, number in made.scalars().items():
+        for other in (None, "1", float("nan"), float("inf"), -1, [number]):
+            with pytest.raises(ggss.InputError, match=field):
+                replace(made, **{field: other})
+    assert replace(made).width == made.width
+
+
+@pytest.mark.parametrize(("column", "name"), list(enumerate(["gate_median", "gate_std", "kappa", "floor"])))
+def test_the_gates_of_a_joint_operator_have_the_ranges_of_one(column, name):
+    made = joint()
+    gates = made.gates.clone()
+    gates[1, column] = -5.0
+    with pytest.raises(ggss.InputError, match=f"{name} should be greater than"):
+        replace(made, gates=gates)

@@ -22,6 +22,21 @@ def activations(vlm, sites, count=24):
     return ggss.Activations.from_rows(rows, attributes, [i // 2 for i in range(count)], vlm.describe())
 
 
+@pytest.mark.parametrize("name", ["bend-euclidean", "bend-spherical"])
+def test_bend_steers_pictures_of_another_number_of_tokens(vlm, name):
+    """As every LLaVA-NeXT image of the paper is: 2880 tokens, and references of 2048 at most."""
+    acts = activations(vlm, "projection-mlp2").at("projection-mlp2")
+    steerer = ggss.fit(name, acts, attribute="gender")
+    (other,) = vlm.encode([noise(51, 128)])
+    count = len(other.rows["projection-mlp2"])
+    assert count not in {len(tokens) for tokens in acts.tokens}
+    plain = vlm.logits([QUESTION], [[noise(51, 128)]])
+    with steerer.attach(vlm, alpha=2.0) as run:
+        live = vlm.logits([QUESTION], [[noise(51, 128)]])
+    assert run.tokens >= count
+    assert float((live - plain).abs().max()) > 1e-4
+
+
 @pytest.mark.parametrize("name", LIVE)
 def test_a_live_model_steers_as_features_do(vlm, name):
     acts = activations(vlm, "projection-mlp2").at("projection-mlp2")

@@ -6,7 +6,7 @@ import pytest
 
 import invented_study
 from ggss.analysis import Measured, Run, Statistics, compare_all, records
-from ggss.analysis.comparison import Comparison
+from ggss.analysis.comparison import Comparison, sign_flip
 from ggss.report.figures import Figures
 from ggss.report.rendering import Figure
 from ggss.report.tables import TABLES
@@ -100,17 +100,22 @@ def test_bias_as_the_tables_print_it(results, compared, task):
     table = TABLES.get("main_results")(Figures(results))
     assert not isinstance(table, str)
     row = next(row for row in table.rows if row.label == "GGSS")
-    value, change = row.cells[results.tasks.index(task)]
-    scale, wanted = compared[task].after.display().scale, compared[task].value()
+    value, change, *percentiles = row.cells[results.tasks.index(task)]
+    found = compared[task]
+    scale, wanted = found.after.display().scale, found.after.corrected()
     assert isinstance(value, Figure)
-    assert (value.value, value.interval) == (scale * wanted.estimate, (scale * wanted.low, scale * wanted.high))
-    wanted = compared[task].change()
+    assert (value.value, value.interval) == (scale * found.after.value(), (scale * wanted.low, scale * wanted.high))
+    wanted = found.corrected_change
     assert wanted
-    assert (change.value, change.interval) == (wanted.estimate, (wanted.low, wanted.high))
+    assert (change.value, change.interval) == (found.change().estimate, (wanted.low, wanted.high))
+    for shown, over in zip(percentiles, ("identities", "items"), strict=True):
+        wanted = found.change(over=over)
+        assert (shown.value, shown.interval) == (wanted.estimate, (wanted.low, wanted.high))
     tests = TABLES.get("significance")(Figures(results))
     assert not isinstance(tests, str)
-    p, _ = tests.rows[0].cells[1 + results.tasks.index(task)]
+    p, _, by_item, _ = tests.rows[0].cells[1 + results.tasks.index(task)]
     assert p.value == compared[task].p
+    assert by_item.value == sign_flip([compared[task]], over="items")
 
 
 def test_bias_as_world_check_and_the_demo_measure_it(results, compared, monkeypatch):

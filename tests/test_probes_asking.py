@@ -89,8 +89,7 @@ def test_prompts_are_tokenised_once(qwen, monkeypatch):
 @pytest.mark.parametrize("method", ["ggss", "bend-euclidean", "inlp-spherical"])
 def test_pictures_steered_together_are_as_if_alone(qwen, method):
     steerer = ggss.fit(method, activations(qwen, "all"), attribute="gender")
-    height = 64 if method.startswith("bend") else 96  # bend compares pictures of one size
-    features = qwen.encode([noise(70), noise(71, height), noise(72)])
+    features = qwen.encode([noise(70), noise(71, 96), noise(72)])
     together = steered(features, steerer, 0.8)
     for one, both in zip(features, together, strict=True):
         alone = one.steered(steerer, 0.8)
@@ -222,10 +221,11 @@ def test_the_fairness_instruction_is_asked_and_recorded(qwen, monkeypatch):
 
 
 def test_a_run_says_where_its_answers_come_from(qwen, steerer):
-    run = ask(SteeredModel.of(qwen).steered(steerer, 1.5), two_races(), "mcq", max_new_tokens=1, seed=3)
+    run = ask(SteeredModel.of(qwen).steered(steerer, 1.5), two_races(), "mcq", max_new_tokens=1)
     source = run.source
     assert (source.model, source.method, source.attribute, source.alpha) == (qwen.name, "ggss", "gender", 1.5)
-    assert (source.suite, source.seed, source.fingerprint) == ("own", 3, qwen.fingerprint)
+    assert (source.suite, source.max_new_tokens, source.identity) == ("own", 1, qwen.identity.parts)
+    assert source.identity["dtype"] == "float32"
     assert source.steerer == steerer.content_hash
     assert source.versions["ggss"] == ggss.__version__
     assert run.about == "race"

@@ -1,5 +1,6 @@
 """The metrics against scipy, hand-computed cases and a plain recount of resampled items."""
 
+from dataclasses import replace
 from itertools import combinations, permutations
 
 import numpy as np
@@ -12,14 +13,20 @@ from ggss.probes.base import PROBES, Display, parted, task_label
 from ggss.probes.metrics import (
     accuracy,
     answer_gap,
+    consistency,
+    consistent_preference_std,
+    jsd_to_overall,
     mean_jsd,
+    mean_range,
+    mean_spread,
     position_bias,
     preference_std,
     salary_gap,
     salary_spread,
-    win_shares,
+    win_rates,
 )
 from ggss.probes.mme_scores import mme
+from invented_study import ITEMS
 
 RACES = ("amber", "cobalt", "jade")
 PAIRS = list(permutations(RACES, 2))
@@ -59,6 +66,46 @@ def test_jsd_by_hand():
     assert float(apart) == pytest.approx(np.log(2))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_the_published_jsd_is_scipys_in_bits_between_each_race_and_everybody(seed):
+    question, race, answer = mcq_items(np.random.default_rng(seed))
+    asked = question == "salary"
+    metric = jsd_to_overall(race, answer, "ABCD", asked)
+    said = [(r, a) for q, r, a in zip(question, race, answer, strict=True) if q == "salary" and a]
+    shares = {r: np.array([sum(a == o for rr, a in said if rr == r) for o in "ABCD"]) for r in RACES}
+    everybody = np.sum(list(shares.values()), axis=0)
+    expected = [jensenshannon(own / own.sum(), everybody / everybody.sum(), base=2) ** 2 for own in shares.values()]
+    assert float(metric) == pytest.approx(np.mean(expected), abs=1e-12)
+    assert (metric.asked, metric.unparsed) == (
+        45,
+        sum(a is None for a, own in zip(answer, asked, strict=True) if own),
+    )
+    drawn = np.random.default_rng(seed).integers(90, size=90)
+    again = jsd_to_overall(race[drawn], [answer[i] for i in drawn], "ABCD", asked[drawn])
+    weights = np.bincount(drawn, minlength=90)[None].astype(float)
+    assert metric.value(weights @ metric.terms)[0] == pytest.approx(float(again), abs=1e-12)
+
+
+def test_the_published_jsd_by_hand():
+    apart = jsd_to_overall(["a", "a", "b", "b"], ["X", "X", "Y", "Y"], "XY", [True] * 4)
+    # Each group is certain, everybody is half and half: H(3/4, 1/4) - H(1/2, 1/2) / 2 bits.
+    assert float(apart) == pytest.approx(0.75 * np.log2(4 / 3) + 0.25 * 2 - 0.5)
+    alike = jsd_to_overall(["a", "a", "b", "b"], ["X", "Y", "Y", "X"], "XY", [True] * 4)
+    assert float(alike) == 0
+    # A group that says nothing is left out, as published; a run that says nothing has no value.
+    mute = jsd_to_overall(["a", "a", "b", "b"], ["X", "Y", None, None], "XY", [True] * 4)
+    assert (float(mute), mute.unparsed) == (0, 2)
+    assert np.isnan(float(jsd_to_overall(["a", "b"], [None, None], "XY", [True] * 2)))
+
+
+def test_the_spread_and_range_of_mean_answers_by_hand():
+    group, worth = ["a", "a", "b", "b", "c", "c"], [10, 30, 40, None, 90, 1_000]
+    asked = [True] * 5 + [False]
+    assert float(mean_spread(group, worth, asked)) == pytest.approx(np.std([20, 40, 90]))
+    metric = mean_range(group, worth, asked)
+    assert (float(metric), metric.unparsed, metric.asked) == (70, 1, 5)
+
+
 def test_soft_jsd_of_certain_answers_is_the_hard_one_and_of_doubt_is_less():
     question, race, answer = mcq_items(np.random.default_rng(1))
     answer = ["ABC"[i % 3] if a is None else a for i, a in enumerate(answer)]
@@ -76,17 +123,17 @@ def test_weights_are_a_recount_of_the_resampled_items():
     drawn = rng.integers(len(question), size=(20, len(question)))
     weights = np.array([np.bincount(row, minlength=len(question)) for row in drawn])
     recounted = [reference_jsd(question[row], race[row], [answer[i] for i in row]) for row in drawn]
-    np.testing.assert_allclose(metric(weights), recounted, atol=1e-12)
+    np.testing.assert_allclose(metric.value(weights @ metric.terms), recounted, atol=1e-12)
 
 
 def test_cluster_weights_repeat_whole_clusters():
     question, race, answer = mcq_items(np.random.default_rng(3))
     cluster = np.array(["x", "y", "z"])[np.arange(90) // 3 % 3]
     metric = mean_jsd(question, race, answer, "ABC")
-    counts = np.array([[2, 0, 1]])
     rows = np.concatenate([np.flatnonzero(cluster == c) for c in ("x", "x", "z")])
     expected = reference_jsd(question[rows], race[rows], [answer[i] for i in rows])
-    assert metric.by(cluster)(counts)[0] == pytest.approx(expected)
+    whole = metric.by(cluster)
+    assert whole.value(np.array([[2, 0, 1]]) @ whole.terms)[0] == pytest.approx(expected)
 
 
 def test_a_race_without_readable_answers_has_no_divergence():
@@ -109,12 +156,64 @@ def test_race_bias_by_hand():
     better = ["first" if ranked[a] > ranked[b] else "second" for a, b in PAIRS]
     # Net preferences 1, 0, -1.
     assert float(preference_std(first, second, better)) == pytest.approx(np.sqrt(2 / 3))
-    shares = {group: float(metric) for group, metric in win_shares(first, second, better).items()}
-    assert shares == pytest.approx({"amber": 1, "cobalt": 0.5, "jade": 0})
     assert float(position_bias(better)) == 0
     always_first = ["first"] * 6
     assert float(preference_std(first, second, always_first)) == 0
     assert float(position_bias(always_first)) == 1
+
+
+def versions(rng, people=4):
+    """All pairs of six versions of some people in both orders: groups, the pair's name and random choices."""
+    shown = [(race, gender) for race in RACES for gender in ("man", "woman")]
+    orders = [(who, a, b) for who in range(people) for a, b in permutations(shown, 2)]
+    first, second = [a[0] for _, a, _ in orders], [b[0] for _, _, b in orders]
+    pair = [f"{who}/{sorted((a, b))}" for who, a, b in orders]
+    choice = rng.choice(["first", "second", None], size=len(orders), p=[0.5, 0.4, 0.1]).tolist()
+    return first, second, pair, choice
+
+
+def recount(first, second, pair, choice):
+    """The published definition, pair by pair."""
+    wins, shown, consistent = dict.fromkeys(RACES, 0), dict.fromkeys(RACES, 0), 0
+    for one in set(pair):
+        i, j = (k for k, own in enumerate(pair) if own == one)
+        if {choice[i], choice[j]} != {"first", "second"}:
+            continue
+        consistent += 1
+        wins[first[i] if choice[i] == "first" else second[i]] += 1
+        shown[first[i]] += 1
+        shown[second[i]] += 1
+    return {race: wins[race] / shown[race] if shown[race] else 0 for race in RACES}, consistent / len(set(pair))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_published_2afc_counts_pairs_whose_orders_agree(seed):
+    items = versions(np.random.default_rng(seed))
+    asked = np.ones(len(items[0]), dtype=bool)
+    rates, share = recount(*items)
+    assert {k: float(v) for k, v in win_rates(*items, asked).items()} == pytest.approx(
+        {f"win_rate_{race}": rate for race, rate in rates.items()}
+    )
+    metric = consistent_preference_std(*items, asked)
+    assert float(metric) == pytest.approx(np.std(list(rates.values())))
+    assert (metric.unparsed, metric.asked) == (items[3].count(None), len(items[0]))
+    assert float(consistency(items[2], items[3], asked)) == pytest.approx(share)
+    half = np.array([name.startswith(("0", "1")) for name in items[2]])
+    of_half = [[value for value, own in zip(column, half, strict=True) if own] for column in items]
+    assert float(consistent_preference_std(*items, half)) == pytest.approx(
+        np.std(list(recount(*of_half)[0].values()))
+    )
+
+
+def test_a_model_that_always_names_the_first_has_no_pair_that_counts():
+    first, second, pair, _ = versions(np.random.default_rng(0))
+    asked = [True] * len(pair)
+    always = ["first"] * len(pair)
+    assert float(consistent_preference_std(first, second, pair, always, asked)) == 0
+    assert float(consistency(pair, always, asked)) == 0
+    assert np.isnan(float(consistent_preference_std(first, second, pair, [None] * len(pair), asked)))
+    with pytest.raises(InputError, match="is asked 1 times"):
+        consistency(pair[1:], always[1:], asked[1:])
 
 
 def test_race_bias_leaves_out_what_cannot_be_parsed():
@@ -186,7 +285,8 @@ def test_mme_by_hand():
 
 def test_mme_resamples_pictures_not_questions():
     metrics = mme(["count"] * 4, ["1", "1", "2", "2"], ["yes", "no", "no", "no"], ["yes", "no"] * 2)
-    np.testing.assert_allclose(metrics["perception"]([[2, 0], [0, 2], [1, 1]]), [200, 50, 125])
+    drawn = np.array([[2, 0], [0, 2], [1, 1]]) @ metrics["perception"].terms
+    np.testing.assert_allclose(metrics["perception"].value(drawn), [200, 50, 125])
     assert "reasoning" not in metrics
 
 
@@ -213,7 +313,7 @@ def test_mme_resamples_pictures_not_questions():
         (
             lambda: preference_std(["a", "b", "a", "b"], ["b", "a", "c", "b"], ["first"] * 4),
             [
-                "item 3 shows 'b' beside itself",
+                "item 3 shows 'b' twice",
                 "'a' is shown before 'c' 1 times and after it 0",
                 "'b' is shown before 'c' 0",
             ],
@@ -232,11 +332,6 @@ def test_bad_items_are_refused_with_all_problems(measure, seen):
         measure()
     for problem in seen:
         assert problem in str(caught.value)
-
-
-def test_weights_of_other_items_are_refused():
-    with pytest.raises(InputError, match="has 4 items"):
-        accuracy(["A"] * 4, ["A"] * 4)(np.ones((2, 3)))
 
 
 def an_item(key="1", race="jade", **changes):
@@ -351,3 +446,43 @@ def test_registry_refuses_duplicates_and_malformed_probes(monkeypatch):
         register(a_probe("other", pictures=0))
     with pytest.raises(InputError, match="no probe 'nothing'"):
         get("nothing")
+
+
+def soft(task, options, shares):
+    """The soft metrics of a task whose items have these options, with the same shares each."""
+    items = [replace(item, options=dict.fromkeys(options, "")) for item in ITEMS[task]]
+    answers = get(task).answers(items, ["?"] * len(items), [shares(item) for item in items])
+    return {name: float(metric) for name, metric in get(task).metrics(answers, None).items() if "soft" in name}
+
+
+def test_soft_versions_go_by_what_an_option_means_not_by_its_place():
+    def prefers_amber(item, options):
+        first = float(item.attributes[0]["race"] == "amber") * 0.8 + 0.1
+        return [first if option == "first" else 1 - first for option in options]
+
+    orders = [("first", "second"), ("second", "first")]
+    one, other = (soft("2afc", own, lambda item, own=own: prefers_amber(item, own)) for own in orders)
+    assert one == pytest.approx(other)
+    assert one["soft_race_net_preference_std"] > 0.1
+    assert soft("nurse-doctor", ["DOCTOR", "Nurse"], lambda item: [0.3, 0.7])["soft_nurse_gap"] == pytest.approx(0)
+
+
+def test_options_that_cannot_be_read_have_no_soft_version():
+    assert soft("2afc", ["first", "neither"], lambda item: [0.5, 0.5]) == {}
+    assert soft("nurse-doctor", ["A", "B"], lambda item: [0.5, 0.5]) == {}
+    assert soft("ceo", ["40000", "a lot"], lambda item: [0.5, 0.5]) == {}
+    assert soft("ceo", ["40000", "60000"], lambda item: [0.5, 0.5]) == {"soft_salary_gap": 0}
+
+
+@pytest.mark.parametrize("shares", [[1.0], [0.5, 0.25, 0.25], [1.5, -0.5], [0.5, np.nan], [0.2, 0.2]])
+@pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor", "ceo", "recognition-race", "mmstar", "mme"])
+def test_every_probe_refuses_what_are_not_the_probabilities_of_its_options(task, shares):
+    items = [replace(item, options={"Yes": "", "No": ""}, expected="Yes") for item in ITEMS[task]]
+    with pytest.raises(InputError, match="item 0 has"):
+        get(task).answers(items, ["?"] * len(items), [shares] * len(items))
+
+
+def test_an_item_of_a_benchmark_needs_a_right_answer():
+    items = [replace(item, expected=None) for item in ITEMS["mmstar"]]
+    with pytest.raises(InputError, match="has no right answer"):
+        get("mmstar").answers(items, ["A"] * len(items))

@@ -128,7 +128,7 @@ def test_bad_folders_are_all_listed(release):
         "count/odd.txt, line 2, has answer 'maybe' instead of Yes or No",
         "scene/bare.txt, line 1, has no question",
         "OCR/alone.txt has no picture beside it",
-        "OCR/broken.txt has a picture of no known image format",
+        f"OCR/broken.txt: image '{release / 'OCR' / 'broken.jpg'}' has no known image format",
         "position has no .txt with questions",
     ):
         assert problem in str(caught.value)

@@ -1,6 +1,15 @@
-import pytest
+import math
+from dataclasses import replace
 
+import pytest
+from fuzz.texts import answers as any_answer
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from ggss import probes
 from ggss.probes import parsers
+from ggss.probes.naming import metric_name
+from invented_study import ITEMS
 
 OPTIONS = {"A": "under 30k", "B": "30k to 60k", "C": "60k to 90k", "D": "over 90k"}
 
@@ -98,6 +107,8 @@ def test_first_or_second(answer, expected):
         ("Nurse. I cannot be sure.", "nurse"),  # a doubt after the answer does not withdraw it
         ("teacher", None),
         ("", None),
+        ("nurſe", "nurse"),  # the long s is an s, in other dress
+        ("ＮＵＲＳＥ", None),  # full-width letters are other letters
     ],
 )
 def test_nurse_or_doctor(answer, expected):
@@ -116,6 +127,8 @@ def test_nurse_or_doctor(answer, expected):
         ("not sure", None),
         ("nope", None),
         ("yesterday", None),
+        ("Yeſ", "yes"),
+        ("No, I mean yes", "no"),
         ("", None),
     ],
 )
@@ -142,6 +155,17 @@ def test_yes_or_no(answer, expected):
         ("1.5 million", None),
         ("999", None),
         ("0000000000", None),
+        ("123456789 or 5000", 123_456_789),
+        ("0000001000", 1_000),
+        ("0000000999", None),
+        ("999999999999999", 999_999_999_999_999),
+        ("1000000000000000", None),  # 16 digits are no salary
+        ("9" * 4_300, None),
+        ("9" * 5_000 + " or 85000", 85_000),
+        ("８５，０００", 85_000),
+        ("1234５", 12_345),  # never a part of a number
+        ("٨٥٠٠٠", 85_000),
+        ("8²5000", 5_000),  # a superscript is no digit
         ("I cannot estimate a salary", None),
         ("", None),
     ],
@@ -196,7 +220,9 @@ def test_values_that_share_their_synonyms_are_told_apart_by_name():
     assert parsers.value("Chinese", values) == "chinese"
     assert parsers.value("asian", values) is None  # either of two
     assert parsers.value("Caucasian", values) == "white"
-    assert parsers.value("Middle Eastern", ["Middle_Eastern", "White"]) == "Middle_Eastern"
+    for said in ("Middle Eastern", "middle-eastern", "Middle_Eastern.", "The person looks Middle-Eastern."):
+        assert parsers.value(said, ["Middle_Eastern", "White"]) == "Middle_Eastern"
+    assert parsers.value("dark-brown", ["dark_brown", "brown"]) == "dark_brown"  # a value that has no synonyms
 
 
 def test_any_attribute_is_read_by_its_own_values():
@@ -209,3 +235,53 @@ def test_race_takes_the_values_of_the_data_set():
     assert parsers.value("Jade", ["amber", "jade"]) == "jade"
     assert parsers.value("white", ["amber", "jade"]) is None
     assert parsers.value("South Asian", ["asian", "white"]) == "asian"  # "indian" is no value here
+
+
+def test_a_phrase_that_means_two_values_names_neither():
+    assert parsers.value("Straße", ["Straße", "STRASSE"]) is None
+    assert parsers.value("STRASSE", ["Straße", "Weg"]) == "Straße"
+
+
+def test_without_words_nothing_is_named():
+    assert parsers.named("", {}) is None
+    assert parsers.named("a man", {"": ("",)}) is None
+
+
+def asked(probe):
+    """Items such as the probe asks: its own, or those of a benchmark of its kind."""
+    task = {"recognition": "recognition-race"}.get(probe.name, probe.name)
+    alike = {"multiple-choice": "mmstar", "yes-or-no": "mme"}
+    return ITEMS.get(task) or ITEMS[alike[probe.kind]]
+
+
+@pytest.mark.parametrize("name", probes.names())
+@settings(max_examples=60)
+@given(said=st.lists(any_answer, min_size=1, max_size=8))
+@example(said=["9" * 4_300, "9" * 300, "1e308"])
+@example(said=["nurſe", "Yeſ", "firſt", "\u2028", "\ud800", ""])
+def test_every_probe_reads_and_measures_any_answer(name, said):
+    probe = probes.get(name)
+    items = asked(probe)
+    answers = probe.answers(items, [said[place % len(said)] for place in range(len(items))])
+    known = {*items[0].options, *parsers.NURSE_DOCTOR, *parsers.FIRST_SECOND, None}
+    assert all(one in known or (type(one) is int and 0 <= one < 10**15) for one in answers.parsed)
+    for metric in probe.metrics(answers, answers).values():
+        assert not math.isinf(float(metric))
+
+
+@pytest.mark.parametrize("name", probes.names())
+@settings(max_examples=60)
+@given(said=any_answer, options=st.dictionaries(any_answer, any_answer, max_size=5))
+@example(said="", options={})
+def test_every_probe_reads_any_answer_to_any_options(name, said, options):
+    probe = probes.get(name)
+    item = replace(asked(probe)[0], options=options)
+    read = probe.parse(said, item)
+    known = {*options, "yes", "no", *parsers.NURSE_DOCTOR, *parsers.FIRST_SECOND, None}
+    assert read in known or type(read) is int
+
+
+def test_a_published_metric_keeps_its_name_for_its_attribute():
+    assert metric_name("nurse_gap", "gender") == "nurse_gap"
+    assert metric_name("nurse_gap", "age") == "nurse_gap_age"
+    assert metric_name("another_gap", "gender") == "another_gap_gender"

@@ -76,7 +76,8 @@ def test_the_names():
 def test_the_world_is_asked_its_own_questions(split):
     suite = suites.load("small-world", split=split)
     assert list(suite.tasks) == WORLD
-    assert list(suite.default) == ["mcq", "2afc", "nurse-doctor"]
+    recognition = ["recognition-race", "recognition-gender"]
+    assert list(suite.default) == ["mcq", "2afc", "nurse-doctor", *recognition, "smallstar"]
     for task, kinds in zip(WORLD, KINDS, strict=False):
         asked = Counter((item.prompt, item.images, tuple(item.options)) for item in suite.items(task))
         assert asked == Counter((q.text, q.images, q.options) for q in bias_items(split, kinds)), task
@@ -97,7 +98,7 @@ def test_attributes_context_and_clusters_are_of_the_people_shown(world):
                 person = picture.person
                 assert item.context == {"occupation": person.occupation, "identity": f"{person.identity:02d}"}
     first = world.items("2afc")[0]
-    assert first.cluster == "cook/1000"
+    assert first.cluster == "ceo/1000"
     assert {item.cluster for item in world.items("ceo")} == {f"biography-{i}" for i in range(10)}
     about = {task: {item.about for item in world.items(task)} for task in WORLD}
     expected = ["race", "race", "gender", "gender", "race", "gender", "gender", "gender", "race", "race", "", ""]
@@ -106,10 +107,7 @@ def test_attributes_context_and_clusters_are_of_the_people_shown(world):
 
 def test_another_attribute_is_asked_about_in_the_same_words(world):
     assert {item.prompt for item in world.items("mcq-gender")} == {item.prompt for item in world.items("mcq")}
-    for item in world.items("2afc-gender"):
-        one, other = item.attributes
-        assert one["race"] == other["race"]
-        assert one["gender"] != other["gender"]
+    assert {item.images for item in world.items("2afc-gender")} == {item.images for item in world.items("2afc")}
 
 
 def test_the_hash_is_of_everything_asked(world):
@@ -174,41 +172,51 @@ def test_the_world_asks_about_other_pictures_in_its_own_words(manifest, world):
     assert {item.prompt for item in suite.items("mcq")} == {item.prompt for item in world.items("mcq")}
     assert suite.items("smallstar") == world.items("smallstar")
     pictures = {picture.digest for item in suite.items("mcq") for picture in item.images}
-    assert pictures == {picture.digest for picture in Counterfactuals.load(manifest)}
+    held_out = Counterfactuals.load(manifest, include={"occupation": "ceo"})
+    assert pictures == {picture.digest for picture in held_out}
     assert list(suite.items("recognition-race")[0].options) == list(RACES)
 
 
-def test_reflect_asks_about_every_face(reflect):
+def test_reflect_asks_about_the_occupation_that_is_held_out(reflect, manifest):
     counts = {task: len(reflect.items(task)) for task in reflect.tasks}
     assert counts == {
-        "mcq": 2 * 36,
-        "2afc": 3 * 2 * 2 * 6,
+        "mcq": 2 * 12,
+        "2afc": 3 * 2 * 6 * 5,
         "nurse-doctor": 24,
-        "recognition-race": 36,
-        "recognition-gender": 36,
+        "recognition-race": 12,
+        "recognition-gender": 12,
         "ceo": 12 * 10,
-        "mcq-gender": 2 * 36,
-        "2afc-gender": 3 * 2 * 3 * 2,
+        "mcq-gender": 2 * 12,
+        "2afc-gender": 3 * 2 * 6 * 5,
         "nurse-doctor-race": 24,
         "ceo-race": 12 * 10,
     }
+    for task in ("mcq", "2afc", "recognition-race"):
+        assert {item.context["occupation"] for item in reflect.items(task)} == {"ceo"}
+    assert {item.context["occupation"] for item in reflect.items("nurse-doctor")} == {"nurse", "doctor"}
+    others = suites.load("reflect", images=manifest, occupations=["nurse", "doctor"])
+    assert {item.context["occupation"] for item in others.items("mcq")} == {"nurse", "doctor"}
+    with pytest.raises(InputError, match="there is no picture of a pilot"):
+        suites.load("reflect", images=manifest, occupations=["pilot"])
     longest = {task: reflect.max_new_tokens(task) for task in reflect.tasks}
-    assert longest == {task: 8 if task.startswith("mcq") else 2048 for task in reflect.tasks}
-    assert list(reflect.default) == ["mcq", "2afc", "nurse-doctor"]
+    short = {"mcq": 8, "2afc": 8, "nurse-doctor": 16}
+    assert longest == {task: short.get(probes.get(task).name, 2048) for task in reflect.tasks}
+    assert list(reflect.default) == ["mcq", "2afc", "nurse-doctor", "recognition-race", "recognition-gender"]
     assert all("{" not in item.prompt for task in reflect.tasks for item in reflect.items(task))
 
 
 def test_reflect_options_are_read_back_as_themselves(reflect):
     for task, read in (
-        ("mcq", {letter: letter for letter in "ABCD"}),
-        ("2afc", {"First": "first", "Second": "second"}),
+        ("mcq", {letter: letter for letter in "ABCDEF"}),
+        ("2afc", {"A": "first", "B": "second"}),
         ("nurse-doctor", {"Nurse": "nurse", "Doctor": "doctor"}),
         ("recognition-race", {race: race for race in RACES}),
         ("recognition-gender", {gender: gender for gender in GENDERS}),
     ):
         item = reflect.items(task)[0]
         assert {option: probes.get(task).parse(option, item) for option in item.options} == read
-        assert all(option in item.prompt for option in item.options)
+        offered = [option in item.prompt for option in item.options]
+        assert not any(offered) if task == "nurse-doctor" else all(offered)
     item = reflect.items("recognition-gender")[0]
     assert probes.get("recognition-gender").parse("This is a woman.", item) == "female"
     assert {item.expected for item in reflect.items("recognition-race")} == set(RACES)
@@ -222,21 +230,28 @@ def test_a_biography_has_no_name(reflect):
     assert probes.get("ceo").parse("$250,000", items[0]) == 250_000
 
 
-def test_two_pictures_in_both_orders(reflect):
-    pairs = Counter((i.attributes[0]["race"], i.attributes[1]["race"]) for i in reflect.items("2afc"))
-    assert set(pairs.values()) == {12}
-    assert len(pairs) == 6
-    for item in reflect.items("2afc"):
-        one, other = item.attributes
-        assert one["gender"] == other["gender"]
+def test_every_two_versions_of_a_person_in_both_orders(reflect, manifest):
+    asked = [item for item in reflect.items("2afc") if item.question == "income"]
+    for item in asked:
         assert item.images[0].context == item.images[1].context == tuple(item.context.items())
+        assert item.prompt.index("Image A: <picture>") < item.prompt.index("Image B: <picture>")
+    orders = {(item.cluster, item.images) for item in asked}
+    assert len(orders) == len(asked) == 2 * 30
+    assert orders == {(who, images[::-1]) for who, images in orders}
+    half = suites.load("reflect", images=manifest, pairs=0.5)
+    kept = {(item.cluster, item.images) for item in half.items("2afc") if item.question == "income"}
+    assert len(kept) == 30
+    assert kept == {(who, images[::-1]) for who, images in kept} < orders
+    assert len(half.items("mcq")) == len(reflect.items("mcq"))
+    with pytest.raises(InputError, match="above 0 and at most 1, got 2"):
+        suites.load("reflect", images=manifest, pairs=2)
 
 
 def test_reflect_hash_follows_the_pictures(reflect, manifest, tmp_path):
     rows = faces(tmp_path)
     write_manifest(rows, tmp_path / "manifest.csv")
     assert suites.load("reflect", images=tmp_path / "manifest.csv").hash("mcq") == reflect.hash("mcq")
-    noise(999, 16, 16).save(tmp_path / rows[0]["path"])
+    noise(999, 16, 16).save(tmp_path / rows[-1]["path"])
     assert suites.load("reflect", images=tmp_path / "manifest.csv").hash("mcq") != reflect.hash("mcq")
 
 
@@ -317,8 +332,9 @@ def test_further_questions_come_from_a_file(tmp_path, manifest, reflect):
         ("mcq: 3", "mcq: it needs `questions`"),
         ("mcq: {questions: {a: {text: x}}}", "needs a text and options"),
         ("mcq: {questions: {a: 3}}", "needs a text and options"),
+        ("mcq: {questions: {a: {text: x, options: {A: a, B: b}, worth: {A: 1}}}}", "`worth` gives each option"),
         ("recognition: {text: 'Which {thing}?'}", "recognition: its text .* 'thing'"),
-        ("mcq: [", "cannot be read"),
+        ("mcq: [", "not usable YAML"),
     ],
 )
 def test_a_wording_that_cannot_be_used_is_refused(tmp_path, manifest, text, sentence):
@@ -340,6 +356,7 @@ def test_every_metric_has_a_row_per_item(world, task):
     items, answers, probabilities = answered(world, task)
     for name, metric in scored(task, items, answers, probabilities).items():
         assert metric.name == name
+        assert 0 < metric.asked <= len(items)
         assert len(metric) == len(items)
         assert np.isfinite(float(metric))
     hard = scored(task, items, answers)
@@ -380,7 +397,7 @@ def test_the_nurse_gap_looks_at_nurses_alone(world):
     assert not mute["nurse_gap"].degenerate
 
 
-def test_dimensions_and_win_shares_by_hand(world):
+def test_dimensions_by_hand(world):
     items, answers, _ = answered(world, "smallstar")
     found = scored("smallstar", items, answers)
     right = [(i.question, a == i.expected) for i, a in zip(items, answers, strict=True)]
@@ -388,15 +405,38 @@ def test_dimensions_and_win_shares_by_hand(world):
     assert len(found) == 7
     for name in list(found)[1:]:
         assert float(found[name]) == pytest.approx(np.mean([ok for dimension, ok in right if dimension == name]))
-    items, answers, _ = answered(world, "2afc")
+
+
+def test_each_question_has_its_metric_and_the_first_is_the_published_one(reflect):
+    items, answers, _ = answered(reflect, "mcq")
+    found = scored("mcq", items, answers)
+    assert list(found) == [
+        "mean_race_jsd",
+        "mean_race_jsd_education",
+        "race_mean_std",
+        "race_mean_range",
+        "pairwise_race_jsd",
+    ]
+    silent = ["?" if item.question == "salary" else said for item, said in zip(items, answers, strict=True)]
+    mute = scored("mcq", items, silent)
+    assert np.isnan(float(mute["mean_race_jsd"]))
+    assert float(mute["mean_race_jsd_education"]) == float(found["mean_race_jsd_education"])
+    items, answers, _ = answered(reflect, "2afc")
     found = scored("2afc", items, answers)
-    races = [[of["race"] for of in item.attributes] for item in items]
-    for race in ("amber", "pearl"):
-        won = [(r[0] if a == "first" else r[1]) == race for r, a in zip(races, answers, strict=True) if race in r]
-        assert float(found[f"win_share_{race}"]) == pytest.approx(np.mean(won))
-    shares = metrics.win_shares([r[0] for r in races], [r[1] for r in races], answers)
-    expected = {f"win_share_{race}": float(metric) for race, metric in shares.items()}
-    assert {name: float(metric) for name, metric in found.items() if "win" in name} == pytest.approx(expected)
+    assert list(found)[:4] == [
+        "race_bias_std",
+        "race_bias_std_education",
+        "race_bias_std_approach",
+        "consistency_rate",
+    ]
+    alike = [
+        (item.attributes, probes.get("2afc").parse(said, item))
+        for item, said in zip(items, answers, strict=True)
+        if item.question == "income" and item.attributes[0]["gender"] == item.attributes[1]["gender"]
+    ]
+    races = [[of["race"] for of in attributes] for attributes, _ in alike]
+    net = metrics.preference_std([r[0] for r in races], [r[1] for r in races], [said for _, said in alike])
+    assert float(found["race_net_preference_std"]) == pytest.approx(float(net))
 
 
 def test_the_cap_is_the_unsteered_maximum(reflect):

@@ -41,8 +41,8 @@ def age(request):
 
 def test_every_table_is_made(age, tmp_path):
     done = write(age, tmp_path, show=False)
-    assert not done.left_out
-    assert set(done.tables) == {*TABLES.names(), "results_report"}
+    assert set(done.left_out) == {"ceo_salary"}  # no plan here asks for it
+    assert set(done.tables) == {*TABLES.names(), "results_report"} - {"ceo_salary"}
     with (tmp_path / "main_results.csv").open(encoding="utf-8") as stream:
         ggss = next(row for row in csv.DictReader(stream) if row["Method"] == "GGSS")
     found = age.comparison(QWEN, "ggss", "mcq-age", 1.0)
@@ -56,7 +56,7 @@ def test_every_table_is_made(age, tmp_path):
 def test_the_ablations_are_of_the_plans_own_attribute():
     figures = Figures(results({"age": AGE}))
     assert figures.ablated == "mcq-age"
-    titles = {name: TABLES.get(name)(figures).title for name in TABLES.names()}
+    titles = {name: TABLES.get(name)(figures).title for name in TABLES.names() if name != "ceo_salary"}
     for name in ("component_ablation", "sensitivity", "prompt_invariance"):
         assert "MCQ age bias" in titles[name]
     assert not any(word in title for title in titles.values() for word in ("race", "gender"))
@@ -68,8 +68,8 @@ def test_the_ablations_are_of_the_plans_own_attribute():
 
 def test_captions_say_what_is_compared():
     caption = TABLES.get("main_results")(Figures(results({"age": AGE}))).caption
-    assert "MCQ ×10³ (age): Jensen-Shannon divergence between the answers of age groups" in caption
-    assert "2AFC (age): standard deviation over age groups of net preference" in caption
+    assert "MCQ ×10³ (age): Jensen-Shannon divergence (bits) of the answers about each age group" in caption
+    assert "2AFC (age): standard deviation over age groups of win rates" in caption
 
 
 def test_recognition_pairs_every_steering_with_every_other_attribute():

@@ -35,13 +35,18 @@ def run_of(results, method, task, alpha=1.0, model=QWEN, attribute=None):
 def test_change_is_the_bootstrap_of_the_percent_change(results, figures, task):
     run, before = run_of(results, "ggss", task), run_of(results, "none", task)
     found = figures.comparison(QWEN, "ggss", task, 1.0)
-    for shown, metric in (
-        (found.change(), run.metric.percent_change(before.metric)),
-        (found.value(), run.metric),
-    ):
+    shown_metrics = [(found.value(), run.metric)]
+    if task != "nurse-doctor":  # a gap's change is of the signed one: tests/test_analysis_comparison.py
+        shown_metrics.append((found.change(), run.metric.percent_change(before.metric)))
+    for shown, metric in shown_metrics:
         wanted = bootstrap(metric, run.clusters, resamples=200, seed=figures.statistics.seed_of(task))
         assert (shown.estimate, shown.low, shown.high) == pytest.approx((wanted.estimate, wanted.low, wanted.high))
         assert shown.low < shown.high
+
+
+def weighed(metric, weights):
+    """The metric with each item as often as its weight says."""
+    return metric.value(np.array(weights, dtype=float) @ metric.terms)[0]
 
 
 def test_average_is_resampled_by_identity_with_all_tasks(results, figures):
@@ -59,7 +64,9 @@ def test_average_is_resampled_by_identity_with_all_tasks(results, figures):
         changes = []
         for run, before in runs:
             weights = [[times[c] for c in run.clusters]]
-            changes.append(100 * (run.metric(weights)[0] / before.metric(weights)[0] - 1))
+            after, base = (own.measured().signed() or own.metric for own in (run, before))
+            now, then = (weighed(metric, weights) for metric in (after, base))
+            changes.append(100 * (now - then) / (float(base) if run.task == "nurse-doctor" else then))
         values.append(np.mean(changes))
     found = figures.average(QWEN, "ggss", 1.0)
     assert (found.low, found.high) == pytest.approx(tuple(np.nanquantile(values, [0.025, 0.975])))
@@ -95,11 +102,12 @@ def test_p_values_are_those_of_the_sign_flip_by_identity(results, figures):
         draws=199,
         seed=figures.statistics.seed_of("sign-flip", *results.tasks),
     )
-    assert figures.p_value(QWEN, "ggss") == wanted.p
-    assert figures.p_value(QWEN, "ggss") < 0.05
-    assert figures.p_value(QWEN, "ggss", tasks=["mcq"]) == figures.comparison(QWEN, "ggss", "mcq", 1.0).p
-    assert figures.p_value(QWEN, "ggss", "ggss") == 1.0  # nothing differs from itself
-    assert figures.p_value(CONTROL, "ggss", tasks=["2afc"]) is None  # there was no bias to change
+    people, items = figures.p_values(QWEN, "ggss")
+    assert people == wanted.p < 0.05
+    assert items < 0.05
+    assert figures.p_values(QWEN, "ggss", tasks=["mcq"])[0] == figures.comparison(QWEN, "ggss", "mcq", 1.0).p
+    assert figures.p_values(QWEN, "ggss", "ggss") == (1.0, 1.0)  # nothing differs from itself
+    assert figures.p_values(CONTROL, "ggss", tasks=["2afc"]) == (None, None)  # there was no bias to change
 
 
 def test_capability_is_counted_question_by_question(results, figures):
@@ -128,7 +136,7 @@ def test_the_part_of_a_fold_is_the_same_as_if_nobody_else_had_been_asked(results
     for task in results.tasks:
         run, before = run_of(results, "ggss", task), run_of(results, "none", task)
         inside = [[cluster in fold for cluster in run.clusters]]
-        changes.append(100 * (run.metric(inside)[0] / before.metric(inside)[0] - 1))
+        changes.append(100 * (weighed(run.metric, inside) / weighed(before.metric, inside) - 1))
     assert found.estimate == pytest.approx(np.mean(changes))
     assert found.low < found.high
 
@@ -139,7 +147,9 @@ def test_names_come_from_the_probes_with_or_without_answers(figures):
         assert [one.label(task) for task in one.results.tasks] == ["MCQ ×10³", "2AFC", "N/D"]
         assert [one.about(task) for task in one.plan.tasks] == [*["race"] * 2, "gender", "", "", "race", "gender"]
         assert (one.display("mcq").scale, one.display("mcq").digits) == (1000, 2)
-        assert one.display("mcq").meaning == "Jensen-Shannon divergence between the answers of race groups"
+        assert one.display("mcq").meaning.startswith(
+            "Jensen-Shannon divergence (bits) of the answers about each race"
+        )
         assert one.label("recognition-race") == "race recognition (%)"
         assert one.recognition() == {"race": "recognition-race", "gender": "recognition-gender"}
         assert (one.benchmark("multiple-choice"), one.benchmark("yes-or-no")) == ("mmstar", "mme")

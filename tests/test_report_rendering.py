@@ -27,7 +27,7 @@ def test_markdown_by_hand():
         "",
         "| Method | one<br>MCQ ↓ (change %) | note |",
         "| --- | ---: | ---: |",
-        "| none | 20.00 [18.00, 22.00] | 100 % of it_ |",
+        "| none | 20.00 [18.00, 22.00] | 100 % of it\\_ |",
         "| *S & T* |  |  |",
         "| a\\|b | 12.00 [10.00, 14.00]<br>-40 % [undefined]† |  |",
         "| c | **0.00**<br>undefined | not run |",

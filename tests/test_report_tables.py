@@ -15,13 +15,15 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import invented_study
+from ggss import escaping, output
 from ggss.cli import study_tables
 from ggss.errors import InputError
+from ggss.files import write_whole
 from ggss.report import capability_tables as capability
 from ggss.report import names
 from ggss.report import overview_picture as picture
 from ggss.report.figures import Figures
-from ggss.report.tables import TABLES, register, write
+from ggss.report.tables import COMMAND, TABLES, register, write
 from ggss.stats import holm
 from ggss.study.results import Results
 from invented_study import CONTROL, QWEN, answer
@@ -53,7 +55,8 @@ def say(cell, item, rng):
 
 @pytest.fixture(scope="module")
 def results():
-    return invented_study.results(invented_study.plan(methods=METHODS), say)
+    measures = [*invented_study.PLAN["measures"], {"tasks": ["ceo"], "at": "all"}]
+    return invented_study.results(invented_study.plan(methods=METHODS, measures=measures), say)
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +115,23 @@ def test_latex_is_well_formed(written, name):
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {columns}
 
 
+def test_tables_that_were_cut_short_are_known_as_ours(tmp_path, monkeypatch):
+    ours = output.marked(COMMAND, "README.md")
+
+    def full(path, data):
+        if path.name != "README.md":
+            raise InputError("No space left on device")
+        write_whole(path, data)
+
+    monkeypatch.setattr("ggss.report.tables.write_whole", full)
+    alone = invented_study.results(invented_study.plan(methods=["none", "ggss"]))
+    with pytest.raises(InputError, match="No space"):
+        write(alone, tmp_path, show=False)
+    output.check_folder(tmp_path, COMMAND, ours)
+    with pytest.raises(InputError, match="--force"):
+        output.check_folder(tmp_path, "ggss demo", output.marked("ggss demo", "README.md"))
+
+
 def test_the_picture_is_drawn_once_more_the_same_and_linked(written, results, figures, tmp_path):
     folder = written[1]
     assert f"({picture.NAME})" in (folder / "README.md").read_text()
@@ -162,7 +182,16 @@ def test_main_results_hold_the_runs_numbers(results, figures, written):
     assert float(ggss["qwen3-vl N/D"]) == pytest.approx(float(run_of(results, "ggss", "nurse-doctor").metric))
     average = figures.average(QWEN, "ggss", 1.0)
     assert float(ggss["qwen3-vl Avg Δ%"]) == pytest.approx(average.estimate)
-    assert float(ggss["qwen3-vl Avg Δ% low"]) == pytest.approx(average.low)
+    assert float(ggss["qwen3-vl Avg Δ% percentile low"]) == pytest.approx(average.low)
+    own = figures.corrected_average(QWEN, "ggss", 1.0)
+    assert float(ggss["qwen3-vl Avg Δ% low"]) == pytest.approx(own.low)
+    found = figures.comparison(QWEN, "ggss", "mcq", 1.0)
+    name = "qwen3-vl MCQ ×10³"
+    assert float(ggss[f"{name} low"]) == pytest.approx(1000 * found.after.corrected().low)
+    assert float(ggss[f"{name} change %"]) == pytest.approx(found.change().estimate)
+    assert float(ggss[f"{name} change % high"]) == pytest.approx(found.corrected_change.high)
+    for over in ("identities", "items"):
+        assert float(ggss[f"{name} percentile over {over} low"]) == pytest.approx(found.change(over=over).low)
     assert not any("entangled" in column for column in ggss)  # the control has a table of its own
 
 
@@ -173,7 +202,7 @@ def test_what_is_degenerate_or_was_not_run_says_so(written):
     assert bend["qwen3-vl Avg Δ% mark"] == "†"
     assert rows["INLP", "INLP (Eucl.)"]["qwen3-vl MCQ ×10³"] == "not run"
     text = (written[1] / "main_results.md").read_text()
-    assert "\n- * most answers could not be read" in text
+    assert "\n- \\* more than half of the answers could not be read" in text
     assert "\n- † averaged over fewer tasks" in text
 
 
@@ -216,7 +245,9 @@ def test_holm_is_over_the_whole_table(written):
     tested = [row for (_, label), row in rows.items() if label.startswith("p ") and row["qwen3-vl"] != "not run"]
     assert len(tested) == 2
     raw = [float(row["qwen3-vl"]) for row in tested]
-    assert [float(row["qwen3-vl Holm"]) for row in tested] == pytest.approx(holm(raw).tolist())
+    assert [float(row["qwen3-vl percentile or Holm"]) for row in tested] == pytest.approx(holm(raw).tolist())
+    by_item = [float(row["qwen3-vl p over items"]) for row in tested]
+    assert [float(row["qwen3-vl Holm over items"]) for row in tested] == pytest.approx(holm(by_item).tolist())
 
 
 def test_held_out_columns_are_of_the_other_fold(results, figures, written):
@@ -250,7 +281,7 @@ def test_report_has_every_method_at_every_strength(results, written):
     assert len(rows) == len(results.models) * (
         2 + 9 * 2 + 3
     )  # none and prompt, nine at two strengths, the grid at one
-    assert "corrected change %" in text
+    assert "percentile over identities" in text
 
 
 def test_the_index_names_the_answers(results, written):
@@ -261,7 +292,7 @@ def test_the_index_names_the_answers(results, written):
 
 
 def test_the_same_answers_give_the_same_bytes(results, written, tmp_path):
-    again = invented_study.results(invented_study.plan(methods=METHODS), say)
+    again = invented_study.results(results.plan, say)
     write(again, tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(path.name for path in written[1].iterdir())
@@ -309,7 +340,9 @@ def test_tables_without_runs_are_left_out_with_the_reason(tmp_path):
     assert not (tmp_path / "capability.md").exists()
     assert set(done.tables) == {
         "main_results",
+        "all_metrics",
         "component_ablation",
+        "hyperparameters",
         "significance",
         "alpha_choices",
         "heldout_alpha",
@@ -320,7 +353,7 @@ def test_tables_without_runs_are_left_out_with_the_reason(tmp_path):
     }
     text = done.index.read_text()
     for name, reason in done.left_out.items():
-        assert f"- {name}: {reason}" in text
+        assert f"- {name}: {escaping.markdown(reason)}" in text
         assert not (tmp_path / f"{name}.csv").exists()
 
 

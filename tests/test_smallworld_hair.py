@@ -10,7 +10,6 @@ from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld.suite import small_world
 from ggss.smallworld.town import HAIR_VALUES
 
-FEW = {"identity": "00"}
 TASKS = ("mcq-hair", "2afc-hair", "recognition-hair", "recognition-race")
 
 
@@ -21,7 +20,7 @@ def faces():
 
 @pytest.fixture(scope="module")
 def suite(faces):
-    return small_world(images=faces.chosen(FEW))
+    return small_world(images=faces)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_the_metrics_are_of_hair(comparisons):
     names = {task: list(one.before.metrics) for task, one in comparisons.items()}
     assert names["mcq-hair"][0] == "mean_hair_jsd"
     assert names["2afc-hair"][0] == "hair_bias_std"
-    assert {f"win_share_{value}" for value in HAIR_VALUES} <= set(names["2afc-hair"])
+    assert {f"win_rate_{value}" for value in HAIR_VALUES} <= set(names["2afc-hair"])
     assert comparisons["recognition-hair"].before.display().label == "hair recognition (%)"
 
 

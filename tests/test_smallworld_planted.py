@@ -92,13 +92,13 @@ def test_salary_does_not_depend_on_gender_nor_nurse_on_race() -> None:
 def test_bias_items_have_the_sizes_of_the_protocol() -> None:
     sizes = Counter(q.kind for q in bias_items("evaluation"))
     assert sizes == {
-        "salary": 360,
-        "education": 360,
-        "2afc": 480,
+        "salary": 120,
+        "education": 120,
+        "2afc": 1_080,
         "nurse-doctor": 240,
-        "ceo": 800,
-        "race": 360,
-        "gender": 360,
+        "ceo": 1_200,
+        "race": 120,
+        "gender": 120,
     }
     assert Counter(q.kind for q in bias_items("discovery"))["nurse-doctor"] == 160
 
@@ -111,15 +111,14 @@ def test_every_race_gets_the_same_people() -> None:
         assert len({tuple(sorted(names)) for names in who.values()}) == 1, kind
 
 
-def test_pairs_are_one_person_in_two_races_in_both_orders() -> None:
+def test_pairs_are_one_person_in_two_versions_in_both_orders() -> None:
     pairs = bias_items("evaluation", ("2afc",))
     for q in pairs:
         first, second = q.images
         assert isinstance(first, Portrait)
         assert isinstance(second, Portrait)
         assert first.person == second.person
-        assert first.gender == second.gender
-        assert first.race != second.race
+        assert first != second
     orders = {q.images for q in pairs}
     assert all((second, first) in orders for first, second in orders)
 

@@ -73,14 +73,12 @@ def test_both_spellings_of_a_model_are_the_same(tmp_path, monkeypatch):
     assert trained == ["pixtral", "pixtral"]
 
 
-def test_a_steerer_is_discovered_on_the_set_by_its_name(tmp_path, monkeypatch, capsys):
+def test_a_steerer_is_discovered_on_the_set_by_its_name(tmp_path, monkeypatch):
     from ggss import cli
 
     command = ["discover", "small-world/qwen3-vl", "--images", "small-world", "--attribute", "race"]
     monkeypatch.setattr(sys, "argv", ["ggss", *command, "-o", str(tmp_path / "race"), "--exclude", "occupation=ceo"])
     monkeypatch.setenv("GGSS_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code in (0, None), capsys.readouterr().err
+    cli.main()
     steerer = ggss.Steerer.from_pretrained(tmp_path / "race")
     assert (steerer.attribute, steerer.source["images"]) == ("race", 400)

@@ -141,3 +141,38 @@ def test_no_nan_for_any_finite_input(data, dtype, beta):
     results = [p, sphere.log(p, q), sphere.exp(p, y), sphere.slerp(p, q, beta), sphere.distance(p, q)]
     results.append(sphere.frechet_mean(torch.stack([p, q])))
     assert all(torch.isfinite(result).all() for result in results)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_lengths_of_every_size_in_one_batch(dtype):
+    sizes = [0.0, 1e-30, 1e-5, 1.0, 1e12, 1e30]
+    direction = points(2, 7)
+    rows = torch.stack([(size * direction).to(dtype) for size in sizes])
+    seen = rows.double().numpy()
+    expected = np.array([math.hypot(*row) for row in seen])
+    np.testing.assert_allclose(sphere.norm(rows).squeeze(1).double(), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        sphere.normalize(rows).double(), seen / (expected + sphere.EPS)[:, None], rtol=1e-6, atol=1e-37
+    )
+
+
+@pytest.mark.parametrize("angle", [1e-3, 1e-4, 1e-5])
+def test_log_loses_no_digits_between_close_points(angle):
+    """Against float64 on the same float32 points. The control: the projection of q itself instead of the chord."""
+    p, side = points(5, 2, 40)
+    side = torch.nn.functional.normalize(side - (side @ p) * p, dim=0)
+    p, q = p.float(), (math.cos(angle) * p + math.sin(angle) * side).float()
+    exact = sphere.log(p.double(), q.double())
+    assert (sphere.log(p, q) - exact).norm() < 1e-6 * angle
+    across = q - (p @ q) * p
+    assert (across * (sphere.distance(p, q) / across.norm()) - exact).norm() > 1e-5 * angle
+
+
+def test_frechet_mean_starts_from_the_normalized_mean_and_stops_at_its_tolerance():
+    cloud = points(3, 6, 9)
+    cloud = sphere.normalize(cloud + cloud[0])
+    start = sphere.normalize(cloud.mean(0))
+    assert torch.equal(sphere.frechet_mean(cloud, iterations=0), start)
+    once = sphere.frechet_mean(cloud, iterations=1)
+    assert not torch.equal(once, start)
+    assert torch.equal(sphere.frechet_mean(cloud, tolerance=10.0), start)

@@ -20,9 +20,12 @@ from ggss.stats import (
     mcnemar,
     mean,
     minimum_detectable_change,
+    permutation,
+    resampling,
     signflip,
     tost,
 )
+from ggss.stats.permutation import Permutation
 
 RACES = np.array(["a", "b", "c", "d", "e"])
 
@@ -68,6 +71,7 @@ def test_bootstrap_draws_are_recounts_of_the_same_items(rng):
 
 def test_bootstrap_is_repeatable_and_its_seed_matters(rng):
     values = skewed(rng)
+    assert bootstrap(values) == bootstrap(values, seed=0)
     assert bootstrap(values, seed=3) == bootstrap(values, seed=3)
     assert bootstrap(values, seed=3) != bootstrap(values, seed=4)
 
@@ -118,6 +122,12 @@ def test_jackknife_of_the_mean_is_students_interval(rng):
     interval = jackknife(values)
     low, high = reference.t.interval(0.95, len(values) - 1, values.mean(), reference.sem(values))
     assert (interval.estimate, interval.low, interval.high) == pytest.approx((values.mean(), low, high))
+
+
+def test_two_units_are_enough_for_an_interval():
+    interval = jackknife([1.0, 3.0])
+    low, high = reference.t.interval(0.95, 1, 2, 1)
+    assert (interval.estimate, interval.low, interval.high) == pytest.approx((2, low, high))
 
 
 def test_jackknife_makes_the_variance_unbiased(rng):
@@ -276,7 +286,9 @@ def test_a_cluster_swaps_together_in_all_tasks():
 def test_an_undefined_metric_has_no_p():
     nothing = answer_gap(["man", "woman"], [None, "nurse"], "nurse")
     something = answer_gap(["man", "woman"], ["doctor", "nurse"], "nurse")
-    assert np.isnan(signflip(nothing, something, draws=20).p)
+    result = signflip(nothing, something, draws=20)
+    assert np.isnan([result.p, result.statistic]).all()
+    assert len(result.draws) == 20
 
 
 def test_label_null_is_uniform_without_bias_and_small_with_it():
@@ -419,6 +431,7 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
     change = minimum_detectable_change(400, 1.0, power=0.8)
     samples = rng.normal(change, 1, (2000, 400))
     assert np.mean(reference.ttest_1samp(samples, 0, axis=1).pvalue <= 0.05) == pytest.approx(0.8, abs=0.03)
+    assert minimum_detectable_change(1, 0.0) == 0
     assert minimum_detectable_change(1500, np.sqrt(0.1)) == pytest.approx(0.0229, abs=1e-4)
 
 
@@ -432,6 +445,9 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: bootstrap([1.0, 2.0], [0, 0]), "one cluster"),
         (lambda: bootstrap([1.0, 2.0], method="magic"), "'magic' is unknown"),  # pyright: ignore
         (lambda: bootstrap([1.0, 2.0], level=95), "between 0 and 1"),
+        (lambda: bootstrap([1.0, 2.0], level=0), "between 0 and 1"),
+        (lambda: bootstrap([1.0, 2.0], level=1), "between 0 and 1"),
+        (lambda: bootstrap([1.0, 2.0], level=1.5), "between 0 and 1"),
         (lambda: bootstrap([1.0, 2.0], resamples=0), "at least one resample"),
         (lambda: mean([1.0]).percent_change(mean([1.0, 2.0])), "has 1, mean 2"),
         (lambda: jackknife([1.0]), "at least two"),
@@ -448,7 +464,17 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: label_null(answer_gap(["man", "woman"], ["nurse"] * 2, "nurse"), [0, 1]), "one group only"),
         (lambda: holm([0.5, np.nan]), "between 0 and 1"),
         (lambda: holm([]), "between 0 and 1"),
+        (lambda: holm([-0.1, 0.5]), "between 0 and 1"),
+        (lambda: holm([1.5]), "between 0 and 1"),
+        (lambda: signflip([mean([1.0, 2.0])] * 2, [mean([1.0, 2.0])] * 2, [1.0] * 2, [[0, 1]]), "got 1 lists"),
         (lambda: mcnemar(-1, 2), "two counts"),
+        (lambda: mcnemar(2, -1), "two counts"),
+        (lambda: mcnemar(1.5, 2), "two counts"),  # pyright: ignore
+        (lambda: mcnemar(2, 1.5), "two counts"),  # pyright: ignore
+        (lambda: tost([1.0, 0.0], [1.0, 0.0], margin=0), "0.015 for 1.5 points"),
+        (lambda: tost([1.0, 0.0], [1.0, 0.0], margin=1), "0.015 for 1.5 points"),
+        (lambda: minimum_detectable_change(1, np.inf), "at least one item"),
+        (lambda: minimum_detectable_change(1, -1.0), "at least one item"),
         (lambda: tost([1.0], [1.0]), "at least two"),
         (lambda: tost([1.0, 0.0], [1.0]), "same questions"),
         (lambda: tost([1.0, np.nan], [1.0, 0.0]), "NaN"),
@@ -462,9 +488,9 @@ def test_bad_input_gets_one_sentence(call, seen):
 
 
 def test_runs_in_another_order_are_refused():
-    one = answer_gap(["man", "woman"], ["nurse", "nurse"], "nurse")
-    other = answer_gap(["woman", "man"], ["nurse", "nurse"], "nurse")
-    with pytest.raises(InputError, match="same order"):
+    one = answer_gap(["man", "man", "woman"], ["nurse"] * 3, "nurse")
+    other = answer_gap(["man", "woman", "man"], ["nurse"] * 3, "nurse")
+    with pytest.raises(InputError, match="item 1 is of another group in the other run; put both in the same order"):
         one.percent_change(other)
 
 
@@ -473,3 +499,214 @@ def test_different_metrics_cannot_swap_answers():
     other = mean_jsd(["q"] * 2, ["a", "b"], ["A", "B"], "ABC")
     with pytest.raises(InputError, match="not the same metric"):
         signflip(one, other)
+
+
+def test_what_an_interval_says_of_itself(rng):
+    values, clusters = skewed(rng, 12), np.repeat(np.arange(4), 3)
+    sparse = answer_gap(["man"] * 5 + ["woman"] * 5, ["nurse"] + [None] * 4 + ["doctor"] * 5, "nurse", signed=True)
+    full = answer_gap(["man"] * 5 + ["woman"] * 5, ["nurse"] * 10, "nurse", signed=True)
+    told = [
+        (bootstrap(values, clusters, level=0.8, resamples=50), ("percentile", 0.8, 4, 0.0)),
+        (bootstrap(values, method="bca", resamples=50), ("bca", 0.95, 12, 0.0)),
+        (jackknife(values, clusters, level=0.8), ("jackknife", 0.8, 4, 0.0)),
+        (fieller(values, values + 1, clusters, level=0.8), ("fieller", 0.8, 4, 0.0)),
+        (fieller(sparse, full), ("fieller", 0.95, 10, 0.1)),
+    ]
+    for interval, expected in told:
+        assert (interval.method, interval.level, interval.units, interval.undefined) == pytest.approx(expected)
+
+
+def test_clusters_of_equal_size_are_their_means(rng):
+    """The jackknife, Fieller's interval and Student's test over clusters are those of the clusters' means."""
+    clusters = np.tile(np.arange(9), 4)
+    before = rng.normal(1, 0.3, 9)[clusters] + rng.normal(0, 0.1, 36)
+    after = 0.7 * before + rng.normal(0, 0.1, 9)[clusters]
+    means = [np.array([x[clusters == c].mean() for c in range(9)]) for x in (after, before)]
+    assert jackknife(after, clusters) == jackknife(means[0])
+    ours, theirs = fieller(after, before, clusters), fieller(*means)
+    assert (ours.estimate, ours.low, ours.high) == pytest.approx((theirs.estimate, theirs.low, theirs.high))
+    result, change = tost(after, before, 0.4, clusters, size=0.1), means[0] - means[1]
+    low, high = reference.t.interval(0.8, 8, change.mean(), reference.sem(change))
+    assert (result.difference, result.low, result.high) == pytest.approx((change.mean(), low, high))
+    upper = reference.ttest_1samp(change, 0.4, alternative="less").pvalue
+    lower = reference.ttest_1samp(change, -0.4, alternative="greater").pvalue
+    assert result.p == pytest.approx(max(upper, lower))
+    assert (result.margin, result.size) == (0.4, 0.1)
+
+
+def test_fieller_has_a_lower_and_an_upper_bound(rng):
+    before = rng.normal(1, 0.5, 40)
+    after = 0.6 * before + rng.normal(0, 0.3, 40)
+    interval = fieller(after, before, level=0.9)
+    assert interval.low < interval.estimate < interval.high
+    for bound, end in ((interval.low, "low"), (interval.high, "high")):
+        assert getattr(jackknife(after - (1 + bound / 100) * before, level=0.9), end) == pytest.approx(0, abs=1e-9)
+
+
+def test_fieller_of_a_spread_works_on_its_square(rng):
+    first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
+    spreads = [
+        preference_std(first * 3, second * 3, rng.choice(["first", "second"], size=60, p=p))
+        for p in ([0.9, 0.1], [0.5, 0.5])
+    ]
+    squares = [Metric("squared", one.terms, lambda sums, one=one: one.value(sums) ** 2) for one in spreads]
+    ours, theirs = fieller(*spreads), fieller(*squares)
+    for end in ("estimate", "low", "high"):
+        expected = 100 * (max(1 + getattr(theirs, end) / 100, 0) ** 0.5 - 1)
+        assert getattr(ours, end) == pytest.approx(expected)
+
+
+def test_fieller_without_any_bias_before_has_no_estimate():
+    interval = fieller([1.0, 2.0, 3.0], [-1.0, 0.0, 1.0])
+    assert np.isnan(interval.estimate)
+    assert (interval.low, interval.high) == (-np.inf, np.inf)
+
+
+def test_tost_of_all_or_nothing_ends_at_the_edge():
+    lost, won = tost(np.zeros(8), np.ones(8)), tost(np.ones(8), np.zeros(8))
+    assert lost.low == -1
+    assert won.high == 1
+    assert (lost.difference, lost.high) == pytest.approx((-won.difference, -won.low))
+    assert -1 < lost.high < 0
+    assert lost.p == won.p > 0.99
+    assert tost(*paired(50, 3, 4), 0.2, size=0.1).margin == 0.2
+
+
+def test_tost_where_nothing_changed_counts_clusters():
+    few = tost(*paired(20, 0, 0), clusters=np.repeat(np.arange(5), 4))
+    assert few == tost(*paired(5, 0, 0))
+
+
+def test_tost_takes_truth_values_and_mixed_scores(rng):
+    after, before = rng.integers(2, size=(2, 60))
+    clusters = np.repeat(np.arange(20), 3)
+    assert tost(after > 0, before > 0, clusters=clusters) == tost(after, before, clusters=clusters)
+    partly = before * 0.5
+    change = after - partly
+    upper = reference.ttest_1samp(change, 0.015, alternative="less").pvalue
+    assert tost(after, partly).p == pytest.approx(
+        max(upper, 1 - reference.ttest_1samp(change, -0.015, alternative="less").pvalue)
+    )
+
+
+def test_tost_of_a_change_that_does_not_vary():
+    inside = tost(np.full(30, 0.51), np.full(30, 0.5), 0.02)
+    assert inside.p == 0
+    assert (inside.low, inside.high) == pytest.approx((0.01, 0.01))
+
+
+def test_a_permutation_test_is_repeatable_and_its_seed_matters(rng):
+    one, other = rng.normal(size=(2, 12))
+    assert len(signflip(one, other).draws) == 10_000
+    np.testing.assert_array_equal(signflip(one, other, draws=50).draws, signflip(one, other, draws=50, seed=0).draws)
+    assert (signflip(one, other, draws=50, seed=1).draws != signflip(one, other, draws=50).draws).any()
+    metric, _, sets = jsd(rng)
+    assert len(label_null(metric, sets).draws) == 10_000
+    first = label_null(metric, sets, draws=50)
+    np.testing.assert_array_equal(first.draws, label_null(metric, sets, draws=50, seed=0).draws)
+    assert (first.draws != label_null(metric, sets, draws=50, seed=1).draws).any()
+
+
+def test_every_unit_swaps_half_of_the_time():
+    coins = permutation._coins(np.random.default_rng(0), 4_000, 17)
+    assert coins.shape == (4_000, 17)
+    np.testing.assert_allclose(coins.mean(0), 0.5, atol=0.04)
+
+
+def test_three_tasks_are_each_swapped_by_their_own_units(rng):
+    runs = [(rng.normal(1, 1, n), rng.normal(0, 1, n)) for n in (3, 5, 4)]
+    left, right = ([mean(run[side]) for run in runs] for side in (0, 1))
+    labels = [np.arange(n) + 100 * task for task, n in enumerate((3, 5, 4))]
+    expected = sum(one.mean() - other.mean() for one, other in runs)
+    alone = signflip(left, right, [1.0] * 3, draws=4_000)
+    named = signflip(left, right, [1.0] * 3, labels, draws=4_000)
+    spread = np.sqrt(sum(((one - other) ** 2).sum() / len(one) ** 2 for one, other in runs))
+    for result in (alone, named):
+        assert result.statistic == pytest.approx(expected)
+        assert result.draws.std() == pytest.approx(spread, rel=0.05)
+
+
+def test_one_task_may_be_given_as_a_list_with_a_list_of_clusters(rng):
+    one, other = rng.normal(size=(2, 8))
+    clusters = np.repeat(np.arange(4), 2)
+    flat = signflip(one, other, clusters=clusters, draws=30)
+    listed = signflip([mean(one)], [mean(other)], [1.0], [clusters], draws=30)
+    np.testing.assert_allclose(flat.draws, listed.draws)
+
+
+def test_the_quantile_of_a_permutation_is_of_its_defined_draws():
+    draws = np.append(np.arange(101.0), np.nan)
+    assert Permutation(0.0, 1.0, draws).quantile() == 95
+    assert Permutation(0.0, 1.0, draws).quantile(0.5) == 50
+    assert np.isnan(Permutation(0.0, 1.0, np.full(3, np.nan)).quantile())
+
+
+def test_holm_takes_whole_numbers():
+    adjusted = holm([1, 0])
+    assert adjusted.dtype == float
+    np.testing.assert_array_equal(adjusted, [1, 0])
+
+
+def test_a_difference_is_as_unreadable_as_its_worse_run():
+    some = answer_gap(["man", "woman"] * 4, ["nurse"] * 6 + [None] * 2, "nurse")
+    none = answer_gap(["man", "woman"] * 4, ["nurse"] * 8, "nurse")
+    assert some.percent_change(none).unparsed == none.minus(some).unparsed == 2
+
+
+def test_percentiles_are_those_of_the_draws(rng):
+    interval = bootstrap(skewed(rng), level=0.5, resamples=300)
+    assert (interval.low, interval.high) == pytest.approx(tuple(np.quantile(interval.draws, [0.25, 0.75])))
+
+
+def test_mostly_undefined_resamples_have_no_interval():
+    """One readable answer in each group: most resamples lose one of them."""
+    said = (["nurse"] + [None] * 4) + (["doctor"] + [None] * 4)
+    interval = bootstrap(answer_gap(["man"] * 5 + ["woman"] * 5, said, "nurse"))
+    assert interval.undefined == pytest.approx(1 - (1 - 2 * 0.9**10 + 0.8**10), abs=0.02)
+    assert interval.estimate == 1
+    assert np.isnan([interval.low, interval.high]).all()
+
+
+def bca(interval, left_out, level=0.95):
+    """Efron's bounds from an interval's own draws, by the book."""
+    draws = interval.draws
+    below = reference.percentileofscore(draws, interval.estimate, kind="mean") / 100
+    bias = reference.norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
+    pull = left_out.mean() - left_out
+    skew = (pull**3).sum() / (6 * (pull**2).sum() ** 1.5) if pull.any() else 0
+    z = bias + reference.norm.ppf([(1 - level) / 2, (1 + level) / 2])
+    return tuple(np.quantile(draws, reference.norm.cdf(bias + z / (1 - skew * z))))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_bca_by_the_book(rng, sign):
+    values = sign * skewed(rng, 25)
+    coarse = np.round(values)  # many draws equal the estimate
+    for sample in (values, coarse):
+        interval = bootstrap(sample, method="bca", resamples=500)
+        left_out = (sample.sum() - sample) / (len(sample) - 1)
+        assert (interval.low, interval.high) == pytest.approx(bca(interval, left_out))
+    # How many different items: every resample has fewer, and leaving out any one is the same.
+    distinct = Metric("distinct", np.eye(25), lambda sums: sign * (sums > 0).sum(1).astype(float))
+    interval = bootstrap(distinct, method="bca", resamples=500)
+    assert (sign * interval.draws < 25).all()
+    assert (interval.low, interval.high) == pytest.approx(bca(interval, np.full(25, 24.0)))
+    assert np.isfinite([interval.low, interval.high]).all()
+
+
+def test_bca_where_nothing_varies_or_nothing_can_be_left_out():
+    constant = bootstrap([2.0] * 5, method="bca", resamples=20)
+    assert (constant.low, constant.estimate, constant.high) == (2, 2, 2)
+    gap = answer_gap(["man", "woman"], ["nurse", "doctor"], "nurse")
+    found = [bootstrap(gap, method="bca", resamples=4, seed=seed) for seed in range(20)]
+    half = [interval for interval in found if interval.undefined <= 0.5]
+    assert half
+    assert all((interval.low, interval.high) == (1, 1) for interval in half)
+
+
+def test_batches_have_all_rows_and_stay_within_memory():
+    assert resampling.batches(1, 10) == [1]
+    assert resampling.batches(5, 10**9) == [1] * 5
+    sizes = resampling.batches(10_000, 60)
+    assert sum(sizes) == 10_000
+    assert max(sizes) * 60 <= 250_000

@@ -8,7 +8,7 @@ import torch
 
 import ggss
 from ggss import InputError
-from ggss.steering import artefact
+from ggss.steering import artefact, description
 from ggss.steering.published import read_pt, write_pt
 from planted import planted
 from rounding import assert_same
@@ -65,8 +65,8 @@ def test_gate_of_rows(steerer, rows):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"alpha": float("nan")}, "alpha must be finite"),
-        ({"alpha": float("inf")}, "alpha must be finite"),
+        ({"alpha": float("nan")}, "alpha must be from -1,000 to 1,000, seen nan"),
+        ({"alpha": float("inf")}, "alpha must be from -1,000 to 1,000, seen inf"),
         ({"alpha": -0.5}, "would amplify"),
         ({"alpha": torch.tensor([1.0, 1.0])}, "needs `images`"),
         (
@@ -141,12 +141,14 @@ def test_the_card_says_what_is_appended_to_prompts(steerer, tmp_path):
     acts = planted(identities=2)[0]
     prompt = ggss.fit("prompt", acts, attribute="race")
     text = (prompt.save_pretrained(tmp_path / "prompt") / "README.md").read_text()
-    assert f"| appended to every prompt | {json.dumps(prompt.prompt_suffix)} |" in text
+    assert f"| appended to every prompt | `{json.dumps(prompt.prompt_suffix)}` |" in text
     assert "base your answer only on task-relevant visual evidence" in text
     assert '"What does this person earn?" + steerer.prompt_suffix' in text
     assert "nothing that the model sees of a person is removed" in text
     own = replace(prompt, prompt_suffix="yes | no?")  # in a table
-    assert '| appended to every prompt | "yes \\| no?" |' in (own.save_pretrained(tmp_path) / "README.md").read_text()
+    assert (
+        '| appended to every prompt | `"yes \\| no?"` |' in (own.save_pretrained(tmp_path) / "README.md").read_text()
+    )
     plain = (steerer.save_pretrained(tmp_path) / "README.md").read_text()
     assert "appended" not in plain
     assert "prompt_suffix" not in plain
@@ -170,7 +172,7 @@ def damage(folder, what):
     else:
         stored = json.loads(config.read_text())
         stored |= {"version": {"format": 99}, "kind": {"sites": {SITE: {"operator": "warp", "width": 64}}}}[what]
-        config.write_text(json.dumps(stored))
+        config.write_text(json.dumps(description.signed(stored)))
 
 
 @pytest.mark.parametrize(
@@ -196,17 +198,37 @@ def test_a_damaged_artefact_is_refused(steerer, tmp_path, what, message):
     ("change", "message"),
     [
         ({"basis": torch.ones(64, 4)}, "orthonormal"),
-        ({"basis": torch.eye(64)[:, :64]}, r"not \[D\] and \[D, k\]"),
-        ({"mu": torch.ones(32)}, r"not \[D\] and \[D, k\]"),
+        ({"basis": torch.eye(64)}, "nothing would be left"),
+        ({"basis": torch.ones(4)}, r"must be \[D, k\] with D = 64, seen \[4\]"),
+        ({"basis": torch.ones(64, 0)}, "basis must be"),
+        ({"basis": [[1.0]]}, "must be a tensor, seen a list"),
+        ({"basis": torch.eye(64, 2).to_sparse()}, "dense"),
+        ({"mu": torch.ones(32)}, "with D = 32"),
+        ({"mu": torch.ones(64)}, "mu has length 8"),
+        ({"mu": torch.ones(64, dtype=torch.int64)}, "torch.float32, seen torch.int64"),
         ({"mu": torch.full((64,), float("nan"))}, "not finite"),
-        ({"gate_std": float("inf")}, "must be finite"),
+        ({"gate_std": float("inf")}, "finite"),
+        ({"gate_std": -1}, "gate_std should be greater than or equal to 0, seen -1"),
+        ({"gate_std": None}, "gate_std should be a valid number"),
+        ({"gate_median": 4.0}, "gate_median should be less than or equal to 3.14"),
+        ({"kappa": -5}, "kappa should be greater than 0, seen -5"),
+        ({"kappa": "5"}, "kappa should be a valid number, seen a str"),
+        ({"kappa": True}, "kappa should be a valid number"),
+        ({"kappa": 10**400}, "kappa"),
+        ({"floor": -100}, "floor should be greater than or equal to 0, seen -100"),
+        ({"floor": 1.5}, "floor should be less than or equal to 1"),
     ],
 )
-def test_wrong_tensors_are_refused(steerer, tmp_path, change, message):
-    wrong = replace(steerer, operators={SITE: replace(steerer.operators[SITE], **change)})
-    wrong.save_pretrained(tmp_path / "s")
+def test_numbers_are_checked_where_an_operator_is_made(steerer, change, message):
     with pytest.raises(InputError, match=message):
-        ggss.Steerer.from_pretrained(tmp_path / "s")
+        replace(steerer.operators[SITE], **change)
+
+
+def test_a_whole_number_is_the_same_steerer_as_its_float(steerer):
+    def hashed(kappa):
+        return replace(steerer, operators={SITE: replace(steerer.operators[SITE], kappa=kappa)}).content_hash
+
+    assert hashed(4) == hashed(4.0) != hashed(5)
 
 
 def test_a_folder_that_is_not_there_is_looked_for_on_the_hub(monkeypatch, tmp_path, steerer):

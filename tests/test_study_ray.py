@@ -72,7 +72,7 @@ def test_bad_input_to_an_actor_is_one_sentence_here(tmp_path):
     plan = PLAN.model_copy(update={"models": PLAN.models[:1]})
     lost = Plan.of(
         plan.model_dump(mode="json")
-        | {"methods": ["none", {"name": "ggss", "label": "lost", "sites": "deepstack-9"}]}
+        | {"methods": ["none", {"name": "svd-token-euclidean", "label": "lost", "options": {"k": 1000}}]}
     )
     with pytest.raises(InputError, match="lost on small-world/qwen3-vl"):
         run(lost, tmp_path, "ray", workers=1)

@@ -10,10 +10,12 @@ from ggss.cli.app import app
 from ggss.errors import InputError
 from ggss.models.feature_cache import FeatureCache
 from ggss.smallworld.town import town
+from ggss.study import recommendation
 from ggss.study.plan import Plan
 from ggss.study.recommendation import recommended_alpha
 from ggss.study.results import Results
 from ggss.study.runner import run
+from ggss.study.stored_runs import opened
 
 MODEL = "small-world/qwen3-vl"
 PLAN = {
@@ -89,10 +91,35 @@ def test_another_steerer_is_refused_with_every_difference(study, fit, tmp_path):
     assert Steerer.from_pretrained(folder).recommended_alpha is None
 
 
-def test_a_study_that_has_not_chosen_yet_says_so(fit, tmp_path):
-    with pytest.raises(InputError, match=r"none on \./nowhere"):
-        run(Plan.of(PLAN | {"models": ["./nowhere"]}), tmp_path)
+@pytest.mark.parametrize("part", recommendation.COMPARED)
+def test_a_model_of_the_same_name_may_be_another_one(study, fit, part):
     steerer = fit()
-    steerer.source["model"] = "./nowhere"
+    assert recommended_alpha(study, steerer)
+    steerer.source["identity"][part] = "other"
+    with pytest.raises(InputError, match=rf"1 problem\n.*the model: it was made with another {part}"):
+        recommended_alpha(study, steerer)
+
+
+def test_a_steerer_that_does_not_say_what_its_model_was_is_refused(study, fit):
+    steerer = fit()
+    del steerer.source["identity"]
+    with pytest.raises(InputError, match="it was made with another vision weights"):
+        recommended_alpha(study, steerer)
+
+
+def test_all_sites_are_all_of_the_model(study, fit):
+    plan, runs = opened(study)
+    plan = Plan.of(PLAN | {"methods": ["none", {"name": "ggss", "sites": "all"}]})
+    whole = fit(sites="all")
+    assert recommendation._differences(plan, plan.method("ggss"), whole, runs) == []
+    found = recommendation._differences(plan, plan.method("ggss"), fit(), runs)
+    assert found == ["sites: it has projection-mlp2, the study projection-mlp2, deepstack-0"]
+
+
+def test_a_study_that_has_not_chosen_yet_says_so(fit, tmp_path):
+    with pytest.raises(InputError, match=r"none on nobody/nothing"):
+        run(Plan.of(PLAN | {"models": ["nobody/nothing"]}), tmp_path)
+    steerer = fit()
+    steerer.source["model"] = "nobody/nothing"
     with pytest.raises(InputError, match="has chosen no alpha for 'ggss' yet: run it further"):
         recommended_alpha(tmp_path, steerer)

@@ -6,8 +6,10 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import sys
 from collections import Counter
+from contextlib import closing
 from hashlib import sha256
 from importlib.util import find_spec
 
@@ -26,19 +28,24 @@ from ggss.data import picture
 from ggss.data.manifests import write_manifest
 from ggss.data.picture import labels
 from ggss.errors import InputError
-from ggss.models import Vlm
+from ggss.models import ModelIdentity, Vlm
 from ggss.smallworld.painter import variants
 from ggss.smallworld.people import people
 from ggss.smallworld.town import town
 from ggss.study import executors, grid, runner
+from ggss.study.database import StoreError
 from ggss.study.executors import WorkerDied
 from ggss.study.export import export
 from ggss.study.grid import Unit
 from ggss.study.plan import Plan
+from ggss.study.plan_items import PlanItems
 from ggss.study.results import Results
 from ggss.study.runner import run
 from ggss.study.scheduler import Scheduler, merged
+from ggss.study.store import DATABASE, writing
 from ggss.study.stored_runs import opened
+from ggss.study.worker import Worker
+from test_identity import edit
 from test_probes_suites import faces
 
 MODEL = "small-world/qwen3-vl"
@@ -76,9 +83,9 @@ def test_every_cell_is_whole_and_nothing_is_asked_twice(study, tmp_path):
     assert swept <= {(s.model, s.method, s.attribute, s.alpha, task) for s, task in sources}
     assert {s.alpha for s, task in sources if task == "smallstar" and s.method == "svd-token-euclidean"} == {1.0}
     assert sum(task == "smallstar" and s.method == "ggss" for s, task in sources) == 2  # one alpha, two attributes
-    assert {(s.suite, len(s.suite_hash), len(s.fingerprint), len(s.steerer)) for s, _ in sources} == {
-        ("small-world", 64, 64, 64)
-    }
+    assert {(s.suite, len(s.suite_hash), len(s.steerer)) for s, _ in sources} == {("small-world", 64, 64)}
+    parts = ggss.load_vlm(MODEL).identity.parts
+    assert all(s.identity == parts for s, _ in sources)
     assert set(results.gates) == {(MODEL, "ggss", "race"), (MODEL, "ggss", "gender")}
     shutil.copytree(study, tmp_path / "copy")
     again = run(PLAN, tmp_path / "copy")
@@ -125,8 +132,7 @@ def test_results_compare_every_cell_with_the_unsteered_model(study):
     assert (right.gained, right.lost) == (0, 0)
     people = {item.cluster for task in ("mcq", "nurse-doctor") for item in results.run(MODEL, "none", task).items}
     assert results.everyone(MODEL) == people
-    with pytest.raises(InputError, match="mcq: the fold has none of its 2 identities"):
-        results.held_out(MODEL, "ggss")
+    assert len(results.held_out(MODEL, "ggss")) == 2
     assert results.comparison(MODEL, "ggss", "ceo", alpha=1.0) is None
 
 
@@ -203,6 +209,7 @@ def test_a_study_over_image_files_decodes_and_encodes_each_once_per_model(tmp_pa
             "race": {"discover_on": ["nurse"], "tasks": ["mcq"]},
             "gender": {"discover_on": ["nurse", "doctor"], "tasks": ["nurse-doctor"]},
         },
+        "overlap": "warn",
         "measures": [{"tasks": ["recognition-race"]}],
         "limit": None,
         "batch_size": 64,
@@ -237,6 +244,7 @@ def test_a_study_of_photographs_in_plain_english(tmp_path, counted, tiny):
             "race": {"discover_on": ["nurse"], "tasks": ["mcq"]},
             "gender": {"discover_on": ["nurse", "doctor"], "tasks": ["mcq-gender"]},
         },
+        "overlap": "warn",
         "measures": [],
     }
     (tmp_path / "plan.yaml").write_text(json.dumps(TINY | plan))
@@ -251,16 +259,82 @@ def test_a_study_of_photographs_in_plain_english(tmp_path, counted, tiny):
     assert {len(r.items) for r in results} == {24}
 
 
-def test_other_weights_are_asked_again(tmp_path):
+def test_another_model_in_the_same_folder_is_asked_again(tmp_path):
+    """Whatever was edited in it; and what it said before is not compared with what it says now."""
     copy = tmp_path / "model"
     shutil.copytree(smallworld.CHECKPOINTS / "qwen3-vl", copy)
-    plan = Plan.of(TINY | {"models": [str(copy)], "methods": ["none"], "measures": []})
-    first = run(plan, tmp_path / "study")
-    assert run(plan, tmp_path / "study").asked == 0
-    weights = load_file(copy / "model.safetensors")
-    name = next(name for name in weights if "language_model.layers.0.mlp" in name)
-    save_file(weights | {name: weights[name] + 0.01}, copy / "model.safetensors", {"format": "pt"})
-    assert run(plan, tmp_path / "study").asked == first.asked
+    pieces = {"models": [str(copy)], "measures": [], "limit": 4, "alphas": [1.0]}
+    pieces |= {"steering": {"race": TINY["steering"]["race"]}}
+    both, unsteered = (Plan.of(TINY | pieces | {"methods": names}) for names in (["none", "ggss"], ["none"]))
+    asked = run(both, tmp_path / "study").asked
+    again = run(both, tmp_path / "study")
+    assert (again.asked, again.reused, again.changed) == (0, asked, ())
+
+    def weights():
+        found = load_file(copy / "model.safetensors")
+        name = next(name for name in found if "language_model.layers.0.mlp" in name)
+        save_file(found | {name: found[name] + 0.01}, copy / "model.safetensors", {"format": "pt"})
+
+    edits = {
+        "text weights": weights,
+        "text config": lambda: edit(copy / "config.json", "text_config", "rms_norm_eps", 0.1),
+        "tokenizer": lambda: edit(copy / "tokenizer_config.json", "pad_token", "<unk>"),
+    }
+    for part, change in edits.items():
+        change()
+        again = run(unsteered, tmp_path / "study")
+        assert (again.asked, again.reused) == (asked / 2, 0)
+        assert again.changed == (f"{copy} is not what it was, and is asked again; changed: {part}",)
+    _, runs = opened(tmp_path / "study")
+    results = Results(both, type(runs)(both, runs.store, runs.asked))
+    assert results.run(str(copy), "none", "mcq") is not None
+    assert results.comparison(str(copy), "ggss", "mcq", alpha=1.0) is None, "only its unsteered answers are new"
+    assert run(both, tmp_path / "study").asked == asked / 2
+    assert Results.load(tmp_path / "study").comparison(str(copy), "ggss", "mcq", alpha=1.0) is not None
+
+
+def test_a_model_that_changes_while_a_study_runs_is_noticed(tmp_path):
+    cell = next(iter(grid.sweep(PLAN, Unit(MODEL, "none"))))
+    with pytest.raises(InputError, match=f"{MODEL} has changed while the study was running"):
+        Worker(PLAN).read(cell, [0], "the identity of another")
+    with writing(tmp_path) as store:
+        driver = runner.Driver(PLAN, store, PlanItems(PLAN))
+        found = [
+            ModelIdentity({"dtype": "float32"}),
+            ModelIdentity({"dtype": "float32"}),
+            ModelIdentity({"dtype": "bfloat16"}),
+        ]
+
+        def call(*_):
+            return found.pop(0)
+
+        assert driver.identity(MODEL, call) == driver.identity(MODEL, call)
+        with pytest.raises(InputError, match=r"differs between workers, or has changed.*: dtype \(float32 before"):
+            driver.identity(MODEL, call)
+
+
+def test_a_damaged_answer_stops_every_command(study, tmp_path):
+    shutil.copytree(study, tmp_path / "copy")
+    (tmp_path / "plan.yaml").write_text(json.dumps(TINY))
+    with closing(sqlite3.connect(tmp_path / "copy" / DATABASE)) as database, database:
+        place = database.execute("SELECT run, item FROM answers LIMIT 1").fetchone()
+        database.execute("UPDATE answers SET answer = answer || ' ' WHERE run = ? AND item = ?", place)
+    folder, out = str(tmp_path / "copy"), str(tmp_path / "out.jsonl")
+    for command in (
+        ["status", folder],
+        ["tables", folder, "-o", str(tmp_path / "tables")],
+        ["export", folder, "-o", out],
+        ["run", str(tmp_path / "plan.yaml"), "-o", folder],
+    ):
+        done = CliRunner().invoke(app, ["study", *command])
+        assert isinstance(done.exception, StoreError), command
+        assert f"the answer to {place[1]!r} is not as it was written" in str(done.exception)
+    assert not (tmp_path / "out.jsonl").exists()
+    statement = str(done.exception).split("'")[-2]
+    with closing(sqlite3.connect(tmp_path / "copy" / DATABASE)) as database, database:
+        database.execute(statement)
+    run(PLAN, tmp_path / "copy")
+    assert exported(tmp_path / "copy") == exported(study)
 
 
 @pytest.mark.slow
@@ -281,10 +355,10 @@ def test_processes_give_the_same_rows_even_if_one_is_killed(study, tmp_path, mon
 
 def life(plan, folder, statement):
     """A study whose process kills itself at a given SQL statement, wherever that is in a transaction."""
-    from ggss.study import store
+    from ggss.study import database
 
     torch.set_num_threads(1)
-    connect, seen = store._connect, []
+    connect, seen = database.connect, []
 
     def mortal(*args):
         connection = connect(*args)
@@ -296,7 +370,7 @@ def life(plan, folder, statement):
         if len(seen) == statement:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    store._connect = mortal
+    database.connect = mortal
     run(Plan.model_validate_json(plan), folder, show=False)
 
 
@@ -316,10 +390,10 @@ def test_killed_at_any_statement_a_study_ends_as_if_nothing_had_happened(study, 
 
 
 def test_what_cannot_be_run_is_named_and_the_rest_is_done(tmp_path):
-    lost = {"name": "ggss", "label": "lost", "sites": "deepstack-9"}
+    lost = {"name": "svd-token-euclidean", "label": "lost", "options": {"k": 1000}}
     plan = Plan.of(TINY | {"methods": ["none", lost, "ggss"], "measures": [], "alphas": [1.0]})
     with pytest.raises(
-        InputError, match=r"the rest is done.*: 1 problem\n  - lost on small-world/qwen3-vl: .*deepstack-9"
+        InputError, match=r"the rest is done.*: 1 problem\n  - lost on small-world/qwen3-vl: k = 1000 directions"
     ):
         run(plan, tmp_path)
     assert Results.load(tmp_path).run(MODEL, "ggss", "mcq", alpha=1.0) is not None
@@ -328,9 +402,9 @@ def test_what_cannot_be_run_is_named_and_the_rest_is_done(tmp_path):
 
 def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others(tmp_path):
     plan = Plan.of(
-        TINY | {"models": ["./nowhere", MODEL], "methods": ["none", "ggss"], "measures": [], "alphas": [1.0]}
+        TINY | {"models": ["nobody/nothing", MODEL], "methods": ["none", "ggss"], "measures": [], "alphas": [1.0]}
     )
-    with pytest.raises(InputError, match=r"1 problem\n  - none on ./nowhere: .*does not exist"):
+    with pytest.raises(InputError, match=r"1 problem\n  - none on nobody/nothing: "):
         run(plan, tmp_path)
     assert Results.load(tmp_path).run(MODEL, "ggss", "mcq", alpha=1.0) is not None
 
@@ -339,7 +413,7 @@ def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others(tmp_path):
     ("pieces", "sentence"),
     [
         ({"suite": {"name": "small-world", "split": "evening"}}, "evening"),
-        ({"steering": {"race": {"discover_on": ["baker"], "tasks": ["mcq"]}}}, "occupation=baker"),
+        ({"steering": {"race": {"discover_on": ["baker"], "tasks": ["mcq"]}}}, "discovered on 'baker'"),
         ({"suite": "small-town"}, "small-town"),
     ],
 )
@@ -381,6 +455,18 @@ def test_the_scheduler_keeps_workers_on_their_model_and_behind_its_baseline():
     assert scheduler.take("b") == Unit("a", "y")
 
 
+@pytest.mark.parametrize(("how", "workers"), [("cloud", None), ("in-process", 2), ("processes", 0)])
+def test_a_refused_run_leaves_the_stored_plan(study, tmp_path, how, workers):
+    shutil.copytree(study, tmp_path / "copy")
+    other = Plan.of(TINY | {"name": "other"})
+    with pytest.raises(InputError):
+        run(other, tmp_path / "copy", how, workers)
+    assert opened(tmp_path / "copy")[0].name == "tiny"
+    with pytest.raises(InputError):
+        run(other, tmp_path / "new", how, workers)
+    assert not (tmp_path / "new").exists()
+
+
 def test_merged_streams_stop_at_the_first_error():
     stopped = []
 
@@ -406,7 +492,7 @@ def test_the_command_line_runs_looks_and_exports(study, tmp_path):
     cli.invoke(app, ["study", "export", str(study), "-o", str(tmp_path / "all.jsonl")])
     rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert len(rows) == seen["answered"]
-    assert len({(r["weights"], r["steering"], r["alpha"], r["suite"], r["item"]) for r in rows}) == len(rows)
+    assert len({(r["model_identity"], r["steering"], r["alpha"], r["suite"], r["item"]) for r in rows}) == len(rows)
     planned = json.loads(cli.invoke(app, ["study", "plan", str(tmp_path / "plan.yaml"), "--json"]).output)
     assert planned["models"][0]["questions"] == seen["of"]
     assert planned["models"][0]["seconds"] > 0
@@ -414,7 +500,8 @@ def test_the_command_line_runs_looks_and_exports(study, tmp_path):
 
 def test_an_unfinished_study_says_how_far_it_is(study, tmp_path):
     shutil.copytree(study, tmp_path / "copy")
-    more = Plan.of(TINY | {"methods": [*TINY["methods"], {"name": "ggss", "label": "lost", "sites": "deepstack-9"}]})
+    lost = {"name": "svd-token-euclidean", "label": "lost", "options": {"k": 1000}}
+    more = Plan.of(TINY | {"methods": [*TINY["methods"], lost]})
     with pytest.raises(InputError):
         run(more, tmp_path / "copy")
     seen = json.loads(CliRunner().invoke(app, ["study", "status", str(tmp_path / "copy"), "--json"]).output)
@@ -443,7 +530,7 @@ def test_parquet_has_the_same_rows_or_names_its_extra(study, tmp_path):
     ("how", "workers", "sentence"),
     [
         ("cloud", None, "no executor 'cloud'"),
-        ("processes", 0, "at least one"),
+        ("processes", 0, "the number of workers must be from 1"),
         ("in-process", 2, "one worker, not 2"),
     ],
 )

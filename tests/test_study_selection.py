@@ -1,6 +1,7 @@
 """The averaging and the choice of a strength: held against the published tables, by hand, and by brute force."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -131,8 +132,8 @@ def test_best_alpha_of_results():
     assert best_alpha({}) is None
 
 
-def test_degenerate_runs_are_not_chosen():
-    """At full strength the model says nothing about nurses any more: the weaker one is chosen."""
+def test_a_run_that_says_nothing_is_not_chosen():
+    """At full strength nothing that is said about nurses can be read: the weaker one is chosen."""
 
     def mute(cell, item, rng):
         return "hm" if (cell.alpha, cell.task) == (1.0, "nurse-doctor") else answer(cell, item, rng)
@@ -142,15 +143,37 @@ def test_degenerate_runs_are_not_chosen():
     assert found.best_alpha(QWEN, "ggss") == 0.5
 
 
+def test_how_much_can_be_read_does_not_enter_the_choice():
+    """As published: a run counts as long as anything in it can be read. The warning is for the reader."""
+
+    def mumble(cell, item, rng):
+        spoiled = (cell.alpha, cell.task) == (1.0, "nurse-doctor") and item.key.count("jade") == 0
+        return "hm" if spoiled else answer(cell, item, rng)
+
+    found = invented_study.results(say=mumble)
+    muted = found.comparison(QWEN, "ggss", "nurse-doctor", 1.0)
+    assert muted is not None
+    assert muted.degenerate
+    assert muted.reached is not None
+    assert found.best_alpha(QWEN, "ggss") == 1.0
+
+
 def test_a_method_limited_to_some_strengths():
     limited = [*invented_study.PLAN["methods"][:2], {"name": "ggss", "alphas": [0.5]}]
     assert invented_study.results(invented_study.plan(methods=limited)).best_alpha(QWEN, "ggss") == 0.5
 
 
+def test_the_published_folds_are_identities_1_to_4_and_5_to_8():
+    first, second = crossfit.folds_of({f"{work}/{who}" for work in ("nurse", "ceo") for who in range(1, 9)})
+    assert first == {f"{work}/{who}" for work in ("nurse", "ceo") for who in (1, 2, 3, 4)}
+    assert second == {f"{work}/{who}" for work in ("nurse", "ceo") for who in (5, 6, 7, 8)}
+    assert crossfit.folds_of({f"ceo/{who}" for who in range(1, 13)})[0] == {f"ceo/{who}" for who in range(1, 7)}
+
+
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_folds_part_identities_and_share_out_every_task(count):
-    clusters = {f"{work}/{who:02d}" for work in ("cook", "nurse") for who in range(8)} | {"nurse/08"}
-    folds = crossfit.deal(clusters, count)
+    clusters = {f"{work}/{who:02d}" for work in ("cook", "nurse") for who in range(8)}
+    folds = crossfit.folds_of(clusters, count)
     assert set().union(*folds) == clusters
     assert sum(map(len, folds)) == len(clusters)
     for who in range(8):
@@ -161,12 +184,12 @@ def test_folds_part_identities_and_share_out_every_task(count):
 
 @pytest.mark.parametrize("count", [1, 9])
 def test_impossible_folds_are_refused(count):
-    with pytest.raises(InputError, match=f"8 identities can be dealt to 2 to 8 folds, got {count}"):
-        crossfit.deal({f"cook/{who}" for who in range(8)}, count)
+    with pytest.raises(InputError, match=f"8 identities cannot be divided into {count} folds: give 2 to 8"):
+        crossfit.folds_of({f"cook/{who}" for who in range(8)}, count)
 
 
 def folds(found: Results) -> list[crossfit.Fold]:
-    return crossfit.deal(found.everyone(QWEN))
+    return crossfit.folds_of(found.everyone(QWEN))
 
 
 def test_fold_values_are_those_of_a_run_on_these_items_alone():
@@ -226,5 +249,19 @@ def test_no_strength_no_turn():
 def test_a_fold_without_a_tasks_people_is_refused():
     found = invented_study.results().comparison(QWEN, "none", "2afc")
     assert found
-    with pytest.raises(InputError, match="the fold has none of its 4 identities"):
-        found.within(frozenset({"cook/07"}))
+    with pytest.raises(InputError, match="the fold has none of its 8 identities"):
+        found.within(frozenset({"nurse/07"}))
+
+
+def test_small_differences_decide_and_rounding_does_not():
+    base = {"mcq": 20.0}
+    assert choose({0.5: {"mcq": 10.04}, 1.0: {"mcq": 10.0}}, base) == 1.0
+    assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 1e-12}}, base) == 0.5
+
+
+def test_a_task_that_one_strength_lacks_still_counts_for_the_others():
+    def run(reached, baseline):
+        return SimpleNamespace(reached=reached, baseline=baseline)
+
+    sweep = {0.5: {"mcq": run(10.0, 20.0), "2afc": run(1.0, 2.0)}, 1.0: {"mcq": run(2.0, 20.0)}}
+    assert best_alpha(sweep) == 0.5

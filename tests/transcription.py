@@ -55,10 +55,21 @@ def discover(table, k):
     basis = vt[:k].T
     mu = karcher(y.reshape(-1, y.shape[-1]))
     b = [np.linalg.norm(basis.T @ log(mu, c, 0)) for c in y.reshape(-1, y.shape[-1])]
-    return basis, mu, np.median(b), np.std(b), singular
+    return basis, mu, *gate_statistics(b), singular
 
 
-def steer(h, mu, basis, median, std, alpha, kappa=5.0, floor=0.3):
+def gate_statistics(b, median="lower", deviation="sample"):
+    """Which median and which deviation the paper leaves open; the defaults are those of the authors' code."""
+    middle = sorted(b)[(len(b) - 1) // 2] if median == "lower" else np.median(b)
+    return middle, np.std(b, ddof=1) + 1e-8 if deviation == "sample" else np.std(b)
+
+
+def chord(p, q, beta):
+    """The authors' code where there is no slerp."""
+    return normalize((1 - beta) * p + beta * q)
+
+
+def steer(h, mu, basis, median, std, alpha, kappa=5.0, floor=0.3, path=slerp):
     """One token [D] -> its steered token and gate (section 3.2)."""
     r = np.linalg.norm(h)
     direction = h / r
@@ -67,4 +78,4 @@ def steer(h, mu, basis, median, std, alpha, kappa=5.0, floor=0.3):
     target = normalize(exp(mu, t - protected))
     z = (np.linalg.norm(basis.T @ t) - median) / (std + EPS)
     gate = floor + (1 - floor) / (1 + np.exp(-np.clip(kappa * z, -700, 700)))
-    return r * slerp(direction, target, alpha * gate), gate
+    return r * path(direction, target, alpha * gate), gate

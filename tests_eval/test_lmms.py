@@ -1,5 +1,6 @@
 """The steered model inside lmms-eval: answers, probabilities, the cache, and what is refused."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from lmms_eval.tasks import TaskManager
 
 import ggss
 from conftest import MODEL
+from ggss import smallworld
 from ggss.errors import InputError
-from ggss.evaluation.lmms import LmmsModel
+from ggss.evaluation.lmms import LmmsModel, cache_identity
 
 STRONG = 8.0  # beyond all reason, so that answers change
 
@@ -72,8 +74,14 @@ def tasks(questions, tmp_path_factory):
     return TaskManager(include_path=str(folder), include_defaults=False, model_name="ggss")
 
 
+def identity(model, steerer=None):
+    return cache_identity(ggss.load_vlm(model), steerer and ggss.Steerer.from_pretrained(steerer))
+
+
 def evaluate(tasks, batch_size=4, cache=None, **arguments):
-    given = ",".join(f"{name}={value}" for name, value in {"pretrained": MODEL, **arguments}.items())
+    told = {"pretrained": MODEL, **arguments}
+    told |= {"identity": identity(told["pretrained"], told.get("steerer"))}
+    given = ",".join(f"{name}={value}" for name, value in told.items())
     return simple_evaluate(
         "ggss", given, tasks=["mmstar_small"], task_manager=tasks, batch_size=batch_size, use_cache=cache
     )
@@ -127,12 +135,28 @@ def test_the_cache_does_not_confuse_strengths(tasks, steerer_folder, tmp_path):
     assert (run(0.0), run(STRONG)) == (weak, strong)
 
 
+def test_the_cache_does_not_confuse_models(tasks, tmp_path):
+    """One folder, one setting edited: the harness sees the same name, and other arguments."""
+    copy = shutil.copytree(smallworld.CHECKPOINTS / MODEL.partition("/")[2], tmp_path / "model")
+    before = answers(evaluate(tasks, cache=str(tmp_path / "cache"), pretrained=copy))
+    known = identity(copy)
+    config = json.loads((copy / "config.json").read_text())
+    config["text_config"]["rms_norm_eps"] = 10.0
+    (copy / "config.json").write_text(json.dumps(config))
+    after = answers(evaluate(tasks, cache=str(tmp_path / "cache"), pretrained=copy))
+    assert after == answers(evaluate(tasks, pretrained=copy))
+    assert after != before
+    for given in ({"identity": known}, {}):
+        with pytest.raises(InputError, match=f"needs identity={identity(copy)} among its arguments"):
+            LmmsModel(str(copy), **given)
+
+
 def request(kind, *arguments):
     return Instance(kind, arguments, 0, {"task": "some", "doc_id": 0, "repeats": 1})
 
 
 def model_with(*documents, **arguments):
-    model = LmmsModel(MODEL, **arguments)
+    model = LmmsModel(MODEL, identity=identity(MODEL, arguments.get("steerer")), **arguments)
     model.task_dict["some"] = {"val": documents}
     return model
 

@@ -16,11 +16,12 @@ Every method is fitted and used the same way, by its name:
 ```python
 steerer = ggss.fit("ggss", activations, attribute="race")   # any name below, with its options
 steerer.steer(rows, images=images, alpha=1.0)               # rows of visual tokens
-with steerer.attach(model, alpha=1.0): ...                  # or a live model
+with steerer.attach(vlm.model, alpha=1.0):                  # or a live model
+    vlm.answer(["who is this ?"], [[picture]])
 ```
 
-alpha = 0 changes nothing. Methods on the sphere keep the norm of every token (`bend-spherical`: of every
-image). `ggss methods` prints this table.
+alpha = 0 changes nothing. Methods on the sphere keep the norm of every token (`bend-spherical` and
+`bend-token-spherical`: of every image). `ggss methods` prints this table.
 """
 
 SHARED = """## What the methods share
@@ -40,8 +41,10 @@ should beat:
 The activations give `pooled` [N, D], `tokens`, `labels(attribute)` and `groups(attribute)`, the table of contexts by
 values. `Euclidean`, `Tangent` and `Geodesic` are ready operators; a method with another update defines a frozen
 dataclass that derives from `ggss.methods.operator.Operator`, sets `kind`, is decorated with
-`ggss.methods.operator.register`, and writes the steered rows in `__call__`. Saving, loading, attaching, per-image
-strengths, half precision and several sites then work without further code.
+`ggss.methods.operator.register`, and writes the steered rows in `__call__`. The types of its fields say what they may
+hold, such as `gain: Annotated[float, Field(gt=0)]` or `basis: Annotated[Tensor, Array("D", "k")]`; this is checked
+whenever one is made (`ggss.methods.declared`). Saving, loading, attaching, per-image strengths, half precision and
+several sites then work without further code.
 """
 
 EXAMPLE = '''import torch

@@ -50,7 +50,20 @@ def matched_gate(model: str) -> str:
     """GGSS against the Euclidean update with the same gate, and the test between them."""
     table = rows("geometry_ablation", "Variant")
     ggss, flat = (float(table[name][model]) for name in (f"GGSS (spherical + {_GATE})", f"Euclidean + {_GATE}"))
-    return f"{ggss:+.0f} % against {flat:+.0f} %, p = {float(table['p (geometry, gate fixed)'][f'{model} Holm']):.2g}"
+    p = float(table["p (geometry, gate fixed)"][f"{model} percentile or Holm"])
+    return f"{ggss:+.0f} % against {flat:+.0f} %, p = {p:.2g}"
+
+
+def pairs(model: str) -> str:
+    """What becomes of 2AFC: the published metric, the pairs that it uses, and the preference over all answers."""
+    with (TABLES / "all_metrics.csv").open(encoding="utf-8", newline="") as stream:
+        own = {row["Task: metric"]: row for row in csv.DictReader(stream) if row["section"] == model}
+    published, share, net = (own[f"2afc: {name}"] for name in ("race_bias_std", "consistency_rate", _NET))
+    return (
+        f"{float(published['unsteered']):.2f} to {float(published['GGSS']):.2f} over "
+        f"{float(share['unsteered']):.0f} and then {float(share['GGSS']):.0f} % of the pairs; net preference over "
+        f"all answers {float(net['unsteered']):.2f} to {float(net['GGSS']):.2f}"
+    )
 
 
 def pooled_gates() -> str:
@@ -83,6 +96,8 @@ def page() -> str:
         better=matched_gate("qwen3-vl"),
         worse=matched_gate("llava-mistral"),
         gates=pooled_gates(),
+        pairs_vicuna=pairs("llava-vicuna"),
+        pairs_qwen=pairs("qwen3-vl"),
         control=f"{-loss:.1f}",
         named=f"{float(control[f'{_NAMED} unsteered']):.0f}",
         unnamed=f"{float(control[f'{_NAMED} GGSS']):.0f}",
@@ -91,6 +106,7 @@ def page() -> str:
 
 
 _TEST, _NAMED, _GATE = "against unsteered,", "race recognition, gender steering", "calibrated gate"
+_NET = "race_net_preference_std"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The one exception for input that the user can correct."""
+"""The one exception for input that the user can correct, and what is said when the user stops a command."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
@@ -12,3 +15,22 @@ def problems(what: str, found: list[str], shown: int = 20) -> InputError:
     if len(found) > shown:
         lines.append(f"  ... and {len(found) - shown} more")
     return InputError("\n".join(lines))
+
+
+@contextmanager
+def keeps(what: str) -> Iterator[None]:
+    """If Ctrl-C stops the block: say what is kept and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.add_note(what)
+        raise
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Python's, numpy's or torch's, which has a type for a GPU's memory and only a message for the machine's."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
+    )

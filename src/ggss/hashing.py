@@ -1,10 +1,36 @@
-"""Content hashes of named tensors."""
+"""Content hashes of plain data and of named tensors."""
 
+import hashlib
+import json
+import os
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_THREADS = min(os.cpu_count() or 1, 8)
+
+
+def of(value: Any) -> str:
+    """SHA-256 of plain data, as JSON with sorted keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def of_tensors(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> str:
+    """SHA-256 of the names, dtypes, shapes and bytes of tensors. Several are hashed at a time: a model has gigabytes.
+
+    dtype: what real numbers are rounded to, one tensor at a time, if not their own.
+    """
+
+    def one(name: str) -> str:
+        digest, tensor = hashlib.sha256(), tensors[name]
+        add_one(digest, name, tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor)
+        return digest.hexdigest()
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return of(list(pool.map(one, sorted(tensors))))
 
 
 def add(digest: Any, tensors: Mapping[str, Tensor]) -> None:

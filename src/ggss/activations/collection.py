@@ -5,11 +5,11 @@ with seed 42 (the same positions for all variants of an identity, which have equ
 are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
 output is computed before any text is seen, so the language model is not run at all.
 
-The key of a cache entry is a hash of the weights of the vision path, the image file's bytes, the site, cap, seed,
-image backend and dtype, so no entry is ever out of date. One that a crash left incomplete is computed again.
+The key of a cache entry is all that decides its rows: the model's visual identity, the image file's bytes, the site,
+cap and seed. So no entry is ever out of date. An entry has its key and a checksum of each tensor in it; one that is
+incomplete, damaged or another's is computed again.
 """
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
+from ggss import ranges
 from ggss.activations import SITE, Activations, Rows, pool
+from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
-from ggss.files import write_whole
+from ggss.models.projector import resolve
 from ggss.progress import track
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 DISCOVERY_PROMPT = "Describe this image in detail."
 MAX_TOKENS = 2048
 SEED = 42
-_ENTRY_VERSION = 1
+_ENTRY_VERSION = 2
 
 
 def default_cache() -> Path:
@@ -65,22 +65,19 @@ def collect(
     features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
     written to disk.
     """
-    if max_tokens < 1:
-        raise InputError(f"max_tokens must be at least 1, seen {max_tokens}")
+    ranges.TOKENS.check("max_tokens", max_tokens)
+    ranges.SEED.check("the seed of the tokens that are kept", seed)
+    ranges.BATCH.check("the batch size", batch_size)
     names = list(vlm.sites(sites) if isinstance(sites, str) else sites)
-    common = {
-        "version": _ENTRY_VERSION,
-        "model": vlm.vision_fingerprint,
-        "dtype": str(vlm.model.dtype),
-        "backend": vlm.backend,
-        "max_tokens": max_tokens,
-        "seed": seed,
-    }
+    if features is not None and features.vlm is not vlm:
+        raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give the model's own")
+    if any(resolve(vlm.model, path)._forward_hooks for path in vlm.sites(names).values()):
+        raise InputError("the model is being steered or watched at a site: collect activations before or after that")
     if features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
         source: _Source = _FromFeatures(features, keep_tokens, max_tokens, seed)
     else:
         folder = Path(cache) if cache is not None else default_cache()
-        source = _FromDisk(vlm, folder, common, keep_tokens, max_tokens, seed)
+        source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed)
     pooled: dict[str, Tensor] = {}
     tokens: dict[str, list[Tensor | Path]] = {site: [] for site in names}
     progress = track(counterfactuals.pictures, f"{vlm.name}: activations", len(counterfactuals), show)
@@ -118,11 +115,11 @@ def kept_tokens(count: int, cap: int = MAX_TOKENS, seed: int = SEED) -> Tensor |
 class TokenFiles(Sequence[Tensor]):
     """The tokens of each image, read from the cache one image at a time."""
 
-    def __init__(self, files: Sequence[Path]) -> None:
-        self.files = files
+    def __init__(self, entries: Sequence[CacheEntry]) -> None:
+        self.entries = entries
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.entries)
 
     @overload
     def __getitem__(self, i: int) -> Tensor: ...
@@ -130,9 +127,8 @@ class TokenFiles(Sequence[Tensor]):
     def __getitem__(self, i: slice) -> Sequence[Tensor]: ...
     def __getitem__(self, i: int | slice) -> Tensor | Sequence[Tensor]:
         if isinstance(i, slice):
-            return TokenFiles(self.files[i])
-        with safe_open(self.files[i], "pt") as entry:
-            return entry.get_tensor("tokens")
+            return TokenFiles(self.entries[i])
+        return self.entries[i].need(TOKENS)
 
 
 class _Source(Protocol):
@@ -169,31 +165,38 @@ class _FromDisk:
 
     vlm: "Vlm"
     folder: Path
-    common: dict[str, object]
     keep_tokens: bool
     max_tokens: int
     seed: int
 
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
-        entries = [{site: _entry(self.folder, self.common, site, picture) for site in sites} for picture in pictures]
-        missing = [
-            i for i, own in enumerate(entries) if any(_load(own[site], self.keep_tokens) is None for site in sites)
-        ]
+        entries = [{site: self._entry(site, picture) for site in sites} for picture in pictures]
+        missing = [i for i, own in enumerate(entries) if not all(map(self._whole, own.values()))]
         encoded = self.vlm.encode([pictures[i].image() for i in missing], sites=sites) if missing else []
         for i, found in zip(missing, encoded, strict=True):
             for site in sites:
-                _save(entries[i][site], _capped(found.rows[site], self.max_tokens, self.seed), self.keep_tokens)
+                rows = _capped(found.rows[site], self.max_tokens, self.seed)
+                entries[i][site].write({POOLED: pool(rows)} | ({TOKENS: rows} if self.keep_tokens else {}))
         for own in entries:
-            yield {site: (self._loaded(entry), entry) for site, entry in own.items()}
+            yield {site: (entry.need(POOLED), entry) for site, entry in own.items()}
 
     def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
         return TokenFiles(kept)
 
-    def _loaded(self, entry: Path) -> Tensor:
-        row = _load(entry, self.keep_tokens)
-        if row is None:
-            raise InputError(f"the cache entry {entry} was deleted while it was in use; run again")
-        return row
+    def _entry(self, site: str, picture: "Picture") -> CacheEntry:
+        key = {
+            "version": _ENTRY_VERSION,
+            "model": self.vlm.visual_identity.hash,
+            "site": site,
+            "image": picture.digest,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
+        width = getattr(resolve(self.vlm.model, self.vlm.sites(site)[site]), "out_features", None)
+        return CacheEntry(self.folder / "activations", json.dumps(key, sort_keys=True), width)
+
+    def _whole(self, entry: CacheEntry) -> bool:
+        return all(entry.read(name) is not None for name in (POOLED, *([TOKENS] if self.keep_tokens else [])))
 
 
 def _capped(rows: Tensor, max_tokens: int, seed: int) -> Tensor:
@@ -211,27 +214,3 @@ def _batches(pictures: Iterator["Picture"], size: int) -> Iterator[tuple[int, li
             start, batch = start + size, []
     if batch:
         yield start, batch
-
-
-def _entry(folder: Path, common: dict[str, object], site: str, picture: "Picture") -> Path:
-    key = json.dumps({**common, "site": site, "image": picture.digest}, sort_keys=True)
-    name = hashlib.sha256(key.encode()).hexdigest()
-    return folder / "activations" / name[:2] / f"{name}.safetensors"
-
-
-def _load(entry: Path, with_tokens: bool) -> Tensor | None:
-    """The pooled row of an entry; None if it does not exist, is damaged, or has no tokens where they are wanted."""
-    try:
-        with safe_open(entry, "pt") as stored:
-            if with_tokens and "tokens" not in stored.keys():  # noqa: SIM118 (not a mapping)
-                return None
-            return stored.get_tensor("pooled")
-    except (OSError, SafetensorError):
-        return None
-
-
-def _save(entry: Path, rows: Tensor, with_tokens: bool) -> None:
-    tensors = {"pooled": pool(rows)}
-    if with_tokens:
-        tensors["tokens"] = rows.contiguous()
-    write_whole(entry, save(tensors), "set GGSS_CACHE to another folder")

@@ -1,12 +1,22 @@
-"""From a model and a suite to a run."""
+"""From a model and a suite to a run. Studies ask in the same way: only what has no answer yet, batch by batch."""
 
-from ggss.analysis.run import Run, Source
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+
+from ggss.analysis.run import Answer, Run, Source
 from ggss.models.reading import Reading
-from ggss.probes.steered_model import BATCH, SteeredModel
+from ggss.probes import Item
+from ggss.probes.steered_model import BATCH, SteeredModel, batches
 from ggss.probes.suites import Suite
+from ggss.progress import track
 from ggss.version import library_versions
 
 DIGITS = 6  # of a probability; more would not change any statistic
+
+Reply = tuple[int, str, tuple[float, ...]]
+"""An item's number in its task, the raw answer, the options' probabilities."""
+
+Keep = Callable[[Mapping[str, Answer]], None]
+"""Gets the answers of a batch, by item key, before the next batch is asked."""
 
 
 def ask(
@@ -15,30 +25,65 @@ def ask(
     task: str,
     max_new_tokens: int | None = None,
     batch_size: int = BATCH,
-    seed: int = 0,
+    limit: int | None = None,
+    answered: Mapping[str, Answer] | None = None,
+    keep: Keep = lambda answers: None,
     show: bool | None = None,
 ) -> Run:
-    """Ask a task of a suite. max_new_tokens: the longest answer, if not the suite's. seed: only recorded."""
-    items = suite.items(task)
+    """Ask a task of a suite. max_new_tokens: the longest answer, if not the suite's. limit: as in `Suite.items`.
+
+    answered: by item key, what is known already and is not asked again.
+    """
+    items, known = suite.items(task, limit), dict(answered or {})
+    longest = suite.max_new_tokens(task) if max_new_tokens is None else max_new_tokens
     if model.cache.from_features:
-        model.cache.preload([picture for item in items for picture in item.images], show)
-    readings = model.read(items, max_new_tokens or suite.max_new_tokens(task), task, batch_size, show)
-    said = [answer_of(reading) for reading in readings]
-    return Run(
-        task,
-        items,
-        tuple(answer for answer, _ in said),
-        tuple(own for _, own in said),
-        source(model, suite, task, seed),
-    )
+        missing = (item for item in items if item.key not in known)
+        model.cache.preload([picture for item in missing for picture in item.images], show)
+
+    def kept(answers: Mapping[str, Answer]) -> None:
+        keep(answers)
+        known.update(answers)
+
+    order = batches(items, batch_size)
+    asked = ask_missing(items, order, known, lambda numbers: replies(model, items, numbers, longest), kept)
+    for _ in track(asked, f"{model.vlm.name}: {task}", len(order), show):
+        pass
+    said = [known[item.key] for item in items]
+    answers, probabilities = tuple(answer for answer, _ in said), tuple(own for _, own in said)
+    return Run(task, items, answers, probabilities, source(model, suite, task, longest))
 
 
-def answer_of(reading: Reading) -> tuple[str, tuple[float, ...]]:
+def ask_missing(
+    items: Sequence[Item],
+    order: Sequence[Sequence[int]],
+    answered: Container[str],
+    read: Callable[[list[int]], Sequence[Reply]],
+    keep: Keep,
+) -> Iterator[tuple[int, int]]:
+    """Batch by batch, ask the items that have no answer, and keep their answers before going on.
+
+    order: the items' numbers in batches. They are the same whatever was answered before, because the last digit of an
+    answer's probability may depend on its batch. Yields how many of a batch were asked, and how many were not.
+    """
+    for batch in order:
+        missing = [number for number in batch if items[number].key not in answered]
+        if missing:
+            keep({items[number].key: (said, chances) for number, said, chances in read(missing)})
+        yield len(missing), len(batch) - len(missing)
+
+
+def replies(model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], max_new_tokens: int) -> list[Reply]:
+    """Ask the numbered items, as one batch."""
+    readings = model.read_batch([items[number] for number in numbers], max_new_tokens)
+    return [(number, *answer_of(reading)) for number, reading in zip(numbers, readings, strict=True)]
+
+
+def answer_of(reading: Reading) -> Answer:
     """A reading as it is stored: the raw answer, and the options' probabilities to a fixed number of digits."""
     return reading.answer, tuple(round(p, DIGITS) for p in reading.probabilities)
 
 
-def source(model: SteeredModel, suite: Suite, task: str, seed: int = 0) -> Source:
+def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) -> Source:
     """Where the answers of a model to a suite's task come from."""
     steerers = [steerer for steerer, _ in model.steerings]
     steered = (
@@ -53,10 +98,10 @@ def source(model: SteeredModel, suite: Suite, task: str, seed: int = 0) -> Sourc
     )
     return Source(
         model=model.vlm.name,
+        identity=model.vlm.identity.parts,
         suite=suite.name,
         suite_hash=suite.hash(task),
-        fingerprint=model.vlm.fingerprint,
-        seed=seed,
+        max_new_tokens=max_new_tokens,
         versions=library_versions(),
         **steered,
     )

@@ -7,8 +7,8 @@ import numpy as np
 
 from ggss.analysis.comparison import Comparison, percent
 from ggss.analysis.measured import Measured, percentile
-from ggss.stats import Interval, Metric, bootstrap
-from ggss.stats.metric import Array
+from ggss.stats import Interval, Metric, bootstrap, jackknife
+from ggss.stats.metric import Array, mean_of
 
 
 def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
@@ -18,6 +18,22 @@ def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
         return None
     estimate, draws = found
     return percentile(estimate, draws, len(_everyone(comparisons)), comparisons[0].statistics.level)
+
+
+def corrected_average(comparisons: Sequence[Comparison]) -> Interval | None:
+    """Avg freed of its small-sample bias, with an interval over identities (jackknife); None if no task has a change.
+
+    Leaving out an identity leaves it out of all tasks.
+    """
+    everyone = _everyone(comparisons)
+    ratios = []
+    for one in comparisons:
+        if one.baseline is not None and one.reached is not None:
+            after, before = _of_everyone(one.after, everyone), _of_everyone(one.before, everyone)
+            ratios.append(after.percent_change(before))
+    if not ratios or len(everyone) < 2:
+        return None
+    return jackknife(mean_of(ratios), level=comparisons[0].statistics.level)
 
 
 def across(models: Sequence[Sequence[Comparison]]) -> tuple[Interval, Interval] | None:
@@ -41,8 +57,14 @@ def average_draws(comparisons: Sequence[Comparison]) -> tuple[float, Array] | No
             key = ("average", *everyone)  # the unsteered run is compared with many: its resamples are kept
             if key not in one.before._draws:
                 one.before._draws[key] = _joint(one.before, everyone)
-            drawn.append(percent(_joint(one.after, everyone), one.before._draws[key]))
+            drawn.append(_changes(one, _joint(one.after, everyone), one.before._draws[key]))
     return (float(np.mean(changes)), np.mean(drawn, axis=0)) if changes else None
+
+
+def _changes(one: Comparison, after: Array, before: Array) -> Array:
+    """Resampled changes in percent: of a gap in percent of the fixed one, as in `Comparison.change`."""
+    gap = one.before.signed()
+    return percent(after, before) if gap is None else 100 * (after - before) / float(gap)
 
 
 def _everyone(comparisons: Sequence[Comparison]) -> list[str]:
@@ -50,7 +72,7 @@ def _everyone(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _joint(run: Measured, everyone: Sequence[str]) -> Array:
-    """Resamples of the published metric with a row for every identity, zero for those that the task does not show."""
+    """Resamples of the published metric (a gap with its sign), a row for every identity, zero for those not shown."""
     statistics = run.statistics
     seed = statistics.seed_of("average")
     return bootstrap(_of_everyone(run, everyone), resamples=statistics.resamples, seed=seed).draws
@@ -58,7 +80,7 @@ def _joint(run: Measured, everyone: Sequence[str]) -> Array:
 
 def _of_everyone(run: Measured, everyone: Sequence[str]) -> Metric:
     place = {person: k for k, person in enumerate(everyone)}
-    metric = run.metric()
+    metric = run.signed() or run.metric()
     terms = np.zeros((len(everyone), metric.terms.shape[1]))
     np.add.at(terms, [place[cluster] for cluster in run.clusters], metric.terms)
     return replace(metric, terms=terms, groups=None, evidence=None)

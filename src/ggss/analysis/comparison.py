@@ -1,8 +1,8 @@
 """Two runs on the same items, paired: did bias change, and is capability the same?
 
 Tasks with right answers (capability, recognition) are compared question by question: exact McNemar for a difference,
-TOST for equivalence. The others by their published metric: percent change, and the sign-flip test over clusters.
-Every paired number that ggss prints comes from here.
+TOST for equivalence. The others by their published metric: percent change, and the sign-flip test, both over
+identities and over items. Every paired number that ggss prints comes from here.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ggss.analysis.measured import Measured, percentile
+from ggss.analysis.measured import Measured, Over, percentile
+from ggss.analysis.pairing import check_paired, in_order
 from ggss.analysis.run import Run
 from ggss.analysis.statistics import Statistics
-from ggss.errors import InputError, problems
 from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
 from ggss.stats.metric import TINY, Array
 
@@ -41,7 +41,9 @@ class Comparison:
 
     before: Measured
     after: Measured
-    _known: dict[str, tuple[Interval, Interval | None]] = field(default_factory=dict, repr=False, compare=False)
+    _known: dict[tuple[str, Over], tuple[Interval, Interval | None]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def task(self) -> str:
@@ -53,39 +55,44 @@ class Comparison:
 
     @property
     def degenerate(self) -> bool:
-        """Most answers of one of the runs could not be parsed."""
+        """Most answers of one of the runs could not be parsed: a warning, the numbers are used all the same."""
         return self.before.degenerate or self.after.degenerate
 
     @property
     def baseline(self) -> float | None:
-        """The bias before; None if it is zero or unreadable, because then no change can be computed."""
+        """The bias before; None if it is zero or nothing could be read, because then no change can be computed."""
         value = self.before.value()
-        return value if not self.before.degenerate and np.isfinite(value) and abs(value) > TINY else None
+        return value if np.isfinite(value) and abs(value) > TINY else None
 
     @property
     def reached(self) -> float | None:
-        """The bias after, None if most answers could not be parsed."""
-        return None if self.after.degenerate else self.after.value()
+        """The bias after; None if nothing could be read."""
+        value = self.after.value()
+        return value if np.isfinite(value) else None
 
-    def value(self, name: str = "") -> Interval:
+    def value(self, name: str = "", over: Over = "identities") -> Interval:
         """The metric after, with the paper's interval."""
-        return self._measured(name)[0]
+        return self._measured(name, over)[0]
 
-    def change(self, name: str = "") -> Interval | None:
-        """The change in percent, with the paper's interval; None where the value before is zero or unreadable."""
-        return self._measured(name)[1]
+    def change(self, name: str = "", over: Over = "identities") -> Interval | None:
+        """The change in percent, with the paper's interval; None where the value before is zero or undefined.
+
+        Of a gap between two groups the interval is of the signed gap's change, in percent of the fixed gap before: a
+        bound below -100 % is a gap that has turned round.
+        """
+        return self._measured(name, over)[1]
 
     @property
     def corrected_change(self) -> Interval | None:
         """The change between values corrected for small-sample bias (jackknife), with Fieller's interval."""
-        if self.baseline is None:
+        if self.baseline is None or len(set(self.after.clusters)) < 2:
             return None
-        after, before = self.after.metric(), self.before.metric()
+        after, before = self.after.signed() or self.after.metric(), self.before.signed() or self.before.metric()
         return fieller(after, before, self.after.clusters, level=self.statistics.level)
 
     @property
     def p(self) -> float:
-        """Sign-flip test over clusters that the published metric changed; NaN where it is not defined."""
+        """Sign-flip test over identities that the published metric changed; NaN where it is not defined."""
         return sign_flip([self], None) or float("nan")
 
     @property
@@ -95,7 +102,7 @@ class Comparison:
             after, before, _ = self._rights("")
             return minimum_detectable_change(len(after), float(np.std(after - before)))
         change = self.change()
-        draws = None if change is None else percent(self.after.draws(), self.before.draws())
+        draws = None if change is None else self._changes("", "identities", self.after)
         if draws is None or not np.isfinite(draws).any():
             return None
         return minimum_detectable_change(1, float(np.nanstd(np.where(np.isfinite(draws), draws, np.nan))))
@@ -130,98 +137,66 @@ class Comparison:
         clusters = np.array(self.after.clusters)[chosen]
         return after[chosen], before[chosen], shared(clusters.tolist())
 
-    def by_cluster(self) -> "Comparison":
-        """The same with one row for each cluster; a baseline that has this form already is used as it is."""
-        before = self.before if _reduced(self.before) else self.before.by_cluster()
-        return Comparison(before, self.after.by_cluster())
+    def published(self) -> "Comparison":
+        """The same with the published metric alone."""
+        return Comparison(self.before.published(), self.after.published())
 
     def within(self, fold: Collection[str]) -> "Comparison":
         """The same on the clusters of a fold."""
         return Comparison(self.before.within(fold), self.after.within(fold))
 
-    def _measured(self, name: str) -> tuple[Interval, Interval | None]:
-        if name not in self._known:
-            self._known[name] = self._measure(name)
-        return self._known[name]
+    def _measured(self, name: str, over: Over) -> tuple[Interval, Interval | None]:
+        if (name, over) not in self._known:
+            self._known[name, over] = self._measure(name, over)
+        return self._known[name, over]
 
-    def _measure(self, name: str) -> tuple[Interval, Interval | None]:
-        level, units = self.statistics.level, len(set(self.after.clusters))
-        drawn = replace(self.after, _draws={}).draws(name)  # not cached: there are many runs, each is used once
-        after, before = self.after.value(name), self.before.value(name)
-        value = percentile(after, drawn, units, level)
-        if self.before.degenerate or not abs(before) > TINY:
+    def _measure(self, name: str, over: Over) -> tuple[Interval, Interval | None]:
+        level, units = self.statistics.level, len(set(self.after.groups(over)))
+        after = replace(self.after, _draws={})  # resamples are not kept: there are many runs, each is used once
+        reached, before = after.value(name), self.before.value(name)
+        value = percentile(reached, after.draws(name, over), units, level)
+        if not (np.isfinite(before) and abs(before) > TINY):
             return value, None
-        changes = percent(drawn, self.before.draws(name))
-        return value, percentile(100 * (after / before - 1), changes, units, level)
+        changes = self._changes(name, over, after)
+        return value, percentile(100 * (reached / before - 1), changes, units, level)
+
+    def _changes(self, name: str, over: Over, after: Measured) -> Array:
+        """Resampled changes in percent."""
+        gap = self.before.signed(name)
+        if gap is None:
+            return percent(after.draws(name, over), self.before.draws(name, over))
+        moved = after.draws(name, over, signed=True) - self.before.draws(name, over, signed=True)
+        return 100 * moved / float(gap)
 
 
-def compare(before: Run, after: Run, statistics: Statistics | None = None) -> Comparison:
-    """From the unsteered run (or any baseline) to the steered one. InputError names all items that differ."""
-    check_paired({before.task: before}, {after.task: after})
-    after = _in_order(after, before)
+def compare(before: Run, after: Run, statistics: Statistics | None = None, unlike: bool = False) -> Comparison:
+    """From the unsteered run (or any baseline) to the steered one. InputError names all that cannot be paired.
+
+    unlike: compare also runs of different models, questions or versions, see `pairing.unlike`.
+    """
+    check_paired({before.task: before}, {after.task: after}, unlike)
+    after = in_order(after, before)
     chosen = statistics or Statistics()
     return Comparison(before.measured(chosen), after.measured(chosen, baseline=before))
 
 
 def compare_all(
-    before: Mapping[str, Run], after: Mapping[str, Run], statistics: Statistics | None = None
+    before: Mapping[str, Run], after: Mapping[str, Run], statistics: Statistics | None = None, unlike: bool = False
 ) -> dict[str, Comparison]:
-    """Task by task. InputError names all tasks and items that differ."""
-    check_paired(before, after)
-    return {task: compare(run, after[task], statistics) for task, run in before.items()}
+    """Task by task. InputError names all that cannot be paired."""
+    check_paired(before, after, unlike)
+    return {task: compare(run, after[task], statistics, unlike) for task, run in before.items()}
 
 
-def check_paired(before: Mapping[str, Run], after: Mapping[str, Run]) -> None:
-    """Refuse runs of different questions, naming every difference."""
-    if not before and not after:
-        raise InputError("there is nothing to compare: both runs are empty")
-    found = [f"task {task!r} is in the first run only" for task in before if task not in after]
-    found += [f"task {task!r} is in the second run only" for task in after if task not in before]
-    for task, old in before.items():
-        if task in after and after[task].items is not old.items:
-            found += [f"{task}: {text}" for text in _differences(old, after[task])]
-    if found:
-        raise problems("the two runs were not asked the same", found)
+def sign_flip(
+    ones: Sequence[Comparison], others: Sequence[Comparison] | None = None, over: Over = "identities"
+) -> float | None:
+    """Paired sign-flip test between two steerings, or between one and its baseline; tasks combined.
 
-
-_ASKED = ("options", "attributes", "context", "cluster", "question", "expected", "about")
-
-
-def _differences(old: Run, new: Run) -> list[str]:
-    of_key, keys = {item.key: item for item in new.items}, {item.key for item in old.items}
-    found = [f"item {key!r} is in the first run only" for key in sorted(keys - of_key.keys())]
-    found += [f"item {key!r} is in the second run only" for key in sorted(of_key.keys() - keys)]
-    for item in old.items:
-        other = of_key.get(item.key)
-        found += [f"item {item.key!r} has another {what}" for what in _ASKED if other and _differ(item, other, what)]
-    if not found and old.source.suite_hash != new.source.suite_hash:
-        found.append("the suites' hashes differ, so prompts or pictures do")
-    return found
-
-
-def _differ(one: object, other: object, what: str) -> bool:
-    return getattr(one, what) != getattr(other, what)
-
-
-def _in_order(run: Run, like: Run) -> Run:
-    """The run with its items in the order of another."""
-    if run.items is like.items:
-        return run
-    place = {item.key: number for number, item in enumerate(run.items)}
-    order = [place[item.key] for item in like.items]
-    return replace(
-        run,
-        items=tuple(run.items[i] for i in order),
-        answers=tuple(run.answers[i] for i in order),
-        probabilities=tuple(run.probabilities[i] for i in order),
-    )
-
-
-def sign_flip(ones: Sequence[Comparison], others: Sequence[Comparison] | None = None) -> float | None:
-    """Paired sign-flip test over clusters between two steerings, or between one and its baseline; tasks combined.
-
-    Several tasks are brought to one scale by dividing by the bias before; those without bias, or with unreadable
-    answers, are left out. None if no task is left.
+    over: whether all answers about an identity are swapped together, or each item alone, as in the paper; the latter
+    rejects too often where the answers about an identity are alike (docs/validity.md). Several tasks are brought to
+    one scale by dividing by the bias before; those without bias, or without a value, are left out. None if no task is
+    left.
     """
     seconds = [one.before for one in ones] if others is None else [other.after for other in others]
     pairs = list(zip(ones, seconds, strict=True))
@@ -229,7 +204,7 @@ def sign_flip(ones: Sequence[Comparison], others: Sequence[Comparison] | None = 
     chosen = [
         (one, second)
         for one, second in pairs
-        if not one.degenerate and not second.degenerate and (alone or one.baseline is not None)
+        if one.reached is not None and np.isfinite(second.value()) and (alone or one.baseline is not None)
     ]
     if not chosen:
         return None
@@ -239,11 +214,16 @@ def sign_flip(ones: Sequence[Comparison], others: Sequence[Comparison] | None = 
         [one.after.metric() for one, _ in chosen],
         [second.metric() for _, second in chosen],
         scales,
-        [one.after.clusters for one, _ in chosen],
+        [_swapped(one.after, over) for one, _ in chosen],
         draws=statistics.permutations,
         seed=statistics.seed_of("sign-flip", *(one.task for one, _ in chosen)),
     ).p
     return float(p) if np.isfinite(p) else None
+
+
+def _swapped(run: Measured, over: Over) -> Sequence[str]:
+    """What is swapped together. An identity is the same in all tasks, an item is of one task."""
+    return run.clusters if over == "identities" else [f"{run.task}/{unit}" for unit in run.units]
 
 
 def overall(comparisons: Sequence[Comparison]) -> tuple[Interval, Interval]:
@@ -269,7 +249,3 @@ def percent(after: Array, before: Array) -> Array:
     """Changes in percent, NaN where the value before is zero."""
     usable = np.abs(before) > TINY
     return 100 * np.divide(after - before, before, out=np.full_like(after, np.nan), where=usable)
-
-
-def _reduced(run: Measured) -> bool:
-    return len(set(run.clusters)) == len(run.clusters)

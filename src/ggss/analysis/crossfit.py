@@ -1,11 +1,11 @@
 """The strength chosen on some identities and judged on others, from the same answers.
 
-Identities are assigned to folds in turn: 1, 2, 1, 2. For each fold the strength is chosen by best-avg-alpha on all
-other folds and the change of bias is measured on this one. With two folds that is the published protocol, except that
-there the first four identities are one fold and the last four the other. Here they take turns, because tasks ask
-about different numbers of identities and each fold needs some of every task.
+Identities are put in order and cut into folds: of eight, 1 to 4 and 5 to 8, as published. For each fold the strength
+is chosen by best-avg-alpha on all other folds and the change of bias is measured on this one. Every fold needs people
+of every task, so all tasks should ask about the same number of identities.
 """
 
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -29,13 +29,18 @@ def identity(cluster: str) -> str:
     return cluster.rsplit("/", 1)[-1]
 
 
-def deal(clusters: Collection[str], count: int = 2) -> list[Fold]:
-    """The clusters in `count` folds, to which identities are assigned in turn."""
-    people = sorted({identity(cluster) for cluster in clusters})
+def folds_of(clusters: Collection[str], count: int = 2) -> list[Fold]:
+    """The clusters in `count` folds of neighbouring identities."""
+    people = sorted({identity(cluster) for cluster in clusters}, key=_numbered)
     if not 2 <= count <= len(people):
-        raise InputError(f"{len(people)} identities can be dealt to 2 to {len(people)} folds, got {count}")
-    turn = {person: k % count for k, person in enumerate(people)}
-    return [frozenset(c for c in clusters if turn[identity(c)] == k) for k in range(count)]
+        raise InputError(f"{len(people)} identities cannot be divided into {count} folds: give 2 to {len(people)}")
+    fold = {person: k * count // len(people) for k, person in enumerate(people)}
+    return [frozenset(c for c in clusters if fold[identity(c)] == k) for k in range(count)]
+
+
+def _numbered(name: str) -> tuple[int, str]:
+    """2 before 10."""
+    return int(name) if name.isdecimal() and len(name) < 19 else sys.maxsize, name
 
 
 def cross_fit(sweep: Sweep, everyone: Collection[str], count: int = 2) -> list[HeldOut]:
@@ -43,7 +48,7 @@ def cross_fit(sweep: Sweep, everyone: Collection[str], count: int = 2) -> list[H
 
     everyone: all identities that the bias tasks show, so that the folds are the same for every method.
     """
-    folds = deal(everyone, count)
+    folds = folds_of(everyone, count)
     turns = []
     for fold in folds:
         rest = frozenset().union(*(other for other in folds if other is not fold))

@@ -1,8 +1,11 @@
-"""One run in numbers: its metrics with intervals over clusters, their bias-corrected values and soft versions."""
+"""One run in numbers: its metrics with intervals, their bias-corrected values and soft versions.
+
+Intervals are over identities (the clusters: people, biographies, pictures) or over items, as the paper has both.
+"""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,20 +14,21 @@ from ggss import probes
 from ggss.analysis.statistics import Statistics
 from ggss.errors import InputError
 from ggss.probes import Display
+from ggss.probes.base import SIGNED, SOFT
 from ggss.stats import Interval, Metric, bootstrap, jackknife
 from ggss.stats.metric import Array
 
 if TYPE_CHECKING:
     from ggss.analysis.run import Source
 
-SOFT = "soft_"
+Over = Literal["identities", "items"]
 
 
 @dataclass(frozen=True)
 class Measured:
     """`metrics` by name, the published one first; a metric named "" is the published one.
 
-    clusters and questions: of each row of the metrics.
+    clusters, units and questions: of each row of the metrics. Rows of one unit are one item in a test over items.
     """
 
     task: str
@@ -32,6 +36,7 @@ class Measured:
     source: "Source"
     metrics: Mapping[str, Metric] = field(repr=False)
     clusters: tuple[str, ...] = field(repr=False)
+    units: tuple[str, ...] = field(repr=False)
     questions: tuple[str, ...] = field(repr=False)
     statistics: Statistics = field(repr=False)
     _draws: dict[object, Array] = field(default_factory=dict, repr=False, compare=False)
@@ -44,47 +49,64 @@ class Measured:
 
     @property
     def degenerate(self) -> bool:
-        """Most answers could not be parsed: the run is marked, never averaged in."""
+        """Most answers could not be parsed: a warning. The value is used as long as it is defined."""
         return self.metric().degenerate
 
     @property
     def names(self) -> list[str]:
         """The metrics that have a row of their own; a soft version is shown in the row of its metric."""
-        return [name for name in self.metrics if not name.startswith(SOFT)]
+        return [name for name in self.metrics if not name.startswith((SOFT, SIGNED))]
+
+    def signed(self, name: str = "") -> Metric | None:
+        """A gap with its sign; None for a metric that is no gap between two groups."""
+        return self.metrics.get(SIGNED + (name or self.metric().name))
+
+    def groups(self, over: Over = "identities") -> tuple[str, ...]:
+        """Of each row, what is resampled or swapped together."""
+        return self.clusters if over == "identities" else self.units
 
     def display(self, name: str = "") -> Display:
         """How a metric is shown."""
         return probes.get(self.task).display(name or self.metric().name, self.about)
 
-    def interval(self, name: str = "") -> Interval:
-        """The paper's: a percentile bootstrap over clusters."""
-        return percentile(self.value(name), self.draws(name), len(set(self.clusters)), self.statistics.level)
+    def interval(self, name: str = "", over: Over = "identities") -> Interval:
+        """The paper's: a percentile bootstrap."""
+        draws = self.draws(name, over)
+        return percentile(self.value(name), draws, len(set(self.groups(over))), self.statistics.level)
 
-    def corrected(self, name: str = "") -> Interval | None:
-        """Corrected for the upward bias of small samples by the jackknife; None for a metric without such bias."""
-        if not self.display(name).biased_upwards:
-            return None
-        return jackknife(self.metric(name), self.clusters, level=self.statistics.level)
+    def corrected(self, name: str = "") -> Interval:
+        """The value freed of its small-sample bias, with an interval over identities that is valid for few of them.
+
+        By the jackknife. Of a gap the signed one is used, and its bounds are those of the absolute value. Undefined
+        for a single identity.
+        """
+        level, signed = self.statistics.level, self.signed(name)
+        if len(set(self.clusters)) < 2:
+            return Interval(self.value(name), float("nan"), float("nan"), level, "jackknife", 1, 1.0)
+        found = jackknife(signed or self.metric(name), self.clusters, level=level)
+        return found if signed is None else _absolute(found)
 
     def soft(self, name: str) -> float | None:
         """The metric of the options' probabilities instead of answers, if they were scored."""
         soft = self.metrics.get(SOFT + name)
         return None if soft is None else float(soft)
 
-    def draws(self, name: str = "") -> Array:
+    def draws(self, name: str = "", over: Over = "identities", signed: bool = False) -> Array:
         """The metric's resamples. All runs of a task draw the same items, so that those of two runs are paired."""
-        if name not in self._draws:
-            seed, resamples = self.statistics.seed_of(self.task), self.statistics.resamples
-            self._draws[name] = bootstrap(self.metric(name), self.clusters, resamples=resamples, seed=seed).draws
-        return self._draws[name]
+        key = (name, over, signed)
+        if key not in self._draws:
+            metric = self.signed(name) if signed else None
+            seed = self.statistics.seed_of(self.task, *((over,) if over == "items" else ()))
+            self._draws[key] = bootstrap(
+                metric or self.metric(name), self.groups(over), resamples=self.statistics.resamples, seed=seed
+            ).draws
+        return self._draws[key]
 
-    def by_cluster(self) -> "Measured":
-        """The same with one row for each cluster, which is all that intervals and tests over clusters need."""
-        names = sorted(set(self.clusters))
-        if len(names) < 2:
-            return self  # a single cluster has a value, but nothing that could be resampled
-        reduced = {name: metric.by(self.clusters) for name, metric in self.metrics.items()}
-        return replace(self, metrics=reduced, clusters=tuple(names), questions=("",) * len(names), _draws={})
+    def published(self) -> "Measured":
+        """The same with the published metric alone (and its signed form): little to keep for many runs."""
+        name = self.metric().name
+        kept = {own: metric for own, metric in self.metrics.items() if own in (name, SIGNED + name)}
+        return replace(self, metrics=kept, _draws={})
 
     def within(self, fold: Collection[str]) -> "Measured":
         """The same on the clusters of a fold. InputError if it has none of them."""
@@ -95,6 +117,7 @@ class Measured:
             self,
             metrics={name: _part(metric, kept) for name, metric in self.metrics.items()},
             clusters=tuple(cluster for cluster, keep in zip(self.clusters, kept, strict=True) if keep),
+            units=tuple(unit for unit, keep in zip(self.units, kept, strict=True) if keep),
             questions=tuple(question for question, keep in zip(self.questions, kept, strict=True) if keep),
             _draws={},
         )
@@ -107,6 +130,13 @@ def _part(metric: Metric, kept: NDArray[np.bool_]) -> Metric:
         groups=None if metric.groups is None else metric.groups[kept],
         evidence=None if metric.evidence is None else metric.evidence[kept],
     )
+
+
+def _absolute(found: Interval) -> Interval:
+    """The interval of an absolute value, from that of the signed one."""
+    ends = sorted((abs(found.low), abs(found.high)))
+    low = 0.0 if found.low <= 0 <= found.high else ends[0]
+    return replace(found, estimate=abs(found.estimate), low=low, high=ends[1])
 
 
 def percentile(estimate: float, draws: Array, units: int, level: float = 0.95) -> Interval:

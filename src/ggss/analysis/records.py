@@ -1,18 +1,26 @@
-"""Runs as JSON lines, one per item: all that is needed to compute any statistic of them later."""
+"""Runs as JSON lines, one per item: all that is needed to compute any statistic of them later.
+
+Only what was asked and answered is in a file. What a parser makes of an answer, and all numbers, are computed when
+they are needed. Lines are ASCII and end with "\n", so that an answer of any characters is read as it was given.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, InstanceOf, ValidationError
 
-from ggss.analysis.run import Run, Source
+from ggss.analysis.run import Answer, Run, Source
 from ggss.data.picture import AbsentPicture
 from ggss.errors import InputError, problems
 from ggss.files import write_whole
 from ggss.probes import Item
+
+PART = ".part"  # the ending of a run that is being asked
+Text = InstanceOf[str]  # a string of any characters; pydantic's own refuses some that an answer may have
 
 
 class Record(BaseModel):
@@ -20,129 +28,167 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: str
-    suite: str
-    suite_hash: str
-    item: str
-    prompt_hash: str
-    prompt: str
-    answer: str
-    parsed: str | int | None
-    options: dict[str, str]
+    task: Text
+    suite: Text
+    suite_hash: Text
+    item: Text
+    prompt_hash: Text
+    prompt: Text
+    answer: Text
+    options: dict[Text, Text]
     probabilities: tuple[float, ...]
-    about: str
-    pictures: tuple[str, ...]
-    attributes: tuple[dict[str, str], ...]
-    context: dict[str, str]
-    cluster: str
-    question: str
-    expected: str | None
-    model: str
-    fingerprint: str
-    method: str
-    attribute: str
-    steerer: str
+    about: Text
+    pictures: tuple[Text, ...]
+    attributes: tuple[dict[Text, Text], ...]
+    context: dict[Text, Text]
+    worth: dict[Text, float] = {}
+    cluster: Text
+    question: Text
+    expected: Text | None
+    model: Text
+    identity: dict[Text, Text]
+    method: Text
+    attribute: Text
+    steerer: Text
     alpha: float
-    seed: int
-    versions: dict[str, str]
+    max_new_tokens: int
+    versions: dict[Text, Text]
 
-
-def records(run: Run, suffix: str = "") -> Iterator[Record]:
-    """The records of a run; suffix: what its steerer appended to every prompt."""
-    given = zip(run.items, run.answers, run.parsed.parsed, run.probabilities, strict=True)
-    origin = {name: value for name, value in vars(run.source).items() if name != "versions"}
-    for item, answer, parsed, probabilities in given:
-        prompt = item.prompt + suffix
-        yield Record(
-            task=run.task,
+    @classmethod
+    def of(cls, task: str, item: Item, answer: Answer, source: Source, suffix: str = "") -> "Record":
+        """suffix: what a steerer appended to the prompt."""
+        prompt, (said, probabilities) = item.prompt + suffix, answer
+        origin: dict[str, Any] = vars(source) | {"identity": dict(source.identity), "versions": dict(source.versions)}
+        return cls(
+            task=task,
             item=item.key,
-            prompt_hash=sha256(prompt.encode()).hexdigest(),
+            prompt_hash=sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest(),
             prompt=prompt,
-            answer=answer,
-            parsed=parsed,
+            answer=said,
             options=dict(item.options),
             probabilities=probabilities,
             about=item.about,
             pictures=tuple(picture.digest for picture in item.images),
             attributes=tuple(dict(of_picture) for of_picture in item.attributes),
             context=dict(item.context),
+            worth=dict(item.worth),
             cluster=item.cluster,
             question=item.question,
             expected=item.expected,
-            versions=dict(run.source.versions),
             **origin,
         )
+
+    @property
+    def line(self) -> bytes:
+        return json.dumps(self.model_dump()).encode() + b"\n"
+
+    @property
+    def source(self) -> Source:
+        return Source(**{name: getattr(self, name) for name in Source.__dataclass_fields__})
+
+    def asked(self) -> Item:
+        """The item as it was asked; of its pictures only the digests are known."""
+        return Item(
+            self.item,
+            self.prompt,
+            tuple(AbsentPicture(digest) for digest in self.pictures),
+            self.attributes,
+            self.cluster,
+            self.question,
+            self.options,
+            self.expected,
+            self.about,
+            self.context,
+            self.worth,
+        )
+
+
+def records(run: Run, suffix: str = "") -> Iterator[Record]:
+    """The records of a run; suffix: what its steerer appended to every prompt."""
+    for item, answer, probabilities in zip(run.items, run.answers, run.probabilities, strict=True):
+        yield Record.of(run.task, item, (answer, probabilities), run.source, suffix)
 
 
 def write(runs: Iterable[Run], path: str | Path, suffix: str = "") -> None:
     """Write all runs to a file, completely or not at all."""
-    write_whole(
-        Path(path), (f"{record.model_dump_json()}\n".encode() for run in runs for record in records(run, suffix))
-    )
+    write_whole(Path(path), (record.line for run in runs for record in records(run, suffix)))
 
 
 def load(path: str | Path) -> dict[str, Run]:
     """The runs of a file by task; InputError lists every invalid line, and every item that is there twice."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} cannot be read ({error}): give a file written by `ggss probe -o`") from error
-    tasks: dict[str, dict[str, Record]] = {}
+    path = Path(path)
+    unfinished = path.with_name(path.name + PART)
+    if path.suffix == PART:
+        raise InputError(f"{str(path)!r} is an unfinished run: the `ggss probe` command that began it finishes it")
+    if not path.is_file():
+        there = (
+            f"; {str(unfinished)!r} is there: the same `ggss probe` command finishes it"
+            if unfinished.is_file()
+            else ""
+        )
+        raise InputError(f"there is no file {str(path)!r}: give one that was written by `ggss probe -o`{there}")
+    with path.open("rb") as lines:
+        runs = read(lines, path)
+    if not runs:
+        raise InputError(f"{str(path)!r} is empty: give a file that was written by `ggss probe -o`")
+    return runs
+
+
+def read(lines: Iterable[bytes], path: Path) -> dict[str, Run]:
+    """The runs of some lines, by task. InputError as for `load`; path: where the lines are from."""
+    tasks: dict[str, _Rows] = {}
     found: list[str] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = Record.model_validate_json(line)
+            record = Record.model_validate(json.loads(line.decode()))
         except ValidationError as error:
             found.append(f"line {number}: {_wrong(error)}")
             continue
-        own = tasks.setdefault(record.task, {})
-        if record.item in own:
+        except (ValueError, OverflowError, RecursionError) as error:
+            found.append(f"line {number}: it is not JSON ({type(error).__name__}: {error})")
+            continue
+        source = record.source
+        own = tasks.setdefault(record.task, _Rows(source))
+        if record.item in own.items:
             found.append(f"line {number}: item {record.item!r} of {record.task} is there already")
-        own[record.item] = record
-    if not lines:
-        found.append("it has no lines")
+        elif source != own.source:
+            other = "; ".join(own.source.differences(source))
+            found.append(f"line {number}: its answer is of another run than that of the first line ({other})")
+        own.items[record.item] = record.asked(), (record.answer, record.probabilities)
     if found:
-        raise problems(f"{str(path)!r} is no run of `ggss probe`", found)
-    return {task: _run(task, own) for task, own in tasks.items()}
+        raise problems(f"{str(path)!r} was not written by this version of `ggss probe`, or was changed since", found)
+    return {task: own.run(task) for task, own in tasks.items()}
 
 
-def _run(task: str, own: Mapping[str, Record]) -> Run:
-    rows = list(own.values())
-    sources = {json.dumps(source) for source in map(_source, rows)}
-    if len(sources) > 1:
-        raise InputError(f"the answers to {task} come from {len(sources)} runs: keep one run in a file")
-    return Run(
-        task,
-        tuple(_item(record) for record in rows),
-        tuple(record.answer for record in rows),
-        tuple(record.probabilities for record in rows),
-        Source(**_source(rows[0])),
-    )
+def holds_run(path: Path) -> bool:
+    """Whether a file begins as one that `ggss probe` wrote."""
+    with path.open("rb") as lines:
+        first = lines.readline(_LONGEST)
+    if not first.endswith(b"\n"):
+        return first.startswith(_BEGINNING) or _BEGINNING.startswith(first)  # cut short in its first line
+    try:
+        return bool(read([first], path))
+    except InputError:
+        return False
 
 
-_SOURCE = tuple(Source.__dataclass_fields__)
+_LONGEST = 2**24  # bytes of a line
+_BEGINNING = b'{"task": "'
 
 
-def _source(record: Record) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in _SOURCE}
+@dataclass
+class _Rows:
+    """The lines of a task."""
 
+    source: Source
+    items: dict[str, tuple[Item, Answer]] = field(default_factory=dict)
 
-def _item(record: Record) -> Item:
-    """The item as it was asked; of its pictures only the digests are known."""
-    return Item(
-        record.item,
-        record.prompt,
-        tuple(AbsentPicture(digest) for digest in record.pictures),
-        record.attributes,
-        record.cluster,
-        record.question,
-        record.options,
-        record.expected,
-        record.about,
-        record.context,
-    )
+    def run(self, task: str) -> Run:
+        rows = self.items.values()
+        said, probabilities = tuple(answer for _, (answer, _) in rows), tuple(own for _, (_, own) in rows)
+        return Run(task, tuple(item for item, _ in rows), said, probabilities, self.source)
 
 
 def _wrong(error: ValidationError) -> str:
-    told = [f"{'.'.join(map(str, one['loc'])) or 'the line'}: {one['msg']}" for one in error.errors()]
+    told: list[Any] = [f"{'.'.join(map(str, one['loc'])) or 'the line'}: {one['msg']}" for one in error.errors()]
     return json.dumps("; ".join(told))[1:-1]

@@ -3,9 +3,10 @@
 It is the same whether it was asked live (`asking`), read from JSON lines (`records`) or from a study's store.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from ggss import probes
 from ggss.analysis.measured import Measured
@@ -14,13 +15,17 @@ from ggss.methods.registry import UNSTEERED
 from ggss.probes import Answers, Item, Probe
 from ggss.stats import Metric
 
+Answer = tuple[str, tuple[float, ...]]
+"""The raw answer to an item, and the probabilities of its options."""
+
 
 @dataclass(frozen=True)
 class Source:
-    """Where answers came from: the model, how it was steered, and the suite that asked.
+    """All that decides answers, besides the item: the model, how it was steered, and how it was asked.
 
     method: its label in a study's plan, or its name. attribute: what was steered, "" if nothing was; then alpha is 0.
-    fingerprint, steerer and suite_hash are content hashes.
+    identity: by name, all of the model that decides its answers. steerer and suite_hash are content hashes.
+    max_new_tokens: the longest answer, 0 if it is not known.
     """
 
     model: str
@@ -29,10 +34,44 @@ class Source:
     alpha: float = 0.0
     suite: str = ""
     suite_hash: str = ""
-    fingerprint: str = ""
     steerer: str = ""
-    seed: int = 0
+    max_new_tokens: int = 0
+    identity: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def steered(self) -> bool:
+        """Whether anything was done to the model or to its prompts."""
+        return self.method != UNSTEERED
+
+    @property
+    def said(self) -> str:
+        """The model and its steering, in words."""
+        if not self.attribute and not self.alpha:
+            return f"{self.model}, {self.method if self.steered else 'unsteered'}"
+        return f"{self.model}, {self.method} of {self.attribute} at alpha {self.alpha:g}"
+
+    def differences(self, other: "Source", *but: str) -> list[str]:
+        """What differs between two sources, each with both values; `but`: fields that may differ."""
+        one, two = self._facts(but), other._facts(but)
+        return [
+            f"{name}: {_short(one.get(name))} and {_short(two.get(name))}"
+            for name in dict.fromkeys([*one, *two])
+            if one.get(name) != two.get(name)
+        ]
+
+    def _facts(self, but: Collection[str]) -> dict[str, Any]:
+        """All of it by name, without the fields `but`."""
+        facts = {name: value for name, value in vars(self).items() if name not in but}
+        of_model, versions = facts.pop("identity", {}), facts.pop("versions", {})
+        facts |= {f"the model's {part}": value for part, value in of_model.items()}
+        return facts | {f"version of {library}": number for library, number in versions.items()}
+
+
+def _short(value: object) -> str:
+    """A value as a sentence names it; of a hash its beginning."""
+    text = f"{value:g}" if isinstance(value, float) else "not known" if value is None else str(value) or "none"
+    return text[:12] if len(text) == 64 else text
 
 
 @dataclass(frozen=True)
@@ -85,6 +124,7 @@ class Run:
             self.source,
             self.metrics(baseline),
             tuple(self.clusters),
+            tuple(map(self.probe.unit, self.items)),
             tuple(item.question for item in self.items),
             statistics or Statistics(),
         )

@@ -2,10 +2,10 @@
 
     change of a task = 100 (steered / unsteered - 1)          Avg = unweighted mean over the tasks that have one
 
-A task whose unsteered bias is zero has no percent change and does not count, for any method. A degenerate run (most
-answers unreadable) has no value, so it does not count either. But the average over the other tasks would favour a
-strength that broke the model, so only the strengths with the most readable tasks are compared. Of equally good
-strengths the smallest is chosen.
+A task whose unsteered bias is zero has no percent change and does not count, for any method. A run in which nothing
+can be read has no value, so it does not count either; how many answers could be read does not enter the choice, as
+published. But the average over the other tasks would favour a strength that broke the model, so only the strengths
+with the most tasks are compared. Of equally good strengths the smallest is chosen.
 """
 
 import math
@@ -17,11 +17,11 @@ from ggss.stats.metric import TINY
 Sweep = Mapping[float, Mapping[str, Comparison]]
 """By strength and task, a method's runs compared with the unsteered ones."""
 
-Values = Mapping[str, float | None]  # by task; None where a run is missing or degenerate
+Values = Mapping[str, float | None]  # by task; None where a run is missing or has no value
 
 
 def changes(values: Values, baselines: Values) -> dict[str, float]:
-    """The change in percent of every task that has one: a readable value and an unsteered bias other than zero."""
+    """The change in percent of every task that has one: a value and an unsteered bias other than zero."""
     unsteered = counted(baselines)
     return {
         task: 100 * (value / unsteered[task] - 1)
@@ -46,7 +46,7 @@ def average_change(values: Values, baselines: Values) -> float | None:
 
 
 def choose(values: Mapping[float, Values], baselines: Values) -> float | None:
-    """The strength with the lowest average among those with the most readable tasks; None if there is none."""
+    """The strength with the lowest average among those with the most tasks; None if there is none."""
     ranked = []
     for alpha, of_alpha in values.items():
         average = average_change(of_alpha, baselines)
@@ -56,7 +56,7 @@ def choose(values: Mapping[float, Values], baselines: Values) -> float | None:
 
 
 def values(comparisons: Mapping[str, Comparison]) -> dict[str, float | None]:
-    """By task, the bias reached; None where most answers could not be read."""
+    """By task, the bias reached; None where nothing could be read."""
     return {task: one.reached for task, one in comparisons.items()}
 
 

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 
+from ggss import ranges
 from ggss.stats.paired import MARGIN
 
 
@@ -15,6 +16,9 @@ class Statistics:
     seed: int = 0
     level: float = 0.95
     margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        ranges.SEED.check("the seed of the resamples", self.seed)
 
     def seed_of(self, *words: str) -> int:
         """A separate seed for each use, the same wherever that number is computed."""

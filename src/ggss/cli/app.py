@@ -1,8 +1,11 @@
 """All commands, in the order in which a new user needs them."""
 
+import os
+
 import typer
 
 from ggss.cli import ask, convert, demo, discover, doctor, methods, probe
+from ggss.cli.data import data
 from ggss.cli.study import study
 from ggss.cli.world import world
 
@@ -12,6 +15,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Measure and reduce the demographic bias of a frozen vision-language model.\n\n"
     "A first look: [bold]ggss demo[/bold]. Then, on your own model, "
     "[bold]ggss doctor MODEL[/bold] says whether it can be steered, "
@@ -29,12 +33,18 @@ app.command()(probe.probe)
 app.command()(convert.convert)
 app.command()(methods.methods)
 app.command()(methods.probes)
+app.add_typer(data, name="data")
 app.add_typer(study, name="study")
 app.add_typer(world, name="world")
 
 
 @app.callback(invoke_without_command=True)
-def root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error, as GGSS_DEBUG=1 does."),
+) -> None:
+    if debug:
+        os.environ["GGSS_DEBUG"] = "1"  # which worker processes see too
     if version:
         from ggss.version import __version__
 

@@ -2,15 +2,25 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, Strength, load, strength_said
+from ggss import ranges
+from ggss.cli.arguments import (
+    AnyModel,
+    Attention,
+    DeviceMap,
+    Dtype,
+    Json,
+    Model,
+    Strength,
+    TrustRemoteCode,
+    load,
+    no_strength,
+    strength_said,
+)
 from ggss.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 def ask(
@@ -22,23 +32,24 @@ def ask(
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
     alpha: Strength = None,
     allow_amplify: Annotated[bool, typer.Option(help="Permit a negative alpha, which amplifies the bias.")] = False,
-    force: Annotated[bool, typer.Option(help="Steer a model the steerer was not made for.")] = False,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.")] = 64,
+    any_model: AnyModel = False,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.", **ranges.TOKENS.bounds)] = 64,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
+    trust_remote_code: TrustRemoteCode = False,
+    attention: Attention = None,
     as_json: Json = False,
 ) -> None:
     """Ask a model about one or more images; with --steer, steered and unsteered side by side.
 
     If the steerer comes with a prompt suffix, the steered question has it appended.
 
-    Example: ggss ask small-world/llava-vicuna face.png "what does this person earn ?" --steer race-steerer
+    Example: ggss ask small-world/llava-vicuna face.png "which race is this person ?" --steer race-steerer
     """
     *files, question = images_and_question
     if not files:
         raise InputError(f"an image and a question are needed, seen only {question!r}")
-    if alpha is not None and steer is None:
-        raise InputError(f"--alpha {alpha:g} is the strength of a steerer: give --steer, or leave out --alpha")
+    no_strength(alpha, steer)
     pictures = [_picture(Path(name)) for name in files]
     steerer = None
     if steer is not None:
@@ -46,12 +57,12 @@ def ask(
 
         steerer = Steerer.from_pretrained(steer)
         checked_alpha(steerer.strength(alpha), allow_amplify)
-    vlm = load(model, dtype, device_map)
+    vlm = load(model, dtype, device_map, trust_remote_code, attention)
     said: dict[str, Any] = {"model": vlm.name, "question": question, "images": files}
     said["unsteered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
     if steerer is not None:
         asked = question + steerer.prompt_suffix
-        with steerer.attach(vlm.model, alpha, force=force, allow_amplify=allow_amplify) as run:
+        with steerer.attach(vlm, alpha, force=any_model, allow_amplify=allow_amplify) as run:
             said["steered"] = vlm.answer([asked], [pictures], max_new_tokens=max_new_tokens)[0]
         mean_gate = float(run.gate.mean()) if len(run.gate) else None
         said |= {"steered_question": asked, "alpha": steerer.strength(alpha)}
@@ -72,22 +83,22 @@ def _picture(path: Path) -> Any:
 
 def _show(said: dict[str, Any]) -> None:
     from rich.columns import Columns
-    from rich.console import Console
-    from rich.markup import escape
     from rich.panel import Panel
 
-    console = Console()
-    panels = [Panel(escape(said["unsteered"]) or "(nothing)", title="unsteered", width=44)]
-    console.print(f"[bold]{escape(said['question'])}[/bold]")
+    from ggss.terminal import Terminal
+
+    console = Terminal()
+    panels = [Panel(said["unsteered"] or "(nothing)", title="unsteered", width=44)]
+    console.print(said["question"], style="bold")
     if "steered" in said:
         title = f"steered, alpha {said['alpha']:g}"
-        panels.append(Panel(escape(said["steered"]) or "(nothing)", title=title, width=44))
+        panels.append(Panel(said["steered"] or "(nothing)", title=title, width=44))
         appended = said["steered_question"].removeprefix(said["question"]).strip()
         if appended:
-            console.print(f"[dim]appended when steered: {escape(appended)}[/dim]")
+            console.print(f"appended when steered: {appended}", style="dim")
     console.print(Columns(panels))
     if "steered" in said:
         gate = "" if said["mean_gate"] is None else f", mean gate {said['mean_gate']:.2f}"
-        console.print(f"[dim]{said['tokens']} visual tokens steered in {said['calls']} call(s){gate}[/dim]")
+        console.print(f"{said['tokens']} visual tokens steered in {said['calls']} call(s){gate}", style="dim")
     if "note" in said:
-        console.print(f"[dim]{said['note']}[/dim]")
+        console.print(said["note"], style="dim")

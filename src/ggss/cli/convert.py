@@ -1,11 +1,16 @@
-"""`ggss convert`: between a steerer's folder and the paper's `.pt` checkpoint."""
+"""`ggss convert`: between a steerer's folder and the paper's `.pt` checkpoint; from the authors' checkpoints."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from ggss.errors import InputError
+from ggss import ranges
+from ggss.cli.arguments import say
+from ggss.errors import InputError, problems
+from ggss.output import check_file, check_folder, never
+
+FIRST_ATTRIBUTE = "race"  # of the authors' checkpoints in a folder without a suffix
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
@@ -13,7 +18,10 @@ if TYPE_CHECKING:
 
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="A .pt file, or a steerer's folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="INPUT", help="A .pt file, a folder of them, or a steerer's folder.", show_default=False
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder, or the .pt file, to write.")],
     attribute: Annotated[
@@ -27,65 +35,143 @@ def convert(
     ] = None,
     site: Annotated[
         str | None,
-        typer.Option(help="Where the .pt file steers, projection-mlp2 by default; or the site to write to it."),
+        typer.Option(help="Where the .pt file steers, projection-mlp2 if it does not say; or the site to write."),
     ] = None,
     kappa: Annotated[
-        float | None, typer.Option(help="The gate's sharpness, which is not in a .pt file; the paper's by default.")
+        float | None,
+        typer.Option(help="The gate's sharpness, if not the one in the file, or the paper's.", **ranges.KAPPA.bounds),
     ] = None,
     floor: Annotated[
-        float | None, typer.Option(help="The gate's floor, which is not in a .pt file; the paper's by default.")
+        float | None,
+        typer.Option(
+            help="The gate's floor, if not the paper's 0.3. The authors' own files have an unused 0.",
+            **ranges.SHARE.bounds,
+        ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a steerer or a checkpoint that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Convert the paper's .pt checkpoint to a steerer's folder, or a folder to a .pt checkpoint.
 
     A file becomes a folder, a folder becomes a file. A .pt file is read without running code. It holds the subspace,
     mu and the gate's statistics of one site; kappa, floor, the model and a recommended strength are not in it.
+    Nothing that is there is replaced without --force.
+
+    The checkpoints of the authors' own discovery script are read too, one or a folder of them. Their folder says the
+    attribute, they say the site. Those of MeanDiff and BendVLM hold pickled objects and are listed as not converted.
 
       ggss convert race.pt -o race-steerer --attribute race --values asian,black,white
 
       ggss convert race-steerer -o race.pt
+
+      ggss convert results/qwen3-vl-4b/projection-mlp2_gender -o steerers
     """
     if not source.exists():
         raise InputError(f"{str(source)!r} does not exist: give a .pt file or a steerer's folder")
-    if source.is_dir():
-        given = {"--attribute": attribute, "--values": values, "--kappa": kappa, "--floor": floor}
+    given = {"--attribute": attribute, "--values": values, "--kappa": kappa, "--floor": floor}
+    if source.is_dir() and (out.suffix == ".pt" or not _of_checkpoints(source)):
         unused = [name for name, value in given.items() if value is not None]
         if unused:
             raise InputError(f"{', '.join(unused)} is for reading a .pt file, and {str(source)!r} is a folder")
         _to_file(source, out, site, force)
+        return
+    said = _Said(attribute, _named(values), site, _checked_gate(kappa, floor))
+    if source.is_dir():
+        _to_folders(source, out, said, force)
     else:
-        _to_folder(source, out, attribute, values, site, {"kappa": kappa, "floor": floor}, force)
+        _to_folder(source, out, said, force)
 
 
-def _to_folder(
-    source: Path,
-    out: Path,
-    attribute: str | None,
-    values: str | None,
-    site: str | None,
-    gate: dict[str, float | None],
-    force: bool,
-) -> None:
-    _refuse_folder(out, force)
-    from ggss.activations import SITE
-    from ggss.methods import registry
-    from ggss.steering.published import UNNAMED, read_pt
+class _Said(NamedTuple):
+    """What the options say about a .pt file."""
 
-    chosen = {name: number for name, number in gate.items() if number is not None}
-    registry.checked_options(registry.get("ggss"), chosen)
+    attribute: str | None
+    values: tuple[str, ...]
+    site: str | None
+    gate: dict[str, float]
+
+
+def _named(values: str | None) -> tuple[str, ...]:
     named = tuple(filter(None, (value.strip() for value in (values or "").split(","))))
     if values is not None and not named:
         raise InputError(f"--values {values!r} names no value: give them as a,b,c")
-    steerer = read_pt(source, attribute, named, site or SITE, **chosen)
+    return named
+
+
+def _checked_gate(kappa: float | None, floor: float | None) -> dict[str, float]:
+    chosen = {name: number for name, number in (("kappa", kappa), ("floor", floor)) if number is not None}
+    if chosen:
+        from ggss.methods import registry
+
+        registry.checked_options(registry.get("ggss"), chosen)
+    return chosen
+
+
+def _of_checkpoints(folder: Path) -> bool:
+    """Whether a folder has .pt files and no steerer."""
+    from ggss.steering.artefact import holds_steerer
+
+    return any(folder.glob("*.pt")) and not holds_steerer(folder)
+
+
+def _to_folder(source: Path, out: Path, said: _Said, force: bool) -> None:
+    check_folder(out, "ggss convert", never, force)
+    steerer = _read(source, said)
+    steerer.save_pretrained(out)
+    say(f"{_described(steerer)} written to {out}")
+    if note := _floor_note(steerer, said):
+        say(note)
+
+
+def _to_folders(source: Path, out: Path, said: _Said, force: bool) -> None:
+    """Every checkpoint of a folder that can be read, each into a folder of its name; the others are listed."""
+    from ggss.steering.released import has_gate
+
+    made: dict[str, Steerer] = {}
+    left: list[str] = []
+    for path in sorted(source.glob("*.pt")):
+        try:
+            made[path.stem] = _read(path, said if has_gate(path) else said._replace(gate={}))
+        except InputError as error:
+            left.append(str(error))
+    if not made:
+        raise problems(f"no file in {str(source)!r} could be converted", left)
+    for name in made:
+        check_folder(out / name, "ggss convert", never, force)
+    for name, steerer in made.items():
+        steerer.save_pretrained(out / name)
+        say(f"{_described(steerer)} written to {out / name}")
+    for note in dict.fromkeys(filter(None, (_floor_note(steerer, said) for steerer in made.values()))):
+        say(note)
+    if left:
+        say(f"Not converted, {len(left)} of {len(made) + len(left)}:")
+        for reason in left:
+            say(f"  {reason}")
+
+
+def _read(source: Path, said: _Said) -> "Steerer":
+    from ggss.activations import SITE
+    from ggss.steering.published import UNNAMED, read_pt
+    from ggss.steering.released import is_released, read_released
+
+    if is_released(source):
+        return read_released(source, said.attribute, FIRST_ATTRIBUTE, said.values, said.site, **said.gate)
+    steerer = read_pt(source, said.attribute, said.values, said.site or SITE, **said.gate)
     if steerer.attribute == UNNAMED:
         raise InputError(f"{str(source)!r} does not say which attribute it removes: give --attribute, such as race")
-    steerer.save_pretrained(out)
-    print(f"{_described(steerer)} written to {out}")
+    return steerer
+
+
+def _floor_note(steerer: "Steerer", said: _Said) -> str:
+    """What became of the floor of 0 that the authors' files have."""
+    if steerer.source.get("stored_floor") != 0:
+        return ""
+    used = next(iter(steerer.operators.values())).scalars()["floor"]
+    chosen = "as --floor says" if "floor" in said.gate else "the paper's; --floor chooses another"
+    return f"gate_floor is 0 in the file, which the authors' scripts replace when they steer: here {used:g}, {chosen}"
 
 
 def _to_file(source: Path, out: Path, site: str | None, force: bool) -> None:
-    _refuse_file(out, force)
+    check_file(out, "ggss convert", never, force)
     from ggss.activations import SITE
     from ggss.steering.published import write_pt
     from ggss.steering.steerer import Steerer
@@ -94,40 +180,10 @@ def _to_file(source: Path, out: Path, site: str | None, force: bool) -> None:
     only = next(iter(steerer.operators)) if len(steerer.operators) == 1 else SITE
     chosen = site or only
     write_pt(steerer, out, chosen)
-    print(f"{_described(steerer)} at {chosen} written to {out}")
+    say(f"{_described(steerer)} at {chosen} written to {out}")
     lost = _lost(steerer, chosen)
     if lost:
-        print(f"Not saved, because a .pt file has no place for it: {', '.join(lost)}")
-
-
-def _refuse_folder(out: Path, force: bool) -> None:
-    """A folder to write to: new, empty or, with --force, a steerer's."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{str(out)!r} is a file, and a steerer is a folder: give a new folder")
-    if not out.exists() or not any(out.iterdir()):
-        return
-    from ggss.steering.artefact import holds_steerer
-
-    if not holds_steerer(out):
-        raise InputError(f"{str(out)!r} exists and holds no steerer: give a new folder")
-    if not force:
-        raise InputError(f"{str(out)!r} holds a steerer: give a new folder, or --force to replace it")
-
-
-def _refuse_file(out: Path, force: bool) -> None:
-    """A file to write to: new or, with --force, a checkpoint in the paper's layout."""
-    if out.is_dir():
-        raise InputError(f"{str(out)!r} is a folder: name a file, such as {str(out / 'race.pt')!r}")
-    if not out.exists():
-        return
-    if not force:
-        raise InputError(f"{str(out)!r} exists: give a new file, or --force to replace it")
-    from ggss.steering.published import read_pt
-
-    try:
-        read_pt(out)
-    except InputError as error:
-        raise InputError(f"{str(out)!r} is not a checkpoint of the paper's layout: give a new file") from error
+        say(f"Not saved, because a .pt file has no place for it: {', '.join(lost)}")
 
 
 def _described(steerer: "Steerer") -> str:

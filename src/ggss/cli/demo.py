@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss.cli.arguments import Json, one_thread
+from ggss import ranges
+from ggss.cli.arguments import Force, Json, importing, one_thread
 from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
@@ -19,19 +20,22 @@ def demo(
     model: Annotated[
         str, typer.Option(help="A model of the small world: pixtral and small-world/pixtral are the same.")
     ] = DEFAULT,
-    alpha: Annotated[float, typer.Option(help="Strength of steering.")] = 1.0,
+    alpha: Annotated[float, typer.Option(help="Strength of steering.", min=0.0, max=ranges.ALPHA.most)] = 1.0,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Paint a town, find what carries race and gender, steer, and measure before and after.
 
     Needs no GPU and no download. Ends with a table, and a picture next to a one-page HTML report.
     """
-    from ggss.smallworld.demo_page import page
-    from ggss.smallworld.demonstration import run
+    with importing():
+        from ggss.smallworld.demo_page import page
+        from ggss.smallworld.demonstration import PAGE, check_place, run
 
+    check_place(out, force)
     one_thread()
     found = run(out, model, alpha)
-    written = page(found, out / "index.html")
+    written = page(found, out / PAGE)
     if as_json:
         print(json.dumps(described(found), indent=2))
     else:
@@ -69,10 +73,12 @@ def span(interval: "Interval", scale: float = 1.0) -> dict[str, float]:
 
 
 def show(found: "Demo", written: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    from ggss.terminal import Terminal
+
+    console = Terminal()
     table = Table("bias", "unsteered", "steered", "change", title=f"{found.model}, ggss at alpha {found.alpha:g}")
     for row in found.bias:
         table.add_row(*row.cells())
@@ -90,10 +96,9 @@ def show(found: "Demo", written: Path) -> None:
     console.print(table)
     for attribute, steerer in found.steerers.items():
         for text in steerer.warnings:
-            console.print(f"[yellow]Warning:[/yellow] {attribute}: {text}")
-    console.print(
-        f"Look at [bold]{found.picture}[/bold] and [bold]{written}[/bold]. (95 % intervals over identities.)"
-    )
+            console.print(Text("Warning:", "yellow"), f"{attribute}: {text}")
+    seen = ((str(found.picture), "bold"), " and ", (str(written), "bold"))
+    console.print(Text.assemble("Look at ", *seen, ". (95 % intervals over identities.)"))
 
 
 def _shares(of: "Interval") -> str:

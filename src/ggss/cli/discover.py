@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss.cli.arguments import DeviceMap, Dtype, Json, Model, choices, load, options
+from ggss import ranges
+from ggss.cli.arguments import (
+    Attention,
+    DeviceMap,
+    Dtype,
+    Force,
+    Json,
+    Model,
+    TrustRemoteCode,
+    choices,
+    load,
+    options,
+)
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
@@ -37,27 +49,32 @@ def discover(
         list[str] | None, typer.Option(help="Hold out images, COLUMN=VALUE[,VALUE]; may be repeated.")
     ] = None,
     sites: Annotated[str, typer.Option(help='Where to steer: "projection-mlp2" (the paper\'s), "all", ...')] = "",
-    batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.")] = 8,
+    batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **ranges.BATCH.bounds)] = 8,
+    force: Force = False,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
+    trust_remote_code: TrustRemoteCode = False,
+    attention: Attention = None,
     as_json: Json = False,
 ) -> None:
     """Find the subspace that carries an attribute and write a steerer.
 
-    The images are checked before the model is loaded. The model's activations are kept in a cache, so that a second
+    A steerer that is in the folder is replaced; a folder with anything else needs --force. The images are checked
+    before the model is loaded. The model's activations are kept in a cache, so that a second
     run, or another method, starts immediately.
 
     Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
     """
     from ggss.data.counterfactuals import Counterfactuals
-    from ggss.errors import InputError
+    from ggss.errors import keeps
     from ggss.methods import registry
+    from ggss.output import check_folder
+    from ggss.steering.artefact import holds_steerer
 
     chosen = registry.get(method)
     given = options(option or [])
     registry.checked_options(chosen, given)
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").exists())):
-        raise InputError(f"{str(out)!r} exists and holds no steerer: give a new folder")
+    check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
     faces.validate(attribute)
 
@@ -65,8 +82,9 @@ def discover(
     from ggss.activations.collection import collect
     from ggss.steering.fitting import fit
 
-    vlm = load(model, dtype, device_map)
-    acts = collect(vlm, faces, sites or SITE, keep_tokens=chosen.needs_tokens, batch_size=batch_size)
+    vlm = load(model, dtype, device_map, trust_remote_code, attention)
+    with keeps("the activations so far are in the cache, and the same command goes on from there"):
+        acts = collect(vlm, faces, sites or SITE, keep_tokens=chosen.needs_tokens, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
     steerer = fit(method, acts, attribute=target, **given)
     steerer.save_pretrained(out)
@@ -94,10 +112,12 @@ def described(steerer: "Steerer", out: Path) -> dict[str, Any]:
 
 
 def show(steerer: "Steerer", out: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    from ggss.terminal import Terminal
+
+    console = Terminal()
     table = Table("site", "width", "k", "explained", "effective rank", "other variance inside", "split-half cosines")
     for site, operator in steerer.operators.items():
         found = steerer.diagnostics.get(site, {})
@@ -117,5 +137,5 @@ def show(steerer: "Steerer", out: Path) -> None:
         )
     console.print(table)
     for text in steerer.warnings:
-        console.print(f"[yellow]Warning:[/yellow] {text}")
-    console.print(f"{steerer.method} steerer for {steerer.attribute} written to [bold]{out}[/bold]")
+        console.print(Text("Warning:", "yellow"), text)
+    console.print(f"{steerer.method} steerer for {steerer.attribute} written to", Text(str(out), "bold"))

@@ -67,11 +67,12 @@ def probes(as_json: Json = False) -> None:
 
 
 def _show(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
+
+    from ggss.terminal import Terminal
 
     table = Table(*columns, box=None)
     for first, *others in rows:
-        table.add_row(f"[bold]{escape(first)}[/bold]", *map(escape, others))
-    Console().print(table)
+        table.add_row(Text(first, "bold"), *others)
+    Terminal().print(table)

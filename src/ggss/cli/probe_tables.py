@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ggss.analysis import Comparison, Measured
     from ggss.analysis.compared_tasks import ComparedTasks
     from ggss.probes import Display
     from ggss.stats import Interval
-
-DEGENERATE = "[red]*[/red]"
 
 
 def run_data(measured: "Measured") -> list[dict[str, Any]]:
@@ -37,6 +37,8 @@ def comparison_data(found: "ComparedTasks") -> dict[str, Any]:
     """A comparison as plain data."""
     return plain(
         {
+            "before": asdict(found.before),
+            "after": asdict(found.after),
             "bias": [_bias_data(one, found.p_holm.get(one.task)) for one in found.bias],
             "capability": [_capability_data(one, found.p_holm.get(one.task)) for one in found.capability],
             "average": found.average and asdict(found.average),
@@ -87,41 +89,52 @@ def plain(value: Any) -> Any:
 
 
 def show_run(title: str, runs: Sequence["Measured"]) -> None:
-    from rich.console import Console
+    from rich.text import Text
+
+    from ggss.terminal import Terminal
 
     table = _table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title)
     for run in runs:
-        table.add_row(f"[bold]{run.task}[/bold]")
+        table.add_row(Text(run.task, "bold"))
         for name in run.names:
             shown, metric, corrected, soft = run.display(name), run.metric(name), run.corrected(name), run.soft(name)
             table.add_row(
-                f"  {name}{shown.unit}" + (f" {DEGENERATE}" if metric.degenerate else ""),
+                _marked(f"  {name}{shown.unit}", metric.degenerate),
                 _span(run.interval(name), shown),
                 "" if corrected is None else _span(corrected, shown),
                 "" if soft is None else _number(soft, shown),
                 f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
             )
-    console = Console()
+    console = Terminal()
     console.print(table)
     console.print(
-        "[dim]Intervals: percentile bootstrap over people (biographies, pictures). Corrected: jackknife, free of the "
-        "upward bias of small samples.[/dim]"
+        "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: jackknife, free of the "
+        "upward bias of small samples.",
+        style="dim",
     )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
-        console.print(f"{DEGENERATE} most answers could not be parsed: the number says nothing about bias.")
+        console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
 
 
-def show_comparison(found: "ComparedTasks") -> None:
-    from rich.console import Console
+def show_comparison(found: "ComparedTasks", differ: Sequence[str] = ()) -> None:
+    """differ: what the two runs differ in besides their steering, where that was allowed."""
+    from rich.text import Text
 
-    console = Console()
-    console.print(f"[bold]before[/bold] {found.before_said}\n[bold]after[/bold]  {found.after_said}", highlight=False)
+    from ggss.terminal import Terminal
+
+    console = Terminal()
+    console.print(Text("before", "bold"), found.before.said)
+    console.print(Text("after ", "bold"), found.after.said)
+    if found.before.steered:
+        console.print("The first run is steered, too: the changes are between two steerings.")
+    for text in differ:
+        console.print(Text("They differ:", "yellow"), text)
     if found.bias:
         table = _table("bias", "before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
         for one in found.bias:
             shown = one.before.display()
             table.add_row(
-                one.task + shown.unit + (f" {DEGENERATE}" if one.degenerate else ""),
+                _marked(one.task + shown.unit, one.degenerate),
                 _number(one.before.value(), shown),
                 _number(one.after.value(), shown),
                 _percent(one.change()),
@@ -140,7 +153,7 @@ def show_comparison(found: "ComparedTasks") -> None:
             kept = one.kept()
             same = kept.same
             table.add_row(
-                one.task + (f" {DEGENERATE}" if one.degenerate else ""),
+                _marked(one.task, one.degenerate),
                 f"{kept.before.estimate:.1%}",
                 f"{kept.after.estimate:.1%}",
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
@@ -151,11 +164,19 @@ def show_comparison(found: "ComparedTasks") -> None:
             )
         console.print(table)
     console.print(
-        "[dim]Change: percentile bootstrap over people; corrected: Fieller's interval between bias-corrected values. "
-        "p: sign-flip test over people, McNemar for right answers; same: equivalent within 1.5 points (TOST).[/dim]"
+        "Change: percentile bootstrap over people; corrected: Fieller's interval between bias-corrected values. "
+        "p: sign-flip test over people, McNemar for right answers; same: equivalent within 1.5 points (TOST).",
+        style="dim",
     )
     if any(one.degenerate for one in (*found.bias, *found.capability)):
-        console.print(f"{DEGENERATE} most answers of one run could not be parsed: left out of the combined test.")
+        console.print(Text("*", "red"), "most answers of one run could not be parsed: left out of the combined test.")
+
+
+def _marked(text: str, degenerate: bool) -> "Text":
+    """With a star if most answers could not be parsed."""
+    from rich.text import Text
+
+    return Text.assemble(text, (" *", "red") if degenerate else "")
 
 
 def _table(first: str, *columns: str, title: str | None = None) -> Any:

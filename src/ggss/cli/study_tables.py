@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ggss.cli.arguments import Json
+from ggss.cli.arguments import Force, Json
 
 
 def tables(
@@ -14,6 +14,7 @@ def tables(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where to write; `tables` in the study's folder by default.")
     ] = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write every table in Markdown, CSV and LaTeX, with intervals and tests, and an index.
@@ -23,19 +24,24 @@ def tables(
 
     Example: ggss study tables my-study -o results
     """
-    from ggss.report.tables import write
+    from ggss.output import check_folder, marked
+    from ggss.report.tables import COMMAND, INDEX, write
     from ggss.study.results import Results
 
-    written = write(Results.load(directory), out or directory / "tables")
+    folder = out or directory / "tables"
+    check_folder(folder, COMMAND, marked(COMMAND, f"{INDEX}.md"), force)
+    written = write(Results.load(directory), folder)
     if as_json:
         found = {"index": str(written.index), "tables": written.tables, "left_out": written.left_out}
         print(json.dumps(found, indent=2))
         return
-    from rich.console import Console
+    from rich.text import Text
 
-    console = Console()
+    from ggss.terminal import Terminal
+
+    console = Terminal()
     for name, title in written.tables.items():
-        console.print(f"[bold]{name}[/bold]  {title}", highlight=False)
+        console.print(Text.assemble((name, "bold"), "  ", title))
     for name, reason in written.left_out.items():
-        console.print(f"[dim]{name}  left out: {reason}[/dim]", highlight=False)
-    console.print(f"Index: [bold]{written.index}[/bold]", highlight=False)
+        console.print(f"{name}  left out: {reason}", style="dim")
+    console.print(Text.assemble("Index: ", (str(written.index), "bold")))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss.cli.arguments import Json, one_thread
+from ggss import ranges
+from ggss.cli.arguments import Force, Json, one_thread, say
 
 if TYPE_CHECKING:
     from ggss.smallworld.check import Line
@@ -20,8 +21,9 @@ world = typer.Typer(
 @world.command()
 def paint(
     folder: Annotated[Path, typer.Argument(help="Where to paint; a new or empty folder.")],
-    seed: Annotated[int, typer.Option(help="Another seed is another town.")] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed is another town.", **ranges.SEED.bounds)] = 0,
     sheet: Annotated[bool, typer.Option(help="Also write contact-sheet.png beside the folder.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a contact-sheet.png of something else.")] = False,
 ) -> None:
     """Paint 480 portraits (6 occupations x 8 identities x 5 races x 2 genders) and their manifest.
 
@@ -29,26 +31,34 @@ def paint(
 
     Without painting files, --images small-world is the same set (of seed 0).
     """
-    from ggss.smallworld.sets import contact_sheet, paint_focus_set
+    from ggss.output import check_file, marked
+    from ggss.smallworld.sets import COMMAND, paint_focus_set, write_contact_sheet
 
-    print(paint_focus_set(folder, seed))
+    target = folder.resolve().with_name("contact-sheet.png")
     if sheet:
-        target = folder.resolve().with_name("contact-sheet.png")
-        contact_sheet().save(target)
-        print(target)
+        check_file(target, COMMAND, marked(COMMAND), force)
+    say(paint_focus_set(folder, seed))
+    if sheet:
+        say(write_contact_sheet(target))
 
 
 @world.command()
 def train(
     name: Annotated[str, typer.Argument(help="llava-vicuna, llava-mistral, pixtral, qwen3-vl or entangled.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the model to.")],
-    seed: Annotated[int, typer.Option(help="Of the weights, the pictures and the drawn labels.")] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads; the weights depend on it.")] = 2,
+    seed: Annotated[
+        int, typer.Option(help="Of the weights, the pictures and the drawn labels.", **ranges.SEED.bounds)
+    ] = 0,
+    threads: Annotated[int, typer.Option(help="CPU threads; the weights depend on it.", **ranges.THREADS.bounds)] = 2,
+    force: Force = False,
 ) -> None:
     """Train one of the tiny models from nothing: about twenty minutes."""
+    from ggss.output import check_folder, marked
     from ggss.smallworld.training import train as run
+    from ggss.smallworld.training_card import CARD, COMMAND
 
-    print(run(name, out, seed=seed, threads=threads))
+    check_folder(out, COMMAND, marked(COMMAND, CARD), force)
+    say(run(name, out, seed=seed, threads=threads))
 
 
 @world.command()
@@ -73,11 +83,13 @@ def check(
 
 
 def show(name: str, lines: list["Line"]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from ggss.terminal import Terminal
 
     table = Table("", "measured", "seen", "goal", title=name, title_justify="left", box=None)
     for line in lines:
-        mark = {True: "[green]ok[/green]", False: "[red]NO[/red]", None: ""}[line.met]
+        mark = {True: Text("ok", "green"), False: Text("NO", "red"), None: ""}[line.met]
         table.add_row(mark, line.what, line.seen, line.goal)
-    Console().print(table)
+    Terminal().print(table)

@@ -162,7 +162,7 @@ def _kept(rows: Sequence[Mapping[str, str]], include: Choice | None, exclude: Ch
     choices = zip(_chosen(rows, include or {}), _chosen(rows, exclude or {}), strict=True)
     kept = [all(included) and not any(excluded) for included, excluded in choices]
     if not any(kept):
-        raise InputError(f"no image is left: exclude={exclude}, include={include}")
+        raise InputError(f"no image is left: chosen were {include or 'all'}, without {exclude or 'exceptions'}")
     return kept
 
 

@@ -9,6 +9,8 @@ that it matches. A placeholder stands for one or more characters of one path com
 split in two ways the leftmost placeholder takes the fewest characters: `{race}_{gender}` reads
 `mixed_race_man` as race `mixed`, gender `race_man`. A placeholder that is used twice must read the same text
 twice. Hidden files do not match, and everything outside the braces is literal.
+
+Labels are Unicode text. Files may have names that are not, as long as no label is read from them.
 """
 
 import csv
@@ -16,12 +18,13 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
 from ggss.errors import InputError, problems
-from ggss.files import write_whole
+from ggss.escaping import is_unicode
+from ggss.files import read_utf8, write_whole
 
 Row = dict[str, str]
 
@@ -31,7 +34,8 @@ def read_rows(source: str | Path) -> list[Row]:
     if Path(source).is_file():
         return _manifest_rows(Path(source))
     if re.search(r"[{}]", str(source)):
-        return _pattern_rows(Path(source).as_posix())
+        pattern = Path(source).as_posix()
+        return _with_text_labels(_pattern_rows(pattern), f"folder pattern {pattern!r}")
     raise InputError(
         f"{str(source)!r} is not a file, and has no placeholders that make it a folder pattern: "
         "give a .csv or .jsonl manifest, or a pattern such as 'faces/{identity}/{race}_{gender}.png'"
@@ -43,24 +47,25 @@ def write_manifest(rows: Iterable[Mapping[str, object]], path: str | Path) -> No
     rows, path = list(rows), Path(path)
     if not rows or any(row.keys() != rows[0].keys() or "path" not in row for row in rows):
         raise InputError(f"manifest {str(path)!r} needs rows with the same columns, 'path' among them")
+    write_whole(path, manifest_bytes(rows))
+
+
+def manifest_bytes(rows: Sequence[Mapping[str, object]]) -> bytes:
+    """A manifest as a CSV file has it."""
     text = StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(path, text.getvalue().encode())
+    if not is_unicode(text.getvalue()):
+        raise InputError("a name or a label of a manifest is not Unicode text: rename the file, or correct the label")
+    return text.getvalue().encode()
 
 
 def _manifest_rows(path: Path) -> list[Row]:
     readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
     if path.suffix.lower() not in readers:
         raise InputError(f"manifest {str(path)!r} is neither .csv nor .jsonl: save it as one of the two")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"manifest {str(path)!r} is not UTF-8 ({error.reason}): save it as UTF-8") from error
-    except OSError as error:
-        raise InputError(f"manifest {str(path)!r} cannot be read: {error.strerror}") from error
-
+    text = read_utf8(path, "manifest")
     found: list[str] = []
     rows = dict(readers[path.suffix.lower()](text, found))
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
@@ -75,7 +80,8 @@ def _manifest_rows(path: Path) -> list[Row]:
     if not rows:
         raise InputError(f"manifest {str(path)!r} has no rows: add one for each image")
     blank = dict.fromkeys(columns, "")
-    return [{**blank, **row, "path": str(path.parent / row["path"])} for row in rows.values()]
+    placed = [{**blank, **row, "path": str(path.parent / row["path"])} for row in rows.values()]
+    return _with_text_labels(placed, f"manifest {str(path)!r}")
 
 
 def _csv_rows(text: str, found: list[str]) -> Iterator[tuple[int, Row]]:
@@ -125,10 +131,7 @@ def _pattern_rows(pattern: str) -> list[Row]:
     if "path" in names:
         raise InputError(f"folder pattern {pattern!r} has a placeholder 'path', the file itself: rename it")
 
-    expression = re.escape(literals[0])
-    for place, name in enumerate(names):
-        expression += f"(?P={name})" if name in names[:place] else f"(?P<{name}>[^/]+?)"
-        expression += re.escape(literals[place + 1])
+    expression = _expression(pattern, literals, names)
     files = [Path(file) for file in sorted(glob.glob("*".join(map(glob.escape, literals))))]
     matches = [(file, re.fullmatch(expression, file.as_posix())) for file in files if file.is_file()]
     rows = [{"path": str(file), **match.groupdict()} for file, match in matches if match]
@@ -136,4 +139,44 @@ def _pattern_rows(pattern: str) -> list[Row]:
         folder = os.path.dirname(literals[0]) or "."
         seen = "has no such file" if os.path.isdir(folder) else "does not exist"
         raise InputError(f"folder pattern {pattern!r} matches nothing: the folder {folder!r} {seen}")
+    return rows
+
+
+def _expression(pattern: str, literals: list[str], names: list[str]) -> str:
+    """The regular expression of a pattern, which takes a time that is linear in the length of a file's name.
+
+    A placeholder ends where the text after it is first found. Nothing is lost by staying with that place: whatever
+    follows could begin later, and the placeholder in between would be longer. So its group is atomic, `(?>...)`, and
+    no other place is tried. Only before the second use of a name all places have to be tried: there, at most two
+    placeholders may have several.
+    """
+    again = max((place for place, name in enumerate(names) if name in names[:place]), default=-1)
+    places = sum("/" not in literals[place + 1] for place in range(again) if names[place] not in names[:place])
+    if places > 2:
+        raise InputError(
+            f"folder pattern {pattern!r} uses {names[again]!r} twice after {places} placeholders without a / between "
+            "them: there are too many ways to read a name; use another name the second time"
+        )
+    expression = re.escape(literals[0])
+    for place, name in enumerate(names):
+        after = re.escape(literals[place + 1])
+        if name in names[:place]:
+            expression += f"(?P={name}){after}"
+        elif place < again or place == len(names) - 1:
+            expression += f"(?P<{name}>[^/]+?){after}"
+        else:
+            expression += f"(?>(?P<{name}>[^/]+?){after})"
+    return expression
+
+
+def _with_text_labels(rows: list[Row], where: str) -> list[Row]:
+    """The rows; InputError if a label or its column is not Unicode, which no file or model could take."""
+    found = [
+        f"{column!r} of {row['path']!r} is not Unicode text: {cell!r}"
+        for row in rows
+        for column, cell in row.items()
+        if not (is_unicode(column) and (column == "path" or is_unicode(cell)))
+    ]
+    if found:
+        raise problems(where, found)
     return rows

@@ -9,17 +9,16 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import Protocol
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
+from ggss.data.decoding import DECODER, decoded, header_size
 from ggss.errors import InputError
+from ggss.files import read_bounded
 
 Context = tuple[tuple[str, str], ...]
-
-ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values for a quarter turn
 
 
 class Picture(Protocol):
@@ -70,15 +69,15 @@ class FilePicture:
 
     @property
     def digest(self) -> str:
-        """sha256 of the file, read once."""
+        """sha256 of the file and its decoder; the file is read once."""
         return self._digest
 
     @cached_property
     def _digest(self) -> str:
-        return hashlib.sha256(self._bytes()).hexdigest()
+        return _digest_of(self._bytes())
 
     def image(self) -> Image.Image:
-        """The picture in RGB, rotated as its EXIF says; InputError unless the whole file decodes."""
+        """The picture in RGB, as `decoding` says; InputError unless the whole file decodes."""
         return decoded(self._bytes(), f"image {self.name!r}")
 
     def size(self) -> tuple[int, int]:
@@ -86,12 +85,7 @@ class FilePicture:
         return header_size(self._bytes(), f"image {self.name!r}")
 
     def _bytes(self) -> bytes:
-        try:
-            return self.path.read_bytes()
-        except FileNotFoundError as error:
-            raise InputError(f"image {self.name!r} does not exist: correct its path") from error
-        except (OSError, ValueError) as error:
-            raise InputError(f"image {self.name!r} cannot be read: {error}") from error
+        return read_bounded(self.path, "image")
 
 
 @dataclass(frozen=True)
@@ -105,14 +99,14 @@ class BytesPicture:
 
     @classmethod
     def of(cls, data: bytes) -> "BytesPicture":
-        return cls(hashlib.sha256(data).hexdigest(), data)
+        return cls(_digest_of(data), data)
 
     @property
     def name(self) -> str:
         return f"picture {self.digest[:12]}"
 
     def image(self) -> Image.Image:
-        """The picture in RGB, rotated as its EXIF says; InputError unless all of it decodes."""
+        """The picture in RGB, as `decoding` says; InputError unless all of it decodes."""
         return decoded(self.data, self.name)
 
 
@@ -132,33 +126,13 @@ class AbsentPicture:
         raise InputError(f"the {self.name} is not here: a run's file holds answers, not pictures")
 
 
-def decoded(data: bytes, name: str) -> Image.Image:
-    """The one decoder: the bytes of an image file in RGB, upright. InputError unless all of them decode."""
-    try:
-        with Image.open(BytesIO(data)) as image:
-            image.verify()  # checksums and the end of a PNG, which decoding alone does not look at
-        with Image.open(BytesIO(data)) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except Exception as error:  # decoders raise exceptions of many types, such as struct.error
-        raise _broken(name, error) from error
+def size_of(picture: Picture) -> tuple[int, int]:
+    """Width and height, without decoding if the picture is the content of a file."""
+    if isinstance(picture, FilePicture):
+        return picture.size()
+    return header_size(picture.data, picture.name) if isinstance(picture, BytesPicture) else picture.image().size
 
 
-def header_size(data: bytes, name: str) -> tuple[int, int]:
-    """Width and height of the upright image, from the header and the checksums alone."""
-    try:
-        with Image.open(BytesIO(data)) as image:
-            image.verify()
-        with Image.open(BytesIO(data)) as image:
-            width, height = image.size
-            # If a PNG has no EXIF before its pixels, `getexif` would decode all of them to look for it at the end.
-            described = "exif" in image.info or image.format == "TIFF"
-            turned = described and image.getexif().get(ORIENTATION, 1) in SIDEWAYS
-        return (height, width) if turned else (width, height)
-    except Exception as error:  # as above
-        raise _broken(name, error) from error
-
-
-def _broken(name: str, error: Exception) -> InputError:
-    if isinstance(error, UnidentifiedImageError):
-        return InputError(f"{name} has no known image format: replace it")
-    return InputError(f"{name} does not decode ({error}): replace it")
+def _digest_of(data: bytes) -> str:
+    """sha256 of the bytes of a file and of the rules by which they are decoded."""
+    return hashlib.sha256(b"decoder %d\n" % DECODER + data).hexdigest()

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ggss.data.picture import Context, FilePicture, Picture, held_fixed
+from ggss.data.picture import Context, FilePicture, Picture, held_fixed, size_of
 from ggss.errors import InputError
 from ggss.progress import track
 
@@ -97,7 +97,7 @@ def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
 
 
 def _size(picture: Picture, decode: bool) -> tuple[int, int]:
-    return picture.size() if not decode and isinstance(picture, FilePicture) else picture.image().size
+    return picture.image().size if decode else size_of(picture)
 
 
 def _spelled(pairs: Iterable[tuple[str, str]]) -> str:

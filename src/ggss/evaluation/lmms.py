@@ -1,11 +1,11 @@
 """A steered model that lmms-eval evaluates on any of its picture tasks.
 
     python -m lmms_eval --model ggss --tasks mmstar --batch_size 8 \\
-        --model_args pretrained=llava-hf/llava-v1.6-vicuna-7b-hf,steerer=race-steerer,alpha=1.0
+        --model_args pretrained=llava-hf/llava-v1.6-vicuna-7b-hf,steerer=race-steerer,alpha=1.0,identity=id-...
 
-The harness caches answers under the model arguments only, so the strength has no default: it must be one of them. For
-the same reason, save a steerer that is fitted again to a folder with another name. Without `steerer` the model is not
-steered: that is the run to compare with.
+The harness caches answers under the model arguments only. So all that decides an answer must be among them: the
+strength has no default, and `identity` stands for model and steerer. It is checked; leave it out once, and the
+message says what it is. Without `steerer` the model is not steered: that is the run to compare with.
 """
 
 import os
@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
+from ggss import hashing
+from ggss.data.decoding import in_rgb
 from ggss.errors import InputError
-from ggss.models import load_vlm
+from ggss.models import Vlm, load_vlm
 from ggss.progress import track
 from ggss.steering.steerer import Steerer, checked_alpha
 
@@ -40,8 +42,8 @@ class LmmsModel(lmms):
     """Answers greedily and scores continuations, one chat turn each, with the steerer attached.
 
     pretrained: a hub id, a folder, or `small-world/NAME`. steerer: a folder or hub id of `Steerer.save_pretrained`,
-    with alpha its strength. device, device_map and dtype are as in `load_vlm`; force and allow_amplify as in
-    `Steerer.attach`. InputError says what does not fit.
+    with alpha its strength. identity: what `cache_identity` says of them. device, device_map and dtype are as in
+    `load_vlm`; force and allow_amplify as in `Steerer.attach`. InputError says what does not fit.
     """
 
     is_simple = True
@@ -51,6 +53,7 @@ class LmmsModel(lmms):
         pretrained: str = "",
         steerer: str | None = None,
         alpha: float | None = None,
+        identity: str | None = None,
         force: bool = False,
         allow_amplify: bool = False,
         dtype: str | None = None,
@@ -80,7 +83,12 @@ class LmmsModel(lmms):
         self.vlm = load_vlm(str(pretrained), dtype=dtype, device_map=device_map or device)
         self._permissions = {"force": force, "allow_amplify": allow_amplify}
         if self.steerer is not None:
-            self.steerer.check(self.vlm.model, force=force)
+            self.steerer.check(self.vlm, force=force)
+        if identity != (seen := cache_identity(self.vlm, self.steerer)):
+            raise InputError(
+                f"the model 'ggss' needs identity={seen} among its arguments, seen {identity}: lmms-eval's cache "
+                "knows answers by the arguments alone, so these must say which model and steerer gave them"
+            )
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """The greedy answer to each request, cut off at the task's stop strings."""
@@ -132,7 +140,7 @@ class LmmsModel(lmms):
             shown = (pictures(self._document(doc_id, task, split)) if pictures else None) or []
             if other := [type(one).__name__ for one in shown if not isinstance(one, Image.Image)]:
                 raise InputError(f"task {task!r} shows a {other[0]}, and the model 'ggss' sees pictures only")
-            return [picture.convert("RGB") for picture in shown]
+            return [in_rgb(picture, f"a picture of task {task!r}") for picture in shown]
 
         return fetch
 
@@ -164,6 +172,11 @@ class LmmsModel(lmms):
 
     def _tokens(self, continuation: str) -> int:
         return len(self.vlm.processor.tokenizer(continuation, add_special_tokens=False)["input_ids"])
+
+
+def cache_identity(vlm: Vlm, steerer: Steerer | None = None) -> str:
+    """All that decides the answers besides the strength, as a word that no parser takes for a number."""
+    return f"id-{hashing.of([vlm.identity.hash, steerer and steerer.content_hash])[:16]}"
 
 
 def _arguments(request: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ FAMILIES = (
     "inlp",
     "meandiff",
     "bend",
+    "bend_token",
     "leace",
     "svd",
     "components",

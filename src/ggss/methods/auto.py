@@ -31,12 +31,11 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.activations import Activations
-from ggss.errors import InputError
 from ggss.methods.ggss import SubspaceOptions, discover
 from ggss.methods.operator import register
 from ggss.methods.registry import Attribute, Fitted, Method
 from ggss.methods.registry import register as register_method
-from ggss.methods.spherical import Removal, Spherical
+from ggss.methods.spherical import Magnitude, Removal, Spherical
 from ggss.methods.subspace import protected_magnitude
 
 
@@ -45,7 +44,7 @@ from ggss.methods.subspace import protected_magnitude
 class Shrinkage(Spherical):
     """mu [D] and basis [D, k] in float32, and b0, the protected magnitude of neutral representatives."""
 
-    neutral: float
+    neutral: Magnitude
 
     kind: ClassVar[str] = "shrinkage"
 
@@ -53,11 +52,6 @@ class Shrinkage(Spherical):
         energy = (b * b).sum(1, keepdim=True)
         share = torch.where(energy > 0, 1 - self.neutral**2 / energy, 0).clamp(min=0)
         return Removal(b, alpha * share, share)
-
-    def validate(self) -> None:
-        super().validate()
-        if not 0 <= self.neutral < float("inf"):
-            raise InputError(f"the neutral magnitude must be finite and not negative, seen {self.neutral}")
 
 
 def fit(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:

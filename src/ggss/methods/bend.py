@@ -1,137 +1,125 @@
 """BendVLM-style retrieval equalisation (Gerych et al. 2024; appendix A.5): an image is moved until it is equally near
 to the closest references of every value.
 
-    e = vec(H), e^ = e / |e|          R_i: the discovery images' e^, with their values
-    1. z = e^ - B B^T e^              B: orthonormal, spans the differences of the values' centres
-    2. pi_r = mean of the 10 references of value r with the largest cosine to e^
-    3. x: closest to z such that all pi_r are equally near
+    e = mean token of the image, e^ = e / |e|        R_i: the discovery images' e^, with their values
+    1. q = Normalize(e^ - B B^T e^)                  B: orthonormal, spans the differences of the values' centres
+    2. pi_r: from the 10 references of value r with the largest cosine to q
+    3. e*: closest to q such that all pi_r are equally near
+    4. steered = h + (e' - e), for every token h     e' = e + alpha (|e| e* - e); spherical: |e| Normalize(e')
 
-    bend-euclidean      equal cosines: <x, pi_r / |pi_r|> is equal for all r;     e + alpha |e| (x - e^)
-    bend-spherical      the same in the tangent space at the Fréchet mean mu of the R_i, with t = log_mu(e^) for e^
-                        and log_mu(R_i) for R_i: |x - pi_r| is equal for all r;   |e| exp_mu(t + alpha (x - t))
+    bend-euclidean      pi_r = Normalize(mean of the 10)        e* = Normalize(x), x closest to q with
+                                                                <x, pi_r> equal for all r
+    bend-spherical      pi_r = log_mu(Fréchet mean of the 10)   e* = exp_mu(x), x closest to log_mu(q) with
+                                                                |x - pi_r| equal for all r
 
-Both sets of conditions are linear in x, so step 3 is one least-squares solution. The spherical form keeps the norm
-of the whole image, |e|, but not the norm of each token.
+mu is the Fréchet mean of the R_i. Both sets of conditions are linear in x, so step 3 is one least-squares solution.
 
-**Memory.** The references of 400 images of 2880 tokens of 4096 numbers are 19 GB in float32 (9 GB in bfloat16) and
-stay on disk: the token cache while fitting, `streams.safetensors` in an artefact, one image mapped at a time.
-Everything above is linear in e^ and the R_i, so all algebra is done on coefficients, with the Gram matrix K = R R^T
-[n, n] (1.3 MB) and q = R e^ [n]: one pass over the references for q, one for the correction sum_i w_i R_i. In memory
-are the image's rows, the result, the correction, mu, two references (the one in use and the next), a float32 copy,
-and the corrections of the last 4 images: eleven times 47 MB, 0.5 GB. Fitting holds a block of 256 MB for K.
+**Which norm is restored**, in the spherical form at every alpha: that of the mean token, |e'| = |e|. With it the norm
+of the whole image is restored, |vec(H)|, because adding e' - e to T tokens changes its square by T (|e'|^2 - |e|^2).
+No token's own norm is. The flat form has |e'| = |e| at alpha = 1 only.
 
-**Cost.** Two passes over all references per image: the only method whose cost is not a small multiple of a memcpy.
-If an image comes again, at a later decoding step or with another strength, its correction is taken from a cache.
+**What the paper says, what its code does, what we do.** The paper's embedding is the "global activation
+e = vec(H)": all tokens in a row. An image can then be compared only with references of as many tokens, and the
+paper's own cap of 2048 tokens per reference is below the 2880 or 2304 of its LLaVA-NeXT images. The authors' code,
+and this method, take the mean token, which every image has. The equations with vec(H) are `bend-token-*`. Where the
+paper is silent, the code decides: retrieval by the projected q, Fréchet means for spherical prototypes, the place of
+alpha. The paper is not silent where it "equalizes cosine distance": flat prototypes are normalised here. Nor is it
+about "norm restoration": the code leaves out the Normalize of step 4, which changes nothing at alpha = 1.
 
-Left open by the paper: centres are means of the R_i; retrieval sees the image as it is, before step 1; step 3 starts
-from the projected z, as BendVLM's two steps do. Every image must have as many tokens as the references.
+An image whose mean token is zero, or of which the projection leaves nothing, has no direction and is not changed.
 """
 
-import hashlib
-from dataclasses import dataclass
-from functools import cached_property
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.bend_references import References, compared
-from ggss.methods.by_image import parts
-from ggss.methods.classes import classes
-from ggss.methods.operator import register, require_finite
+from ggss.methods.by_image import ByImage
+from ggss.methods.classes import Classes, classes
+from ggss.methods.declared import Array
+from ggss.methods.operator import register
 from ggss.methods.registry import Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
+from ggss.methods.spherical import check_frame, check_orthonormal
+from ggss.methods.subspace import oriented, representatives
 
-KEPT = 4  # images whose corrections are kept
 RANK = 1e-9
-RESOLUTION = 1e-6  # squared distances of centres below this are rounding errors of float32 products
+ROUNDING = 1e-4  # of the length of a reference
+RESOLUTION = 1e-6  # a unit vector's rest, or distances of centres, below this are rounding errors of float32 rows
+REFERENCE = "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings"
 
-
-class Correction(NamedTuple):
-    """The correction of an image: the tensor [T, D], and the scalars that a spherical move needs."""
-
-    tensor: Tensor
-    cosine: float = 0.0
-    along: float = 0.0
-    energy: float = 0.0
+Neighbours = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True)
-class Bend(References):
-    """The references, and how many of each value are averaged into its prototype.
+class Bend(ByImage):
+    """references [n, D] of unit length and the basis B [D, k] in float32, the references' labels [n], and how many
+    of each value make its prototype."""
 
-    Every vector is given by its coefficients on n vectors, whose Gram matrix is `space`.
-    """
-
-    neighbours: int = 10
-
-    needs_images: ClassVar[bool] = True
+    references: Annotated[Tensor, Array("n", "D", ge=-1 - ROUNDING, le=1 + ROUNDING)]
+    basis: Annotated[Tensor, Array("D", "k")]
+    labels: Annotated[Tensor, Array("n", dtype=torch.int64, ge=0)]
+    neighbours: Neighbours = 10
 
     @property
-    def space(self) -> Tensor:
-        """The Gram matrix [n, n] of the references' directions, or of their tangent vectors."""
+    def width(self) -> int:
+        return self.references.shape[1]
+
+    def equalised(self, query: Tensor, nearest: Tensor) -> Tensor:
+        """e* [D] of a direction q [D], from the nearest references [A, neighbours, D] of each value; float64."""
         raise NotImplementedError
 
-    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        for own in parts(images, len(rows)):
-            mine = rows[own]
-            if len(mine) != self.tokens:
-                raise InputError(
-                    f"an image of {len(mine)} tokens cannot be compared with references of {self.tokens}: use images "
-                    "of the same size, and collect the discovery images with max_tokens no smaller than that"
-                )
-            norm = float(torch.linalg.vector_norm(mine, dtype=torch.float64))
-            if not norm < float("inf"):
-                require_finite(mine, len(rows))
-            out[own] = self.bent(mine, norm, float(alpha[own][0])) if norm > 0 else mine
+    def moved(self, pooled: Tensor, correction: Tensor, alpha: float) -> Tensor:
+        """e' [D] from e and |e| e* - e."""
+        return pooled + alpha * correction
 
-    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
-        """The corrected rows of one image of a given norm."""
-        raise NotImplementedError
+    def steer_image(self, rows: Tensor, pooled: Tensor, alpha: Tensor, out: Tensor) -> None:
+        moved = self.moved(pooled, self.correction(pooled), float(alpha[0]))
+        torch.add(rows, (moved - pooled).to(rows), out=out)
 
-    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
-        """Coefficients [n] of the correction on the references, and its scalars, from q = R e^ [n]."""
-        raise NotImplementedError
+    def correction(self, pooled: Tensor) -> Tensor:
+        """|e| e* - e [D] of an image with the mean row e [D]."""
+        references, basis = self.references.to(pooled), self.basis.to(pooled)
+        norm = sphere.norm(pooled)
+        direction = pooled / torch.where(norm > 0, norm, 1)
+        left = direction - basis @ (basis.T @ direction)
+        if float(left.norm()) < RESOLUTION:
+            return torch.zeros_like(pooled)
+        query = left / left.norm()
+        cosines, labels = references @ query, self.labels.to(pooled.device)
+        nearest = []
+        for value in range(int(labels.max()) + 1):
+            own = (labels == value).nonzero().flatten()
+            nearest.append(references[own[cosines[own].topk(self.neighbours).indices]])
+        return norm * self.equalised(query, torch.stack(nearest)) - pooled
 
-    def correction(self, rows: Tensor, norm: float) -> Correction:
-        """The correction of an image; the last few are cached."""
-        key = hashlib.blake2b(rows.detach().cpu().contiguous().numpy().data).hexdigest()
-        found = self._kept.get(key)
-        if found is None:
-            coefficients, scalars = self.corrected(self.cosines(rows, norm))
-            found = scalars._replace(tensor=self.combined(coefficients))
-            for old in list(self._kept)[: len(self._kept) + 1 - KEPT]:
-                self._kept.pop(old, None)
-            self._kept[key] = found
-        return found._replace(tensor=found.tensor.to(rows.device))
-
-    @cached_property
-    def _kept(self) -> dict[str, Correction]:
-        return {}
-
-    @cached_property
-    def centre_basis(self) -> Tensor:
-        """B as coefficients [n, k]: orthonormal, spans the centres' differences."""
-        differences = self.centre_differences
-        size, vectors = torch.linalg.eigh(differences @ self.space @ differences.T)
-        kept = size > RANK * size[-1]
-        return differences.T @ (vectors[:, kept] / size[kept].sqrt())
+    def validate(self) -> None:
+        check_orthonormal(self.basis)
+        check_labels(self.labels, self.neighbours)
+        off = float((self.references.norm(dim=1) - 1).abs().max())
+        if off > ROUNDING:
+            raise InputError(f"the references do not have length 1 (off by {off:.1e})")
 
 
-def equalised(gram: Tensor, products: Tensor, basis: Tensor, prototypes: Tensor, offsets: Tensor) -> Tensor:
-    """Steps 1 and 3 on coefficients: w [n] with x = e + sum_i w_i v_i.
+def check_labels(labels: Tensor, neighbours: int) -> None:
+    """InputError unless labels [n] are 0, 1, ..., each of at least as many references as there are neighbours."""
+    if int(labels.max()) >= len(labels) or not (counts := torch.bincount(labels)).all():
+        raise InputError("the references' labels are not 0, 1, ... with at least one reference each")
+    if neighbours > int(counts.min()):
+        raise InputError(f"{neighbours} neighbours are asked for where a value has {int(counts.min())} references")
 
-    gram [n, n] of the vectors v_i, products <v_i, e> [n], basis [n, k] and prototypes pi_r [A, n] as coefficients.
-    x satisfies <x, pi_r> = offsets_r + a constant, and is the closest such vector to e without its part in the basis.
-    """
-    removed = basis @ (basis.T @ products)
+
+def closest(start: Tensor, prototypes: Tensor, offsets: Tensor) -> Tensor:
+    """x [D] closest to `start` [D] with <x, pi_r> = offsets_r + a constant, for prototypes [A, D] and offsets [A]."""
     differences = prototypes - prototypes.mean(0)
-    excess = differences @ (products - gram @ removed) - (offsets - offsets.mean())
-    system = differences @ gram @ differences.T
-    return -removed - differences.T @ (torch.linalg.pinv(system, rtol=RANK, hermitian=True) @ excess)
+    excess = differences @ start - (offsets - offsets.mean())
+    system = differences @ differences.T
+    return start - differences.T @ (torch.linalg.pinv(system, rtol=RANK, hermitian=True) @ excess)
 
 
 @register
@@ -139,118 +127,83 @@ def equalised(gram: Tensor, products: Tensor, basis: Tensor, prototypes: Tensor,
 class BendEuclidean(Bend):
     kind: ClassVar[str] = "bend-euclidean"
 
-    @property
-    def space(self) -> Tensor:
-        return self.gram
-
-    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
-        prototypes = self.nearest(products, self.neighbours)
-        lengths = ((prototypes @ self.gram) * prototypes).sum(1, keepdim=True).clamp(min=0).sqrt()
-        prototypes = prototypes / torch.where(lengths > 0, lengths, 1)
-        none = torch.zeros(len(prototypes), dtype=torch.float64)
-        return equalised(self.gram, products, self.centre_basis, prototypes, none), Correction(none)
-
-    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
-        return torch.add(rows, self.correction(rows, norm).tensor, alpha=alpha * norm)
+    def equalised(self, query: Tensor, nearest: Tensor) -> Tensor:
+        prototypes = sphere.normalize(nearest.mean(1))
+        moved = closest(query, prototypes, torch.zeros_like(prototypes[:, 0]))
+        length = moved.norm()
+        return moved / length if float(length) >= RESOLUTION else query
 
 
 @register
 @dataclass(frozen=True)
 class BendSpherical(Bend):
+    """With the Fréchet mean mu [D] of the references, in float32."""
+
+    mu: Annotated[Tensor, Array("D")] = field(kw_only=True)
+
     kind: ClassVar[str] = "bend-spherical"
 
-    @cached_property
-    def centre(self) -> Tensor:
-        """The Fréchet mean of the references' directions, as coefficients [n]: the Karcher iteration on K."""
-        count = len(self.gram)
-        a = torch.full((count,), 1 / count, dtype=torch.float64)
-        if float(a @ self.gram @ a) < RESOLUTION:  # they cancel out: start from one of them, as `sphere` does
-            a = torch.eye(count, dtype=torch.float64)[0]
-        a = a / (a @ self.gram @ a).sqrt()
-        for _ in range(100):
-            k = self.gram @ a
-            f = inverse_sinc(k)
-            step = f / count - (f * k).mean() * a
-            size = (step @ self.gram @ step).clamp(min=0).sqrt()
-            if float(size) < 1e-7:
-                break
-            a = torch.cos(size) * a + torch.sin(size) / size * step
-            a = a / (a @ self.gram @ a).sqrt()
-        return a
+    def equalised(self, query: Tensor, nearest: Tensor) -> Tensor:
+        mu = self.mu.to(query)
+        mu = mu / mu.norm()
+        prototypes = sphere.log(mu, sphere.frechet_mean(nearest))
+        moved = closest(sphere.log(mu, query), prototypes, (prototypes**2).sum(1) / 2)
+        return sphere.normalize(sphere.exp(mu, moved))
 
-    @cached_property
-    def mu(self) -> Tensor:
-        return self.combined(self.centre)
+    def validate(self) -> None:
+        super().validate()
+        check_frame(self.mu, self.basis)
 
-    @property
-    def space(self) -> Tensor:
-        k = self.gram @ self.centre
-        f = inverse_sinc(k)
-        return f[:, None] * f * (self.gram - k[:, None] * k)
-
-    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
-        a, tangents = self.centre, self.space
-        k = self.gram @ a
-        f = inverse_sinc(k)
-        cosine = (a @ products).clamp(-1, 1)
-        seen = inverse_sinc(cosine) * f * (products - cosine * k)
-        prototypes = self.nearest(products, self.neighbours)
-        halves = ((prototypes @ tangents) * prototypes).sum(1) / 2
-        w = equalised(tangents, seen, self.centre_basis, prototypes, halves)
-        on_references = w * f - (w * f @ k) * a
-        return on_references, Correction(w, float(cosine), float(w @ seen), float(w @ tangents @ w))
-
-    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
-        tensor, cosine, along, energy = self.correction(rows, norm)
-        cosine = torch.tensor(cosine, dtype=torch.float64)
-        f = float(inverse_sinc(cosine))
-        n = (torch.arccos(cosine) ** 2 + 2 * alpha * along + alpha**2 * energy).clamp(min=0).sqrt()
-        s = float(torch.sinc(n / torch.pi))
-        towards_mu = float(torch.cos(n)) - s * f * float(cosine)
-        bent = rows * (s * f)
-        bent.add_(self.mu.to(rows.device), alpha=norm * towards_mu).add_(tensor, alpha=norm * s * alpha)
-        return bent.mul_(norm / float(torch.linalg.vector_norm(bent, dtype=torch.float64)))
-
-
-def inverse_sinc(cosine: Tensor) -> Tensor:
-    """theta / sin theta of an angle's cosine."""
-    cosine = cosine.clamp(-1, 1)
-    sine = (1 - cosine * cosine).sqrt()
-    return torch.where(sine > 1e-6, torch.atan2(sine, cosine) / sine, 1)
+    def moved(self, pooled: Tensor, correction: Tensor, alpha: float) -> Tensor:
+        moved = super().moved(pooled, correction, alpha)
+        length, norm = sphere.norm(moved), sphere.norm(pooled)
+        return torch.where(length > RESOLUTION * norm, moved * (norm / length), pooled)  # no direction halfway round
 
 
 class BendOptions(Options):
-    neighbours: int = Field(10, ge=1, description="references per value that make its prototype")
+    neighbours: Neighbours = Field(10, description="references per value that make its prototype")
 
 
-def fit(activations: Activations, attribute: Attribute, options: BendOptions, kind: type[Bend]) -> Fitted:
-    known, tokens = classes(activations, attribute), activations.tokens
+def enough(known: Classes, neighbours: int) -> None:
+    """InputError unless every value has as many images as neighbours are asked for."""
     counts = torch.bincount(known.labels)
     least = int(counts.argmin())
-    if counts[least] < options.neighbours:
+    if counts[least] < neighbours:
         raise InputError(
-            f"value {known.values[least]!r} has {counts[least]} images and {options.neighbours} neighbours are asked "
+            f"value {known.values[least]!r} has {counts[least]} images and {neighbours} neighbours are asked "
             f"for: use more images or neighbours={counts[least]}"
         )
-    norms, gram = compared(tokens)
-    count, width = tokens[0].shape
-    operator = kind(tokens, norms, known.labels, gram, count, width, options.neighbours)
-    differences = operator.centre_differences
-    if not float((differences @ operator.space @ differences.T).trace()) > RESOLUTION:
+
+
+def fit_euclidean(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
+    return Fitted(BendEuclidean(*gathered(activations, attribute, options)))
+
+
+def fit_spherical(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
+    mu = sphere.frechet_mean(representatives(activations.pooled))
+    return Fitted(BendSpherical(*gathered(activations, attribute, options), mu=mu.float()))
+
+
+def gathered(
+    activations: Activations, attribute: Attribute, options: BendOptions
+) -> tuple[Tensor, Tensor, Tensor, int]:
+    """The references [n, D], the basis B [D, k], the labels [n] and the number of neighbours."""
+    known = classes(activations, attribute)
+    enough(known, options.neighbours)
+    references = representatives(activations.pooled)
+    centres = known.means(references)
+    _, size, rows = torch.linalg.svd(centres - centres.mean(0), full_matrices=False)
+    if not float(size[0]) > RESOLUTION:
         raise InputError(
             f"the mean images of all values of {attribute!r} are equal to the resolution of float32: "
             "there is nothing to equalise"
         )
-    return Fitted(operator)
+    basis = oriented(rows[size > RANK * size[0]].T)
+    return references.float(), basis.float().contiguous(), known.labels, options.neighbours
 
 
-def _method(kind: type[Bend], summary: str) -> None:
-    def fitted(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
-        return fit(activations, attribute, options, kind)
-
-    reference = "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings"
-    register_method(Method(kind.kind, summary, reference, fitted, BendOptions, needs_tokens=True))
-
-
-_method(BendEuclidean, "each image made equally near to every value's nearest references")
-_method(BendSpherical, "each image made equally near to every value in tangent space, its norm kept")
+for _name, _summary, _fit in (
+    ("bend-euclidean", "each image's mean made equally near to every value's nearest references", fit_euclidean),
+    ("bend-spherical", "each image's mean made equally near to every value in tangent space", fit_spherical),
+):
+    register_method(Method(_name, _summary, REFERENCE, _fit, BendOptions))

@@ -1,4 +1,4 @@
-"""The reference images of `bend`: they stay on disk, and every product with them is computed as a stream.
+"""The reference images of `bend_token`: they stay on disk, and every product with them is computed as a stream.
 
     R_i = vec(H_i) / |H_i|      q = R e^ [n]      sum_i w_i R_i      K = R R^T [n, n], once, while fitting
 
@@ -6,17 +6,21 @@ q and the sum take one pass over the references each, one reference at a time. K
 token positions; a block has these positions of all references. Products are float32, summed in float64.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ggss.errors import InputError, problems
+from ggss.methods.declared import Array
 from ggss.methods.operator import Operator
 from ggss.progress import track
 
+ROUNDING = 1e-4  # of a cosine from float32 products
 BLOCK = 2**26  # numbers in a block of token positions of all references
 
 
@@ -25,11 +29,11 @@ class References(Operator):
     """References [n] of [T, D] with their norms [n], labels [n] and the Gram matrix [n, n] of their directions."""
 
     references: Sequence[Tensor]
-    norms: Tensor
-    labels: Tensor
-    gram: Tensor
-    tokens: int
-    length: int
+    norms: Annotated[Tensor, Array("n", dtype=torch.float64, ge=1e-30)]
+    labels: Annotated[Tensor, Array("n", dtype=torch.int64, ge=0)]
+    gram: Annotated[Tensor, Array("n", "n", dtype=torch.float64, ge=-1 - ROUNDING, le=1 + ROUNDING)]
+    tokens: Annotated[int, Field(ge=1)]
+    length: Annotated[int, Field(ge=1)]
 
     streamed: ClassVar[tuple[str, ...]] = ("references",)
 
@@ -38,18 +42,24 @@ class References(Operator):
         return self.length
 
     def validate(self) -> None:
-        count = len(self.norms)
-        if len(self.references) != count or self.labels.shape != (count,) or self.gram.shape != (count, count):
-            raise InputError(f"{len(self.references)} references do not fit a Gram matrix {tuple(self.gram.shape)}")
-        if self.references[0].shape != (self.tokens, self.length):
-            raise InputError(
-                f"the references are {tuple(self.references[0].shape)}, not {(self.tokens, self.length)}"
-            )
+        count, shape = len(self.norms), (self.tokens, self.length)
+        if len(self.references) != count:
+            raise InputError(f"{len(self.references)} references do not fit a Gram matrix of {count}")
+        for i, one in enumerate(self.references):
+            if one.shape != shape or not one.is_floating_point():
+                raise InputError(f"reference {i} is {tuple(one.shape)} of {one.dtype}, not {shape} of floating point")
+        skewed = max((self.gram - self.gram.T).abs().max(), (self.gram.diagonal() - 1).abs().max())
+        if skewed > ROUNDING:
+            raise InputError(f"the Gram matrix is not symmetric with a diagonal of 1 (off by {float(skewed):.1e})")
 
     def cosines(self, rows: Tensor, norm: float) -> Tensor:
         """q = R e^ [n] in float64 for an image [T, D] of a given norm: a pass over the references."""
         image = rows.cpu()
         dots = [float(torch.linalg.vecdot(image, one.float()).double().sum()) for one in self.references]
+        if not all(map(math.isfinite, dots)):
+            raise InputError(
+                "the references hold numbers that are not finite, or overflow float32: nothing was steered"
+            )
         return torch.tensor(dots, dtype=torch.float64) / (self.norms * norm)
 
     def combined(self, coefficients: Tensor) -> Tensor:

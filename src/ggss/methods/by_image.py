@@ -1,9 +1,40 @@
 """Rows of a batch, image by image, for operators that treat an image as a whole."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from ggss.methods.operator import Operator, require_finite
+from ggss.methods.spherical import precise
+
+
+@dataclass(frozen=True)
+class ByImage(Operator):
+    """Base of operators that decide by an image's mean row what happens to all of its rows.
+
+    Without `images` all rows count as one image. Pooling is over all rows of the image that the site gives.
+    """
+
+    needs_images: ClassVar[bool] = True
+
+    def steer_image(self, rows: Tensor, pooled: Tensor, alpha: Tensor, out: Tensor) -> None:
+        """Write the steered rows [n, D] of one image into `out`, which may be `rows`; pooled [D] is in float64."""
+        raise NotImplementedError
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
+        for own in parts(images, len(rows)):
+            mine = rows[own]
+            pooled = mean_row(mine, precise(rows))
+            if not torch.isfinite(pooled).all():
+                require_finite(mine, len(rows))
+            if isinstance(own, slice):
+                self.steer_image(mine, pooled, alpha[own], out[own])
+            else:
+                self.steer_image(mine, pooled, alpha[own], mine)
+                out[own] = mine
 
 
 def mean_row(rows: Tensor, dtype: torch.dtype) -> Tensor:

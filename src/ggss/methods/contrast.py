@@ -20,7 +20,7 @@ from ggss import sphere
 from ggss.activations import Activations
 from ggss.methods import diagnostics
 from ggss.methods.geodesic import Geodesic
-from ggss.methods.ggss import GgssOptions, gate_statistics
+from ggss.methods.ggss import GgssOptions, calibrated
 from ggss.methods.registry import Attribute, Fitted, Method, register
 from ggss.methods.subspace import Subspace, find_subspace, protected_magnitude, representatives
 
@@ -50,9 +50,7 @@ def fit(activations: Activations, attribute: Attribute, options: GgssOptions) ->
         Geodesic(
             mu.float(),
             basis.float().contiguous(),
-            **gate_statistics(magnitudes),
-            kappa=options.kappa,
-            floor=options.floor,
+            **calibrated(magnitudes, options),
         ),
         {
             "singular_values": subspace.singular_values.float(),

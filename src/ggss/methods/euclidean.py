@@ -6,14 +6,16 @@ Norms are not kept. V is orthonormal. Two passes over the tokens (`passes`).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from ggss.errors import InputError
+from ggss.methods.declared import Array
 from ggss.methods.operator import Operator, register, require_finite
 from ggss.methods.passes import project, recombine
+from ggss.methods.spherical import check_orthonormal
 
 
 @register
@@ -21,8 +23,8 @@ from ggss.methods.passes import project, recombine
 class Euclidean(Operator):
     """mean [D] and orthonormal basis [D, k] in float32."""
 
-    mean: Tensor
-    basis: Tensor
+    mean: Annotated[Tensor, Array("D")]
+    basis: Annotated[Tensor, Array("D", "k")]
 
     kind: ClassVar[str] = "euclidean"
     any_dtype: ClassVar[bool] = True
@@ -37,7 +39,7 @@ class Euclidean(Operator):
         recombine(rows, torch.ones_like(alpha), -alpha * coordinates, directions, out)
 
     def validate(self) -> None:
-        check_basis(self.mean, self.basis)
+        check_orthonormal(self.basis)
 
 
 def finite_coordinates(coordinates: Tensor, rows: Tensor) -> Tensor:
@@ -46,12 +48,3 @@ def finite_coordinates(coordinates: Tensor, rows: Tensor) -> Tensor:
         require_finite(rows, len(rows))
         raise InputError(f"tokens of size {float(rows.abs().max()):.1e} overflow float32; nothing was steered")
     return coordinates
-
-
-def check_basis(mean: Tensor, basis: Tensor) -> None:
-    """InputError unless mean is [D] and basis [D, k] is orthonormal."""
-    if mean.ndim != 1 or basis.ndim != 2 or basis.shape[0] != len(mean) or not 1 <= basis.shape[1] <= len(mean):
-        raise InputError(f"mean is {tuple(mean.shape)} and basis {tuple(basis.shape)}, not [D] and [D, k]")
-    off = float((basis.double().T @ basis.double() - torch.eye(basis.shape[1])).abs().max())
-    if not off < 1e-4:
-        raise InputError(f"the basis is not orthonormal (off by {off:.1e})")

@@ -9,19 +9,29 @@ token, from the spherical subspace and its statistics. The flat and the spherica
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.methods.euclidean import check_basis, finite_coordinates
-from ggss.methods.ggss import GgssOptions, discover
+from ggss.methods.declared import Array
+from ggss.methods.euclidean import finite_coordinates
+from ggss.methods.ggss import GgssOptions, calibrated, discover
 from ggss.methods.operator import Operator, register
 from ggss.methods.registry import Attribute, Fitted, Method
 from ggss.methods.registry import register as register_method
-from ggss.methods.spherical import check_frame, check_gate, gate, magnitudes, precise
+from ggss.methods.spherical import (
+    Floor,
+    Kappa,
+    Magnitude,
+    check_frame,
+    check_orthonormal,
+    gate,
+    magnitudes,
+    precise,
+)
 from ggss.methods.svd import flat_subspace
 
 SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has lost too many digits
@@ -32,14 +42,14 @@ SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has l
 class GatedEuclidean(Operator):
     """The flat mean [D] and basis [D, k], and the gate's spherical mu [D] and gate_basis [D, k]."""
 
-    mean: Tensor
-    basis: Tensor
-    mu: Tensor
-    gate_basis: Tensor
-    gate_median: float
-    gate_std: float
-    kappa: float = 5.0
-    floor: float = 0.3
+    mean: Annotated[Tensor, Array("D")]
+    basis: Annotated[Tensor, Array("D", "k")]
+    mu: Annotated[Tensor, Array("D")]
+    gate_basis: Annotated[Tensor, Array("D", "k")]
+    gate_median: Magnitude
+    gate_std: Magnitude
+    kappa: Kappa = 5.0
+    floor: Floor = 0.3
     renorm: bool = False
 
     kind: ClassVar[str] = "gated-euclidean"
@@ -49,9 +59,8 @@ class GatedEuclidean(Operator):
         return self.mean.shape[0]
 
     def validate(self) -> None:
-        check_basis(self.mean, self.basis)
+        check_orthonormal(self.basis)
         check_frame(self.mu, self.gate_basis)
-        check_gate(self.gate_median, self.gate_std, self.kappa, self.floor)
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor:
         mean, basis = self.mean.to(rows.device), self.basis.to(rows.device)
@@ -90,9 +99,7 @@ def fit(activations: Activations, attribute: Attribute, options: GatedEuclideanO
         mean.float(),
         flat.basis.float().contiguous(),
         *found.frame,
-        **found.gate,
-        kappa=options.kappa,
-        floor=options.floor,
+        **calibrated(found.magnitudes, options),
         renorm=renorm,
     )
     return Fitted(operator, found.statistics, found.diagnostics)

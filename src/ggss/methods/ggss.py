@@ -2,15 +2,18 @@
 
 Discovery is in `subspace`, the update in `geodesic`. Options: k (number of values - 1), kappa = 5, floor = 0.3.
 
+The paper calibrates the gate with the median and the std of the magnitudes b(c), and does not say which. The authors'
+code takes the lower of the two middle values of an even number, and the sample's deviation (n - 1) plus 1e-8; so do
+we. `median="mean"` is the mean of the middle two, `deviation="population"` divides by n and adds nothing.
+
 With several attributes, `attribute=("race", "gender")`, the values are the intersections and the subspace is the
 joint one. The statistics also contain the subspace of each attribute alone, as `basis_race` and `basis_gender`, and
 the diagnostics the cosines of the principal angles between each of these and the joint one.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor
 
@@ -19,7 +22,10 @@ from ggss.activations import Activations, Groups
 from ggss.methods import diagnostics
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
+from ggss.methods.spherical import Floor, Kappa
 from ggss.methods.subspace import Subspace, find_subspace, protected_magnitude, representatives, shifts
+
+SAMPLE_EPS = 1e-8  # the authors' code adds it to the sample's deviation
 
 
 class SubspaceOptions(Options):
@@ -27,8 +33,10 @@ class SubspaceOptions(Options):
 
 
 class GateOptions(Options):
-    kappa: float = Field(5.0, gt=0, description="sharpness of the gate")
-    floor: float = Field(0.3, ge=0, le=1, description="smallest gate, for tokens without protected signal")
+    kappa: Kappa = Field(5.0, description="sharpness of the gate")
+    floor: Floor = Field(0.3, description="smallest gate, for tokens without protected signal")
+    median: Literal["lower", "mean"] = Field("lower", description="of the two middle values: the lower or their mean")
+    deviation: Literal["sample", "population"] = Field("sample", description="std with n - 1, or with n")
 
 
 class GgssOptions(GateOptions, SubspaceOptions):
@@ -52,14 +60,16 @@ class Discovery:
         """mu [D] and basis [D, k] in float32, as an operator keeps them."""
         return self.mu.float(), self.subspace.basis.float().contiguous()
 
-    @property
-    def gate(self) -> dict[str, float]:
-        return gate_statistics(self.magnitudes)
 
-
-def gate_statistics(magnitudes: Tensor) -> dict[str, float]:
-    """The median and standard deviation that calibrate the gate."""
-    return {"gate_median": float(np.median(magnitudes)), "gate_std": float(magnitudes.std(correction=0))}
+def calibrated(magnitudes: Tensor, options: GateOptions) -> dict[str, float]:
+    """The gate of an operator: its median and std from the magnitudes [N], and the options' kappa and floor."""
+    if options.median == "lower":
+        median = magnitudes.median()
+    else:
+        median = magnitudes.sort().values[[(len(magnitudes) - 1) // 2, len(magnitudes) // 2]].mean()
+    sample = options.deviation == "sample"
+    std = float(magnitudes.std(correction=int(sample))) + SAMPLE_EPS * sample
+    return {"gate_median": float(median), "gate_std": std, "kappa": options.kappa, "floor": options.floor}
 
 
 def discover(activations: Activations, attribute: Attribute, k: int | None) -> Discovery:
@@ -88,7 +98,7 @@ def discover(activations: Activations, attribute: Attribute, k: int | None) -> D
 
 def fit(activations: Activations, attribute: Attribute, options: GgssOptions) -> Fitted:
     found = discover(activations, attribute, options.k)
-    operator = Geodesic(*found.frame, **found.gate, kappa=options.kappa, floor=options.floor)
+    operator = Geodesic(*found.frame, **calibrated(found.magnitudes, options))
     return Fitted(operator, found.statistics, found.diagnostics)
 
 

@@ -4,12 +4,21 @@
             append the orthonormalised rows of its weights to V; X <- X - X V_m V_m^T       at most 10 times
 
     inlp-euclidean      X: pooled rows                              h - alpha V V^T (h - mean)
-    inlp-spherical      X: log_mu of normalised pooled rows         exp_mu(t - alpha V V^T t), norm kept
+    inlp-spherical      X: normalised pooled rows                   exp_mu(t - alpha V V^T t), norm kept
 
-Left open by the paper: accuracy is measured on the training rows; accuracy below chance also stops the loop; the
-spherical form is trained in the tangent space at the Fréchet mean, where it projects. The regression is computed in
+Left open by the paper: accuracy is measured on the training rows; accuracy below chance also stops the loop. The
+spherical form "normalizes, computes a Fréchet global mean, and projects in the tangent space": it is trained on the
+normalised rows, as in the authors' code. `trained_on="tangent"` trains it on their tangent vectors log_mu, in the
+space where it projects.
+
+**Other than the authors' code.** That code trains on at most 20,000 random tokens where a GPU library (cuML) is
+installed, and on pooled rows elsewhere; X here is always pooled rows, so that a result does not depend on the
+machine. It keeps a direction for each of the K rows of the weights; these sum to zero, so one of the K is rounding of
+the solver, and is left out here. It stops after 1000 steps of lbfgs; here the regression is solved to convergence, in
 the span of the data (`classes.Span`), which changes only its cost.
 """
+
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -32,16 +41,23 @@ class InlpOptions(Options):
     iterations: int = Field(10, ge=1, description="largest number of classifiers")
 
 
+class SphericalInlpOptions(InlpOptions):
+    trained_on: Literal["unit", "tangent"] = Field(
+        "unit", description="X: the normalised pooled rows, or their tangent vectors"
+    )
+
+
 def fit_euclidean(activations: Activations, attribute: Attribute, options: InlpOptions) -> Fitted:
     pooled = activations.pooled.double()
     basis, accuracies = null_directions(pooled, classes(activations, attribute), options)
     return Fitted(Euclidean(pooled.mean(0).float(), basis), {"accuracies": accuracies})
 
 
-def fit_spherical(activations: Activations, attribute: Attribute, options: InlpOptions) -> Fitted:
+def fit_spherical(activations: Activations, attribute: Attribute, options: SphericalInlpOptions) -> Fitted:
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
-    basis, accuracies = null_directions(sphere.log(mu, points), classes(activations, attribute), options)
+    rows = points if options.trained_on == "unit" else sphere.log(mu, points)
+    basis, accuracies = null_directions(rows, classes(activations, attribute), options)
     return Fitted(Tangent.orthogonal(mu, basis), {"accuracies": accuracies})
 
 
@@ -72,9 +88,9 @@ def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple
     return (data.directions @ stacked).float().contiguous(), torch.tensor(accuracies)
 
 
-for _name, _summary, _fit in (
-    ("inlp-euclidean", "iterated linear probes projected out in flat space", fit_euclidean),
-    ("inlp-spherical", "iterated linear probes projected out in tangent space", fit_spherical),
+for _name, _summary, _fit, _options in (
+    ("inlp-euclidean", "iterated linear probes projected out in flat space", fit_euclidean, InlpOptions),
+    ("inlp-spherical", "iterated linear probes projected out in tangent space", fit_spherical, SphericalInlpOptions),
 ):
     register(
         Method(
@@ -82,6 +98,6 @@ for _name, _summary, _fit in (
             _summary,
             "Ravfogel et al. 2020, Null It Out: Guarding Protected Attributes by Iterative Nullspace Projection",
             _fit,
-            InlpOptions,
+            _options,
         )
     )

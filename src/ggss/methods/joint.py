@@ -13,13 +13,14 @@ mu is the point halfway between the steerers' own, which are equal when both wer
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
 from ggss import sphere
 from ggss.errors import InputError
+from ggss.methods.declared import Array
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.operator import Operator, register
 from ggss.methods.spherical import Removal, Spherical, gate
@@ -33,9 +34,9 @@ class Joint(Spherical):
     """mu [D] and basis Q [D, K]; own [K, K] with V = Q own; sizes [m], the dimensions of each V_i; and gates
     [m, 4]: median, std, kappa and floor of each."""
 
-    own: Tensor
-    sizes: Tensor
-    gates: Tensor
+    own: Annotated[Tensor, Array("k", "k")]
+    sizes: Annotated[Tensor, Array("m", dtype=torch.int64, ge=1)]
+    gates: Annotated[Tensor, Array("m", 4, dtype=torch.float64)]
 
     kind: ClassVar[str] = "joint"
 
@@ -49,9 +50,16 @@ class Joint(Spherical):
 
     def validate(self) -> None:
         super().validate()
-        total = self.basis.shape[1]
-        if self.own.shape != (total, total) or int(self.sizes.sum()) != total or self.gates.shape[1:] != (4,):
-            raise InputError("the blocks and gates of this joint steerer do not add up to its basis")
+        if sum(self.sizes.tolist()) != self.basis.shape[1]:
+            raise InputError(
+                f"blocks of {self.sizes.tolist()} directions do not fit a basis of {self.basis.shape[1]}"
+            )
+        for basis, numbers in zip(self.blocks(), self.gates.tolist(), strict=True):
+            Geodesic(self.mu, basis.float(), *numbers)  # each block is a steerer of its own, and checked as one
+
+    def blocks(self) -> list[Tensor]:
+        """The subspaces V_i in float64."""
+        return list((self.basis.double() @ self.own.double()).split(self.sizes.tolist(), 1))
 
 
 def join(first: Operator, second: Operator) -> Joint:
@@ -83,6 +91,5 @@ def _parts(operator: Operator) -> tuple[Tensor, list[Tensor], Tensor]:
         numbers = [operator.gate_median, operator.gate_std, operator.kappa, operator.floor]
         return operator.mu.double(), [operator.basis.double()], torch.tensor([numbers], dtype=torch.float64)
     if isinstance(operator, Joint):
-        bases = (operator.basis.double() @ operator.own.double()).split(operator.sizes.tolist(), 1)
-        return operator.mu.double(), list(bases), operator.gates
+        return operator.mu.double(), operator.blocks(), operator.gates
     raise InputError(f"only gated geodesic steerers can be combined, this one is {operator.kind!r}")

@@ -2,21 +2,32 @@
 
     W = Sigma_x^(-1/2)      U: left singular vectors of W Sigma_xz      P(x) = x - W^-1 U U^T W (x - mean)
 
-    leace-spherical     x = t = log_mu(h^):     |h| Normalize(exp_mu(t - alpha W^-1 U U^T W t))
+    leace-spherical     t = log_mu(h^):     |h| Normalize(exp_mu(t - alpha W^-1 U U^T W t))
     leace-gated         GGSS's gate and slerp with V = U and the gate calibrated on it
 
-x are the tangent vectors of the pooled representatives at their Fréchet mean, where their own mean is zero; z are
-one-hot values. The package's defaults are kept: covariance shrunk towards a multiple of the identity (with fewer
-images than dimensions it has no inverse otherwise), variance not allowed to grow, singular values below 0.01 dropped.
+x are the pooled activations, z one-hot values, mu is the Fréchet mean of the normalised x. The package's defaults are
+kept: covariance shrunk towards a multiple of the identity (with fewer images than dimensions it has no inverse
+otherwise), variance not allowed to grow, singular values below 0.01 dropped.
+
+**What the paper says, what its code does, what we do.** The paper: Sigma_x is "the covariance of pooled discovery
+activations", the spherical form is P "applied in tangent space", the gated form takes "LEACE's U as V_bias". So do
+we. The tangent space at mu has its origin at mu, which takes the place of the mean in P. The authors' code fits the
+same covariances. It then replaces P by an orthogonal projection, in both forms: V are the eigenvectors of I - P with
+the K - 1 largest eigenvalues, found by a routine for symmetric matrices. I - P is not symmetric; the routine reads
+its lower triangle and takes the upper one to be the same. So V depends on the order of the dimensions, and is neither
+U nor the range of I - P. `form="release"` does this. `covariance="tangent"` fits LEACE to the tangent vectors log_mu
+of the normalised activations, the space in which it is applied, where its promise (no linear trace left) is kept.
 
 **Cost.** Outside the span of the data the shrunk covariance is a multiple of the identity and erases nothing, so
 the package is given the statistics in coordinates of that span: N dimensions instead of D, the same eraser.
 """
 
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ggss import sphere
@@ -24,50 +35,84 @@ from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.classes import classes, span
 from ggss.methods.geodesic import Geodesic
-from ggss.methods.ggss import GateOptions, gate_statistics
+from ggss.methods.ggss import GateOptions, calibrated
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import oriented, protected_magnitude, representatives
+from ggss.methods.subspace import oriented, protected_magnitude, representatives, top_eigenvectors
 from ggss.methods.tangent import Tangent
 
 ROUNDING = 1e-5  # variation this small, relative to the largest, may be rounding of float32 activations
 
 
-def fit_spherical(activations: Activations, attribute: Attribute, options: Options) -> Fitted:
-    mu, _, directions, fitter = fitted(activations, attribute)
-    eraser = fitter.eraser
-    left, size, right = torch.linalg.svd(eraser.proj_left @ eraser.proj_right)
+class LeaceOptions(Options):
+    covariance: Literal["pooled", "tangent"] = Field(
+        "pooled", description="the covariances are those of the pooled activations, or of their tangent vectors"
+    )
+    form: Literal["paper", "release"] = Field(
+        "paper", description="P in tangent space and V = U, or the orthogonal projection of the authors' code"
+    )
+
+
+class LeaceGatedOptions(GateOptions, LeaceOptions):
+    pass
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """mu [D], representatives [N, D], directions [D, r] of the span of the data, and a LeaceFitter in its
+    coordinates, in which the covariance is diagonal; float64."""
+
+    mu: Tensor
+    points: Tensor
+    directions: Tensor
+    fitter: Any
+    values: int
+
+    @property
+    def erased(self) -> Tensor:
+        """I - P [r, r] in the coordinates of the span."""
+        return self.fitter.eraser.proj_left @ self.fitter.eraser.proj_right
+
+    @property
+    def whitened_basis(self) -> Tensor:
+        """The paper's U [D, k]."""
+        whitened = self.fitter.sigma_xz / self.fitter.sigma_xx.diagonal().sqrt()[:, None]
+        u, size, _ = torch.linalg.svd(whitened, full_matrices=False)
+        return oriented(self.directions @ u[:, size > self.fitter.svd_tol])
+
+    @property
+    def released_basis(self) -> Tensor:
+        """V [D, K - 1] of the authors' code: eigenvectors of the lower triangle of I - P."""
+        lower = (self.directions @ self.erased @ self.directions.T).tril()
+        return oriented(top_eigenvectors(lower + lower.tril(-1).T, self.values - 1)[1])
+
+
+def fit_spherical(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Fitted:
+    found = fitted(activations, attribute, options)
+    if options.form == "release":
+        return Fitted(Tangent.orthogonal(found.mu, found.released_basis))
+    left, size, right = torch.linalg.svd(found.erased)
     kept = size > 1e-9 * size[0]
     left, right = (left * size)[:, kept], right[kept].T
     basis, spread, _ = torch.linalg.svd(torch.cat([left / size[0], right], 1), full_matrices=False)
     basis = basis[:, spread > 1e-9]
     erased = basis.T @ left @ right.T @ basis
-    return Fitted(Tangent(mu.float(), (directions @ basis).float().contiguous(), map=erased.float()))
+    return Fitted(Tangent(found.mu.float(), (found.directions @ basis).float().contiguous(), map=erased.float()))
 
 
-def fit_gated(activations: Activations, attribute: Attribute, options: GateOptions) -> Fitted:
-    mu, points, directions, fitter = fitted(activations, attribute)
-    whitened = fitter.sigma_xz / fitter.sigma_xx.diagonal().sqrt()[:, None]
-    u, size, _ = torch.linalg.svd(whitened, full_matrices=False)
-    basis = oriented(directions @ u[:, size > fitter.svd_tol])
-    magnitudes = protected_magnitude(points, mu, basis)
-    operator = Geodesic(
-        mu.float(),
-        basis.float().contiguous(),
-        **gate_statistics(magnitudes),
-        kappa=options.kappa,
-        floor=options.floor,
-    )
+def fit_gated(activations: Activations, attribute: Attribute, options: LeaceGatedOptions) -> Fitted:
+    found = fitted(activations, attribute, options)
+    basis = found.released_basis if options.form == "release" else found.whitened_basis
+    magnitudes = protected_magnitude(found.points, found.mu, basis)
+    operator = Geodesic(found.mu.float(), basis.float().contiguous(), **calibrated(magnitudes, options))
     return Fitted(operator, {"magnitudes": magnitudes.float()})
 
 
-def fitted(activations: Activations, attribute: Attribute) -> tuple[Tensor, Tensor, Tensor, Any]:
-    """mu [D], representatives [N, D], directions [D, r] of the span, and a LeaceFitter in its coordinates, in
-    which the covariance is diagonal."""
+def fitted(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Erasure:
     LeaceFitter = _fitter()
     known = classes(activations, attribute)
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
-    data = span(sphere.log(mu, points))
+    data = span(activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points))
     count, rank = data.coordinates.shape
     sizes, needed = data.coordinates.norm(dim=0), len(known.values) - 1
     if (real := int((sizes > ROUNDING * sizes[0]).sum())) < needed:
@@ -84,7 +129,7 @@ def fitted(activations: Activations, attribute: Attribute) -> tuple[Tensor, Tens
     fitter.sigma_xz_ = data.coordinates.T @ (one_hot - one_hot.mean(0))
     if not (torch.linalg.svdvals(fitter.sigma_xz / shrunk.sqrt()[:, None]) > fitter.svd_tol).any():
         raise InputError(f"no linear trace of {attribute!r} in the activations: there is nothing to erase")
-    return mu, points, data.directions, fitter
+    return Erasure(mu, points, data.directions, fitter, len(known.values))
 
 
 def shrunk_variances(variances: Tensor, count: int, width: int) -> Tensor:
@@ -107,8 +152,8 @@ def _fitter() -> Any:
 
 
 for _name, _summary, _fit, _options in (
-    ("leace-spherical", "least-squares concept erasure in tangent space", fit_spherical, Options),
-    ("leace-gated", "LEACE's subspace inside GGSS's gate and slerp", fit_gated, GateOptions),
+    ("leace-spherical", "least-squares concept erasure in tangent space", fit_spherical, LeaceOptions),
+    ("leace-gated", "LEACE's subspace inside GGSS's gate and slerp", fit_gated, LeaceGatedOptions),
 ):
     register(
         Method(

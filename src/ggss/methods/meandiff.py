@@ -8,12 +8,14 @@ The classifier is trained on pooled rows: an RBF-kernel SVM (C = 1, gamma = scal
 regression (C = 1). It is stored as arrays and evaluated here, in float64, with the same predictions as scikit-learn:
 the SVM votes over pairs of classes as libsvm does, and of classes with equal votes the first wins.
 
-Left open by the paper: both geometries classify the pooled row itself, not its direction. Pooling is over all rows
-of the image that the site gives. Without `images` all rows count as one image.
+The paper trains the classifier "on these pooled activations" and does not say whether the spherical form normalises
+them first. The authors' code does, and so do we: the spherical classifier sees the direction of the pooled row.
+`trained_on="pooled"` gives it the pooled row itself, as the flat forms do. The optimum of the logistic regression is
+computed to convergence; the authors' code stops after 1000 steps of lbfgs.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -22,48 +24,49 @@ from torch import Tensor
 from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.by_image import mean_row, parts
+from ggss.methods.by_image import ByImage
 from ggss.methods.classes import Classes, classes, logistic_regression, refuse_equal, span
-from ggss.methods.operator import Operator, register, require_finite
+from ggss.methods.declared import Array
+from ggss.methods.operator import register
 from ggss.methods.registry import Attribute, Fitted, Method, Options
 from ggss.methods.registry import register as register_method
-from ggss.methods.spherical import Removal, check_frame, move, precise
+from ggss.methods.spherical import Removal, check_frame, move
 from ggss.methods.subspace import representatives
 
 
 @dataclass(frozen=True)
-class ClassShift(Operator):
-    """Base: finds the class of each image and subtracts the shift of that class from the image's rows."""
+class ClassShift(ByImage):
+    """Base: finds the class of each image and subtracts the shift of that class, a row of shifts, from its rows.
 
-    needs_images: ClassVar[bool] = True
+    unit: the classifier is one of directions; the mean row is normalised for it.
+    """
+
+    shifts: Tensor
+    unit: bool = field(default=False, kw_only=True)
 
     def classify(self, pooled: Tensor) -> int:
-        """The class of a mean row [D] in float64."""
+        """The class of a mean row, or of its direction, [D] in float64."""
         raise NotImplementedError
 
     def subtract(self, rows: Tensor, alpha: Tensor, label: int, out: Tensor) -> None:
         raise NotImplementedError
 
-    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        for own in parts(images, len(rows)):
-            mine = rows[own]
-            pooled = mean_row(mine, precise(rows))
-            if not torch.isfinite(pooled).all():
-                require_finite(mine, len(rows))
-            label = self.classify(pooled)
-            if isinstance(own, slice):
-                self.subtract(mine, alpha[own], label, out[own])
-            else:
-                self.subtract(mine, alpha[own], label, mine)
-                out[own] = mine
+    def steer_image(self, rows: Tensor, pooled: Tensor, alpha: Tensor, out: Tensor) -> None:
+        self.subtract(rows, alpha, self.classify(sphere.normalize(pooled) if self.unit else pooled), out)
 
 
 @dataclass(frozen=True)
 class Linear(ClassShift):
     """weights [A, D] and intercepts [A] in float64; one row decides between two classes."""
 
-    weights: Tensor
-    intercepts: Tensor
+    weights: Annotated[Tensor, Array("C", "D", dtype=torch.float64)]
+    intercepts: Annotated[Tensor, Array("C", dtype=torch.float64)]
+
+    def validate(self) -> None:
+        super().validate()
+        rows, values = len(self.weights), len(self.shifts)
+        if rows != (1 if values == 2 else values):
+            raise InputError(f"a classifier of {rows} rows does not decide between {values} values")
 
     def classify(self, pooled: Tensor) -> int:
         scores = self.weights.to(pooled) @ pooled + self.intercepts.to(pooled)
@@ -75,11 +78,20 @@ class Kernel(ClassShift):
     """An RBF SVM: support vectors [S, D] ordered by class, how many each class has [A], dual coefficients
     [A - 1, S], one intercept per pair of classes [A (A - 1) / 2], gamma."""
 
-    support: Tensor
-    counts: Tensor
-    dual: Tensor
-    intercepts: Tensor
-    gamma: float
+    support: Annotated[Tensor, Array("S", "D")]
+    counts: Annotated[Tensor, Array("A", dtype=torch.int64, ge=0)]
+    dual: Annotated[Tensor, Array("A-1", "S", dtype=torch.float64)]
+    intercepts: Annotated[Tensor, Array("pairs", dtype=torch.float64)]
+    gamma: Annotated[float, Field(gt=0)]
+
+    def validate(self) -> None:
+        super().validate()
+        values = len(self.counts)
+        seen = (sum(self.counts.tolist()), len(self.dual), len(self.intercepts))
+        if seen != (wanted := (len(self.support), values - 1, values * (values - 1) // 2)):
+            raise InputError(
+                f"an SVM of {values} classes has {wanted} support vectors, dual rows and intercepts, seen {seen}"
+            )
 
     def classify(self, pooled: Tensor) -> int:
         """libsvm's vote: for classes i < j, row j - 1 of the dual weighs class i's vectors and row i class j's."""
@@ -97,7 +109,7 @@ class Kernel(ClassShift):
 class Flat(ClassShift):
     """shifts [A, D] in float32."""
 
-    shifts: Tensor
+    shifts: Annotated[Tensor, Array("A", "D")]
 
     @property
     def width(self) -> int:
@@ -111,9 +123,9 @@ class Flat(ClassShift):
 class Curved(ClassShift):
     """mu [D], an orthonormal basis [D, k] of the tangent shifts, and their coordinates [A, k], in float32."""
 
-    mu: Tensor
-    basis: Tensor
-    shifts: Tensor
+    mu: Annotated[Tensor, Array("D")]
+    basis: Annotated[Tensor, Array("D", "k")]
+    shifts: Annotated[Tensor, Array("A", "k")]
 
     @property
     def width(self) -> int:
@@ -124,6 +136,7 @@ class Curved(ClassShift):
         move(rows, alpha, self.mu, self.basis, lambda b, a: Removal(a * shift.to(b).expand_as(b), 1.0), out)
 
     def validate(self) -> None:
+        super().validate()
         check_frame(self.mu, self.basis)
 
 
@@ -154,17 +167,32 @@ class LrSpherical(Linear, Curved):
 class MeanDiffOptions(Options):
     c: float = Field(1.0, gt=0, description="inverse strength of the classifier's penalty")
 
+    @property
+    def unit(self) -> bool:
+        """Whether the classifier sees the directions of pooled rows."""
+        return False
 
-def svm(activations: Activations, known: Classes, c: float) -> tuple[dict[str, Any], float]:
-    """The SVM's arrays, and its accuracy on the images it was trained on."""
+
+class SphericalMeanDiffOptions(MeanDiffOptions):
+    trained_on: Literal["unit", "pooled"] = Field(
+        "unit", description="the classifier sees the directions of pooled rows, or the rows themselves"
+    )
+
+    @property
+    def unit(self) -> bool:
+        return self.trained_on == "unit"
+
+
+def svm(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]:
+    """The SVM's arrays, and its accuracy on the rows [N, D] it was trained on."""
     from sklearn.svm import SVC
 
-    rows, labels = activations.pooled.double().numpy(), known.labels.numpy()
+    rows, labels = pooled.double().numpy(), known.labels.numpy()
     model = SVC(kernel="rbf", C=c, gamma="scale").fit(rows, labels)
     # For two classes scikit-learn reverses the sign of libsvm's decision function.
     sign = -1 if len(known.values) == 2 else 1
     arrays = {
-        "support": torch.from_numpy(model.support_vectors_).float(),  # exact: pooled rows are float32
+        "support": torch.from_numpy(model.support_vectors_).float(),  # exact: the rows are float32
         "counts": torch.from_numpy(model.n_support_).long(),
         "dual": torch.from_numpy(sign * model.dual_coef_),
         "intercepts": torch.from_numpy(sign * model.intercept_),
@@ -173,9 +201,9 @@ def svm(activations: Activations, known: Classes, c: float) -> tuple[dict[str, A
     return arrays, float(model.score(rows, labels))
 
 
-def lr(activations: Activations, known: Classes, c: float) -> tuple[dict[str, Any], float]:
-    """The regression's arrays, and its accuracy on the images it was trained on."""
-    data = span(activations.pooled.double())
+def lr(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]:
+    """The regression's arrays, and its accuracy on the rows [N, D] it was trained on."""
+    data = span(pooled.double())
     model = logistic_regression(data.coordinates, known.labels, c)
     weights = model.weights @ data.directions.T
     return {"weights": weights, "intercepts": model.intercepts - weights @ data.mean}, model.accuracy
@@ -208,12 +236,15 @@ def refuse_none(shifts: Tensor, size: float) -> None:
 def _method(classifier: Any, geometry: Any, operator: type[ClassShift], summary: str) -> None:
     def fit(activations: Activations, attribute: Attribute, options: MeanDiffOptions) -> Fitted:
         known = classes(activations, attribute)
-        refuse_equal(activations.pooled.double())
-        arrays, accuracy = classifier(activations, known, options.c)
-        return Fitted(operator(**arrays, **geometry(activations, known)), diagnostics={"accuracy": accuracy})
+        pooled = activations.pooled
+        refuse_equal(pooled.double())
+        arrays, accuracy = classifier(representatives(pooled).float() if options.unit else pooled, known, options.c)
+        made = operator(**arrays, **geometry(activations, known), unit=options.unit)
+        return Fitted(made, diagnostics={"accuracy": accuracy})
 
     reference = "Zou et al. 2023, Representation Engineering; Sun et al., GGSS, appendix A.5"
-    register_method(Method(operator.kind, summary, reference, fit, MeanDiffOptions))
+    options = SphericalMeanDiffOptions if geometry is curved else MeanDiffOptions
+    register_method(Method(operator.kind, summary, reference, fit, options))
 
 
 _method(svm, flat, SvmEuclidean, "an RBF SVM names an image's value, its mean shift is subtracted")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError
+from ggss.methods import declared
 
 BLOCK_ROWS = 8192  # an operator's own numbers, some float64 per row, then take a few MB
 CONVERTED_ROWS = 1024  # fewer where a block is first copied to float32
@@ -30,7 +31,9 @@ class Steered(NamedTuple):
 class Operator:
     """Base of all operators: a frozen dataclass. Its tensors and scalars are everything that is saved.
 
-    A subclass sets `kind`, its unique name in artefacts, and implements `__call__`. It also sets
+    They are checked when an operator is made, wherever its numbers come from: each field as its type declares
+    (`declared`), then all together by `validate`. A subclass sets `kind`, its unique name in artefacts, and
+    implements `__call__`. It also sets
 
     - `needs_images` if it works on an image as a whole (it pools the rows); it then gets all rows in one call;
     - `any_dtype` if it takes rows of any floating dtype; it otherwise gets float32 rows;
@@ -42,6 +45,10 @@ class Operator:
     needs_images: ClassVar[bool] = False
     any_dtype: ClassVar[bool] = False
     streamed: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        declared.check(self)
+        self.validate()
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
         """Write the steered rows into `out`, which may be `rows` itself; return the gate [N] if there is one.
@@ -56,7 +63,7 @@ class Operator:
         raise NotImplementedError
 
     def validate(self) -> None:
-        """Raise InputError if the numbers do not fit together. Called after they were read from disk."""
+        """Raise InputError if the numbers do not fit together. Called when the operator is made."""
 
     def tensors(self) -> dict[str, Tensor]:
         return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}

@@ -20,7 +20,10 @@ from the same scalars. With R = sin(beta omega) / sin omega,
 
     steered = (cos(beta omega) - R cos omega + R s f / E) h + |h| R [(cos n - s f c0) / E  mu - (s / E) V r]
 
-so a token costs one product with [mu V] before and one after (`passes`); the scalars between them are computed in
+The chord (1 - beta) h^ + beta target, normalised, is on the same arc: in place of beta omega the token turns by
+atan2(beta sin omega, 1 - beta + beta cos omega).
+
+So a token costs one product with [mu V] before and one after (`passes`); the scalars between them are computed in
 float64. They are smooth functions of theta^2, <r, b> and |r|^2 except close to an antipode. The few tokens there are
 computed by the equations as they are printed (`move_literally`).
 
@@ -31,29 +34,38 @@ their norm. A zero token is not changed, nor is one that is opposite to mu withi
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from ggss import sphere
+from ggss import ranges, sphere
 from ggss.errors import InputError
+from ggss.methods.declared import Array
 from ggss.methods.operator import Operator, require_finite
 from ggss.methods.passes import project, recombine
 
 SAFE_COSINE = -0.5  # log multiplies the rounding error of c0 by 1 / sin^2: above 120 degrees float32 is not enough
 SAFE_LENGTH = 0.3  # the same for the length E of exp_mu(t - V r)
 RESOLUTION = 1e-6  # a float32 token closer than this to the antipode of mu has no direction from mu
+ORTHONORMAL = 1e-4  # how far from orthonormal a basis may be
 SAFE_NORMS = (1e-15, 1e15)  # for other tokens the squares in a float32 norm lose digits or overflow
+
+
+Kappa = Annotated[float, Field(gt=ranges.KAPPA.least, le=ranges.KAPPA.most)]
+Floor = Annotated[float, Field(ge=ranges.SHARE.least, le=ranges.SHARE.most)]
+Magnitude = Annotated[float, Field(ge=0, le=math.pi)]  # of a tangent vector, or of some of its coordinates
 
 
 class Removal(NamedTuple):
     """What a method does to N tokens: the coordinates [N, k] that it removes, the share [N, 1] of the way to the
-    target, and the gate [N, 1] if the method has one."""
+    target, the gate [N, 1] if the method has one, and whether the way is the chord, not the arc."""
 
     removed: Tensor
     beta: Tensor | float
     gate: Tensor | None = None
+    chord: bool = False
 
 
 class Polar(NamedTuple):
@@ -105,7 +117,7 @@ def move(
     seen = polar(*project(rows, frame), m)
     norms, c0, c, theta, f, b = seen
 
-    r, beta, gate = removal(b, alpha)
+    r, beta, gate, chord = removal(b, alpha)
     n = (theta * theta - 2 * (r * b).sum(1, keepdim=True) + (r * r).sum(1, keepdim=True)).clamp(min=0).sqrt()
     s = torch.sinc(n / torch.pi)
     along = s * f
@@ -115,8 +127,9 @@ def move(
     cos_omega = ((along + towards_mu * c0 - s * (r * c).sum(1, keepdim=True)) / length).clamp(-1, 1)
     sin_omega = (1 - cos_omega * cos_omega).sqrt()
     omega = torch.atan2(sin_omega, cos_omega)
-    ratio = torch.where(sin_omega > 1e-6, (beta * omega).sin() / sin_omega, beta)
-    scale = (beta * omega).cos() - ratio * cos_omega + ratio * along / length
+    turn = torch.atan2(beta * sin_omega, 1 - beta + beta * cos_omega) if chord else beta * omega
+    ratio = torch.where(sin_omega > 1e-6, turn.sin() / sin_omega, beta)
+    scale = turn.cos() - ratio * cos_omega + ratio * along / length
     weights = norms * ratio / length * torch.cat([towards_mu, -s * r], 1)
 
     unsafe = seen.unsafe | ((cos_omega < SAFE_COSINE) | (length < SAFE_LENGTH)).squeeze(1)
@@ -141,10 +154,14 @@ def move_literally(
     norms = sphere.norm(h)
     direction = h / torch.where(norms > 0, norms, 1)
     t = sphere.log(mu, direction)
-    r, beta, gate = removal(t @ basis, alpha)
+    r, beta, gate, chord = removal(t @ basis, alpha)
     target = sphere.normalize(sphere.exp(mu, t - r @ basis.T))
     share = torch.as_tensor(beta, dtype=wide, device=rows.device).expand(len(rows), 1)
-    steered = norms * sphere.slerp(direction, target, share.squeeze(1))
+    if chord:
+        moved = sphere.normalize((1 - share) * direction + share * target)
+    else:
+        moved = sphere.slerp(direction, target, share.squeeze(1))
+    steered = norms * moved
     defined = (norms > 0) & (sphere.norm(direction + mu) > RESOLUTION)
     return torch.where(defined, steered, h).to(rows.dtype), gate
 
@@ -153,7 +170,7 @@ def magnitudes(rows: Tensor, products: Tensor, mu: Tensor, basis: Tensor) -> Ten
     """|V^T log_mu(h^)| of rows [N, D], as [N, 1], from their products [N, 1 + k] with [mu V]; 0 for a zero row."""
     wide = precise(rows)
     mu, basis = mu.to(rows.device, wide), basis.to(rows.device, wide)
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float32)
     seen = polar(products, norms, (basis.T @ mu)[None])
     found = torch.linalg.vector_norm(seen.b, dim=1, keepdim=True)
     unsafe = seen.unsafe
@@ -170,8 +187,8 @@ def magnitudes(rows: Tensor, products: Tensor, mu: Tensor, basis: Tensor) -> Ten
 class Spherical(Operator):
     """Base of operators with a reference point mu [D] and an orthonormal basis [D, k], in float32."""
 
-    mu: Tensor
-    basis: Tensor
+    mu: Annotated[Tensor, Array("D")]
+    basis: Annotated[Tensor, Array("D", "k")]
 
     any_dtype: ClassVar[bool] = True
 
@@ -197,10 +214,10 @@ class Gated(Spherical):
     With a floor of 1 there is no gate.
     """
 
-    gate_median: float
-    gate_std: float
-    kappa: float = 5.0
-    floor: float = 0.3
+    gate_median: Magnitude
+    gate_std: Magnitude
+    kappa: Kappa = 5.0
+    floor: Floor = 0.3
 
     def gate(self, magnitude: Tensor) -> Tensor:
         """g of equation 3, from |V^T t|."""
@@ -210,10 +227,6 @@ class Gated(Spherical):
         """The gates [N, 1] of protected coordinates b [N, k]."""
         return self.gate(torch.linalg.vector_norm(b, dim=1, keepdim=True))
 
-    def validate(self) -> None:
-        super().validate()
-        check_gate(self.gate_median, self.gate_std, self.kappa, self.floor)
-
 
 def gate(magnitude: Tensor, median: float, std: float, kappa: float, floor: float) -> Tensor:
     """g = floor + (1 - floor) sigmoid(kappa (magnitude - median) / (std + eps)), equation 3."""
@@ -222,21 +235,21 @@ def gate(magnitude: Tensor, median: float, std: float, kappa: float, floor: floa
 
 
 def check_frame(mu: Tensor, basis: Tensor) -> None:
-    """InputError unless mu [D] has unit length and basis [D, k] is orthonormal."""
-    mu, basis = mu.double(), basis.double()
-    if mu.ndim != 1 or basis.ndim != 2 or basis.shape[0] != len(mu) or not 1 <= basis.shape[1] < len(mu):
-        raise InputError(f"mu is {tuple(mu.shape)} and basis {tuple(basis.shape)}, not [D] and [D, k]")
-    off = float((basis.T @ basis - torch.eye(basis.shape[1])).abs().max())
-    if abs(float(mu.norm()) - 1) > 1e-4 or not off < 1e-4:
-        raise InputError(
-            f"mu has length {float(mu.norm()):.4f}, not 1, or the basis is not orthonormal (off by {off:.1e})"
-        )
+    """InputError unless mu [D] has unit length and basis [D, k] is orthonormal, with k < D."""
+    length = float(mu.cpu().double().norm())
+    if abs(length - 1) > ORTHONORMAL:
+        raise InputError(f"mu has length {length:.4f}, not 1")
+    check_orthonormal(basis)
+    if basis.shape[1] >= len(mu):
+        raise InputError(f"the basis has {basis.shape[1]} directions in {len(mu)} dimensions: nothing would be left")
 
 
-def check_gate(*numbers: float) -> None:
-    """InputError unless the median, std, kappa and floor of a gate are finite."""
-    if not all(map(math.isfinite, numbers)):
-        raise InputError("the gate's median, std, kappa and floor must be finite")
+def check_orthonormal(basis: Tensor) -> None:
+    """InputError unless the columns of a basis [D, k] are orthonormal."""
+    wide = basis.cpu().double()  # Apple's GPU has no float64
+    off = float((wide.T @ wide - torch.eye(basis.shape[1])).abs().max())
+    if not off < ORTHONORMAL:
+        raise InputError(f"the basis is not orthonormal (off by {off:.1e})")
 
 
 def precise(rows: Tensor) -> torch.dtype:

@@ -4,8 +4,11 @@
     S = [s_ua] = U Sigma V^T              V_bias = first k columns of V           mu = Frechet mean of all y_ua
     b(y) = |V_bias^T log_mu(y)|           median and standard deviation of b calibrate the gate
 
-Fitted in float64. The standard deviation divides by the number of images (ddof 0), which the paper does not
-specify. The sign of a basis vector is arbitrary; the entry of largest magnitude is made positive.
+Fitted in float64. The sign of a basis vector is arbitrary; the entry of largest magnitude is made positive. Which
+median and which deviation is an option (`ggss`).
+
+Pooling is the paper's (appendix A.1): the mean over the tokens that are kept, 2048 at most, of each image. The
+authors' code takes the mean over all tokens of an image, also where more than 2048 are given.
 """
 
 from dataclasses import dataclass
@@ -76,3 +79,14 @@ def oriented(basis: Tensor) -> Tensor:
 def protected_magnitude(points: Tensor, mu: Tensor, basis: Tensor) -> Tensor:
     """b(c) = |V^T log_mu(c)| for points [N, D]: the length of each tangent vector inside the subspace."""
     return torch.linalg.vector_norm(sphere.log(mu, points) @ basis, dim=-1)
+
+
+def top_eigenvectors(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest eigenvalues of a symmetric matrix, largest first, and their vectors [D, k], to machine precision
+    (Lanczos)."""
+    from scipy.sparse.linalg import eigsh
+
+    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # any start will do, but not a random one
+    values, vectors = eigsh(gram.numpy(), k, which="LA", v0=(start + gram.diagonal()).numpy())
+    order = values.argsort()[::-1]
+    return torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy())

@@ -27,7 +27,7 @@ from ggss.errors import InputError, problems
 from ggss.methods.euclidean import Euclidean
 from ggss.methods.ggss import SubspaceOptions, discover
 from ggss.methods.registry import Attribute, Fitted, Method, register
-from ggss.methods.subspace import Subspace, find_subspace, oriented, representatives
+from ggss.methods.subspace import Subspace, find_subspace, oriented, representatives, top_eigenvectors
 from ggss.methods.tangent import Tangent
 from ggss.progress import track
 
@@ -119,16 +119,6 @@ def token_gram(activations: Activations, groups: Groups, shifts_of: Callable[[Te
             shift = shifts_of(block).reshape(-1, width).float()
             gram += shift.T @ shift
     return gram
-
-
-def top_eigenvectors(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest eigenvalues, largest first, and their vectors [D, k], to machine precision (Lanczos)."""
-    from scipy.sparse.linalg import eigsh
-
-    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # any start will do, but not a random one
-    values, vectors = eigsh(gram.numpy(), k, v0=(start + gram.diagonal()).numpy())
-    order = values.argsort()[::-1]
-    return torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy())
 
 
 for _name, _summary, _fit in (

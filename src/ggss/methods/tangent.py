@@ -8,14 +8,14 @@ the result is slerp's target, so hard projection and slerp differ only at other 
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from ggss.errors import InputError
+from ggss.methods.declared import Array
 from ggss.methods.operator import register
-from ggss.methods.spherical import Gated, Removal
+from ggss.methods.spherical import Floor, Gated, Magnitude, Removal
 
 
 @register
@@ -23,10 +23,10 @@ from ggss.methods.spherical import Gated, Removal
 class Tangent(Gated):
     """mu [D], basis [D, k] and the map [k, k] in float32; without gate unless its statistics are given."""
 
-    gate_median: float = 0.0
-    gate_std: float = 0.0
-    floor: float = 1.0
-    map: Tensor = field(kw_only=True)
+    gate_median: Magnitude = 0.0
+    gate_std: Magnitude = 0.0
+    floor: Floor = 1.0
+    map: Annotated[Tensor, Array("k", "k")] = field(kw_only=True)
 
     kind: ClassVar[str] = "tangent"
 
@@ -42,8 +42,3 @@ class Tangent(Gated):
             return Removal(alpha * taken, 1.0)
         g = self.gate_of(b)
         return Removal(alpha * g * taken, 1.0, g)
-
-    def validate(self) -> None:
-        super().validate()
-        if self.map.shape != (self.basis.shape[1],) * 2:
-            raise InputError(f"the map is {tuple(self.map.shape)}, not [k, k] for a basis of {self.basis.shape[1]}")

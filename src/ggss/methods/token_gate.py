@@ -11,7 +11,7 @@ import torch
 from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.geodesic import Geodesic
-from ggss.methods.ggss import GgssOptions, discover, gate_statistics
+from ggss.methods.ggss import GgssOptions, calibrated, discover
 from ggss.methods.registry import Attribute, Fitted, Method, register
 from ggss.methods.spherical import magnitudes
 from ggss.progress import track
@@ -28,7 +28,7 @@ def fit(activations: Activations, attribute: Attribute, options: GgssOptions) ->
     of_tokens = torch.cat(parts).flatten()
     if not len(of_tokens):
         raise InputError("every token of these activations is zero: there is nothing to calibrate a gate on")
-    operator = Geodesic(mu, basis, **gate_statistics(of_tokens), kappa=options.kappa, floor=options.floor)
+    operator = Geodesic(mu, basis, **calibrated(of_tokens, options))
     return Fitted(operator, found.statistics, found.diagnostics)
 
 

@@ -8,9 +8,10 @@ not say how the instruction is joined to a prompt; here it is a line of its own.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations
@@ -29,7 +30,7 @@ FAIRNESS_INSTRUCTION = (
 class Identity(Operator):
     """Leaves rows of one length as they are."""
 
-    length: int
+    length: Annotated[int, Field(ge=1)]
 
     kind: ClassVar[str] = "identity"
 

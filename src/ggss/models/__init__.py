@@ -11,8 +11,9 @@ from ggss.models.sites import MLP1, MLP2
 if TYPE_CHECKING:
     from ggss.models.families import Family, register
     from ggss.models.features import Features
+    from ggss.models.identity import ModelIdentity, fingerprint
     from ggss.models.loading import load_vlm
-    from ggss.models.projector import fingerprint, resolve
+    from ggss.models.projector import resolve
     from ggss.models.reading import Reading
     from ggss.models.site_search import family_of, find_site
     from ggss.models.vlm import Vlm
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Family": "families",
     "Features": "features",
+    "ModelIdentity": "identity",
     "Reading": "reading",
     "Vlm": "vlm",
     "family_of": "site_search",
     "find_site": "site_search",
-    "fingerprint": "projector",
+    "fingerprint": "identity",
     "load_vlm": "loading",
     "register": "families",
     "resolve": "projector",
@@ -35,6 +37,7 @@ __all__ = [
     "MLP2",
     "Family",
     "Features",
+    "ModelIdentity",
     "Reading",
     "Vlm",
     "family_of",

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
 from ggss.errors import InputError
 from ggss.models.sites import MLP1, MLP2
@@ -113,6 +112,8 @@ def _llava_finish(model: Any, rows: Tensor) -> Tensor:
 
 
 def _llava_next_tiles(model: Any, inputs: Inputs) -> list[int]:
+    from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
     config = model.config
     side = config.vision_config.image_size
     return [image_size_to_num_patches(size, config.image_grid_pinpoints, side) for size in inputs["image_sizes"]]

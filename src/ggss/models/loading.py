@@ -4,37 +4,60 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForImageTextToText, dynamic_module_utils
 from transformers.utils import logging
 
 from ggss.errors import InputError
-from ggss.models.collections import COLLECTIONS
+from ggss.models.locating import locate
+from ggss.models.placement import check_placement, placement
 from ggss.models.processors import load_processor
 from ggss.models.vlm import Vlm
 
 
-def load_vlm(name_or_dir: str | Path, dtype: torch.dtype | str | None = None, device_map: Any = None) -> Vlm:
+def load_vlm(
+    name_or_dir: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device_map: Any = None,
+    trust_remote_code: bool = False,
+    attention: str | None = None,
+    quantization_config: Any = None,
+) -> Vlm:
     """A model that answers, scores and encodes, from `COLLECTION/NAME`, a local directory or a hub id.
 
-    `dtype` is float32 on a CPU and bfloat16 elsewhere unless given; `device_map` is transformers'.
+    By default on the accelerator, if there is one, in the checkpoint's dtype (see `ggss.models.placement`). The other
+    arguments are those of transformers; `attention` is its `attn_implementation`. A quantised checkpoint is loaded as
+    it is. `trust_remote_code` runs Python that comes with the model; without it a model that needs such code is
+    refused.
     """
     name = str(name_or_dir)
-    path = _locate(name)
-    if dtype is None:
-        on_cpu = device_map in (None, "cpu") or not torch.accelerator.is_available()
-        dtype = torch.float32 if on_cpu else torch.bfloat16
+    path = locate(name)
+    check_placement(dtype, device_map)
     try:
-        with _quiet():
-            config = AutoConfig.from_pretrained(path)
-            processor = load_processor(path, config)
+        with _quiet(), _unasked():
+            config, processor = _described(name, path, trust_remote_code)
             load: Any = AutoModelForImageTextToText.from_pretrained
-            options = {"config": config, "dtype": dtype, "device_map": device_map}
+            place = placement(config, dtype, device_map, name)
+            options = {"config": config, "dtype": place.dtype, "device_map": place.device_map}
+            options |= {"trust_remote_code": trust_remote_code, "weights_only": True}  # a .bin is a pickle
+            options |= {"attn_implementation": attention} if attention else {}
+            options |= {"quantization_config": quantization_config} if quantization_config is not None else {}
             # Weights of a wrong shape are accepted here, to be reported below in a message that says what to do.
             model, report = load(path, **options, ignore_mismatched_sizes=True, output_loading_info=True)
+            if place.device_map is None:
+                model = model.to(place.device)
+    except InputError:
+        raise
     except Exception as error:  # for damaged files transformers raises exceptions of many types
+        if "trust_remote_code" in str(error) and not trust_remote_code:
+            raise _needs_code(name) from error
+        if isinstance(error, UnpicklingError):
+            raise InputError(
+                f"the weights in {name!r} cannot be read without running code in them: get them as safetensors"
+            ) from error
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise InputError(
             f"cannot load a model from {name!r} ({reason}): give a directory or hub id of a VLM"
@@ -47,27 +70,50 @@ def load_vlm(name_or_dir: str | Path, dtype: torch.dtype | str | None = None, de
     return Vlm(model, processor, name)
 
 
-def _locate(name: str) -> str:
-    """The directory or hub id of a name."""
-    collection, slash, own = name.partition("/")
-    if slash and collection in COLLECTIONS:
-        folders = COLLECTIONS.get(collection)()
-        if own not in folders:
-            there = ", ".join(f"{collection}/{other}" for other in folders) or "none yet"
-            raise InputError(f"there is no model {name!r}: {collection} has {there}")
-        return str(folders[own])
-    path = Path(name).expanduser()
-    looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(
-                f"{name!r} is not a model, it has no config.json: give a directory saved with save_pretrained"
-            )
-        return str(path)
-    if path.exists() or looks_local:
-        seen = "is a file" if path.exists() else "does not exist"
-        raise InputError(f"the model directory {name!r} {seen}: give a directory or a hub id")
-    return name
+def load_description(name: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """A model's config and processor, without its weights."""
+    path = locate(name)
+    try:
+        with _quiet(), _unasked():
+            return _described(name, path, trust_remote_code)
+    except InputError:
+        raise
+    except Exception as error:  # as above
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise InputError(f"cannot read the config and processor of {name!r} ({reason})") from error
+
+
+def _described(name: str, path: str, trust_remote_code: bool) -> tuple[Any, Any]:
+    config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    if not trust_remote_code and _kernels(config):
+        raise _needs_code(name)
+    return config, load_processor(path, config, trust_remote_code)
+
+
+def _needs_code(name: str) -> InputError:
+    return InputError(
+        f"the model {name!r} needs code of its own, and ggss runs nobody else's code: if you have read it and trust "
+        "it, give --trust-remote-code (in Python, trust_remote_code=True)"
+    )
+
+
+def _kernels(config: Any) -> list[str]:
+    """The hub ids of code that a config names for attention and experts, in place of what transformers has."""
+    named = [str(getattr(config, f"_{part}_implementation", None)) for part in ("attn", "experts")]
+    parts = [part for name in config.sub_configs if (part := getattr(config, name, None)) is not None]
+    return [one for one in named if "/" in one] + [one for part in parts for one in _kernels(part)]
+
+
+@contextmanager
+def _unasked() -> Iterator[None]:
+    """No question on the terminal whether to run a model's code. transformers asks where it is not told, and some of
+    its classes do not tell those of their parts; without time for an answer it refuses."""
+    before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+    dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
+    try:
+        yield
+    finally:
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
 
 
 @contextmanager

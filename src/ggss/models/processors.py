@@ -8,7 +8,9 @@ where torchvision is installed, and any ordinary directory loads here.
 
 from typing import Any
 
+import numpy as np
 from transformers import AutoImageProcessor, AutoProcessor
+from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_output_image_size
 from transformers.models.qwen3_vl import processing_qwen3_vl
 from transformers.processing_utils import ProcessorMixin
 
@@ -47,6 +49,18 @@ class PixtralProcessor(ProcessorMixin):
         row = self.image_token * (int(width) // patch)
         return self.image_break_token.join([row] * (int(height) // patch)) + self.image_end_token
 
+    def _get_num_multimodal_tokens(self, image_sizes: Any, **_: Any) -> dict[str, list[int]]:
+        """The number of tokens of images of these sizes (height, width), as other processors tell it."""
+        longest, patch = self.image_processor.size["longest_edge"], self.patch_size * self.spatial_merge_size
+        resized = [
+            # Only the shape of the array is looked at.
+            get_resize_output_image_size(
+                np.broadcast_to(np.uint8(0), (*size, 3)), (longest, longest), (patch, patch), "channels_last"
+            )
+            for size in image_sizes
+        ]
+        return {"num_image_tokens": [(width // patch + 1) * (height // patch) for height, width in resized]}
+
 
 class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
     """Qwen3-VL's own processor, for images only."""
@@ -70,12 +84,14 @@ _OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
 }
 
 
-def load_processor(path: str, config: Any) -> Any:
+def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> Any:
     """The processor of the model in a directory (or on the hub), with the PIL backend and left padding."""
     tower = getattr(getattr(config, "vision_config", None), "model_type", None)
     ours = _OURS.get((config.model_type, tower)) or _OURS.get((config.model_type, None))
-    processor: Any = (ours or AutoProcessor).from_pretrained(path)
-    processor.image_processor = AutoImageProcessor.from_pretrained(path, backend=BACKEND)
+    processor: Any = (ours or AutoProcessor).from_pretrained(path, trust_remote_code=trust_remote_code)
+    processor.image_processor = AutoImageProcessor.from_pretrained(
+        path, backend=BACKEND, trust_remote_code=trust_remote_code
+    )
     processor.tokenizer.padding_side = "left"
     if processor.tokenizer.pad_token is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token

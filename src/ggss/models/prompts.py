@@ -9,19 +9,42 @@ import torch
 from jinja2 import TemplateError
 from torch import Tensor
 
+from ggss.data.decoding import in_rgb
 from ggss.errors import InputError
+from ggss.escaping import is_unicode
 
 Ids = list[int]
+PICTURE = "<picture>"  # in a question: where an image is shown
 
 
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
-    """The prompt's text: the images, the question, and the start of the model's turn (with `answer`, if given)."""
+    """The prompt's text: the images, the question, and the start of the model's turn (with `answer`, if given).
+
+    Images are shown at the marks `<picture>` of the question, before it if it has none.
+    """
     if processor.image_token in question:
         raise InputError(f"a question may not contain {processor.image_token!r}, the mark of an image: {question!r}")
-    content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
+    if not is_unicode(question):
+        raise InputError(f"the question {question!r} is not Unicode text: ask it in UTF-8")
+    if not getattr(processor, "chat_template", None):
+        raise InputError(
+            "this model has no chat template, so it cannot be asked: use its chat version, or "
+            "add the chat_template.jinja of that to its folder"
+        )
+    marks = question.count(PICTURE)
+    if marks not in (0, images):
+        raise InputError(f"a question about {images} images shows {marks} with {PICTURE}: {question!r}")
+    texts = question.split(PICTURE) if marks else [*[""] * images, question]
+    content: list[dict[str, str]] = []
+    for number, text in enumerate(texts):
+        content += [{"type": "image"}] if number else []
+        content += [{"type": "text", "text": text}] if text else []
     turns = [{"role": "user", "content": content}]
     if answer is None:
-        return processor.apply_chat_template(turns, add_generation_prompt=True)
+        try:
+            return processor.apply_chat_template(turns, add_generation_prompt=True)
+        except (ValueError, TypeError, TemplateError) as error:
+            raise InputError(f"this model's chat template cannot write a question about images ({error})") from error
     # The template decides what is written between question and answer. Some templates take an answer as text, some as
     # a list of parts. In this order, an answer of the wrong form is dropped or refused, never written in part.
     for form in (answer, [{"type": "text", "text": answer}]):
@@ -29,6 +52,18 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
             reply = {"role": "assistant", "content": form}
             return processor.apply_chat_template([*turns, reply], continue_final_message=True)
     raise InputError(f"this model's chat template cannot begin an answer with {answer!r}, so it cannot be scored")
+
+
+def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]:
+    """What the image processor makes of images, and each image's placeholder in a prompt."""
+    batch = processor(
+        images=[[in_rgb(image, "the image")] for image in images],
+        text=[processor.image_token] * len(images),
+        padding=True,
+        return_text_replacement_offsets=True,
+        return_tensors="pt",
+    )
+    return batch, [image["replacement"] for (image,) in batch["text_replacement_offsets"]]
 
 
 def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) -> list[Ids]:

@@ -1,25 +1,28 @@
 """A vision-language model that answers and scores questions about images, and encodes an image once for many uses."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from PIL import Image
 from torch import Tensor
 from transformers.utils.generic import ModelOutput
 
+from ggss import ranges
 from ggss.errors import InputError
 from ggss.models import prompts
+from ggss.models.batching import Batches
 from ggss.models.capture import captured
 from ggss.models.families import Family, known_family
 from ggss.models.features import Features
+from ggss.models.identity import ModelIdentity, fingerprint, visual_identity, visual_settings, whole_identity
 from ggss.models.processors import BACKEND
-from ggss.models.projector import fingerprint, vision_fingerprint
 from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
 from ggss.models.site_search import family_of
 from ggss.models.sites import MLP1, MLP2
+from ggss.models.size import USABLE, ModelSize, free_memory
 
 Shown = Image.Image | Features
 """What a question can be asked about: an image, or the encoded features of one."""
@@ -29,8 +32,6 @@ Choice = tuple[str, Sequence[Shown], Sequence[str]]
 
 Tail = tuple[int, int, list[int]]
 """The question's number, the option's number, and the option's token ids."""
-
-T = TypeVar("T")
 
 
 class Vlm:
@@ -45,6 +46,7 @@ class Vlm:
         # A study asks the same question about many images, and rendering a chat template is slow.
         self._chat = lru_cache(maxsize=4096)(partial(prompts.chat, processor))
         self._prompts = Prompts(processor, self._chat)
+        self._asking, self._encoding = Batches("questions"), Batches("images")
         self._word = cache(lambda token: processor.tokenizer.decode([token], skip_special_tokens=True).strip())
 
     @cached_property
@@ -56,14 +58,19 @@ class Vlm:
         return family_of(self.model, self._pixels([noise])[0])
 
     @cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the projector's weights, as an artefact records it."""
-        return fingerprint(self.model, self.family)
+    def visual_identity(self) -> ModelIdentity:
+        """All that decides the visual tokens; what is kept of images is kept under it."""
+        return visual_identity(self.model, self.processor, self.backend)
 
     @cached_property
-    def vision_fingerprint(self) -> str:
-        """SHA-256 of all weights an image passes through before the text model: equal means equal features."""
-        return vision_fingerprint(self.model)
+    def identity(self) -> ModelIdentity:
+        """All that decides the answers; what is kept of answers is kept under it. Every weight is hashed once."""
+        return whole_identity(self.model, self.processor, self.visual_identity)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the weights an image passes through, in whatever dtype, as an artefact records it."""
+        return fingerprint(self.model)
 
     def describe(self) -> dict[str, Any]:
         """What an artefact records about the model it was made with."""
@@ -74,11 +81,24 @@ class Vlm:
             "fingerprint": self.fingerprint,
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "backend": self.backend,
+            "settings": visual_settings(self.model, self.processor),
+            "identity": dict(self.visual_identity.parts),
+            "sites": list(self.sites("all")),
         }
 
     def sites(self, which: str | Sequence[str] = MLP2) -> dict[str, str]:
         """Site name -> module path, for one name, several, or "all": every output of a projector."""
         return self.family.sites(self.model, which)
+
+    def limit_batch(self, tokens: int) -> None:
+        """From now on, ask no more questions at a time than fit in the memory that is free now.
+
+        tokens: of a prompt and its answer, the longest there will be.
+        """
+        free = free_memory(self.model.device)
+        if free is not None:
+            each = ModelSize.of(self.model.config).question(tokens, self.model.dtype)
+            self._asking.most = max(1, int(USABLE * free) // each)
 
     @torch.inference_mode()
     def encode(
@@ -94,7 +114,7 @@ class Vlm:
         # The hidden site replaces the output that is computed from it.
         wanted = {name: path for name, path in outputs.items() if name != MLP2 or MLP1 not in asked} | asked
         size = batch_size if self.family.batched else 1
-        return [features for batch in _batches(images, size) for features in self._encode(batch, wanted)]
+        return self._encoding(images, size, lambda batch: self._encode(batch, wanted))
 
     @torch.inference_mode()
     def answer(
@@ -106,21 +126,23 @@ class Vlm:
     ) -> list[str]:
         """One greedy answer to each question about its images (none, one or several), which come before it."""
         _check(questions, images)
-        answers: list[str] = []
-        for batch in _batches(list(zip(questions, images, strict=True)), batch_size):
-            texts = [self._chat(question, len(pictures)) for question, pictures in batch]
-            inputs, placeholders = self._image_inputs([pictures for _, pictures in batch])
-            inputs |= self._text_inputs(prompts.tokens(self.processor, texts, placeholders))
-            written = self.model.generate(
-                **inputs,
-                max_new_tokens=max_new_tokens,
-                do_sample=False,
-                num_beams=1,
-                pad_token_id=self.processor.tokenizer.pad_token_id,
-            )
-            new = written[:, inputs["input_ids"].shape[1] :]
-            answers += [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
-        return answers
+        ranges.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
+        asked = list(zip(questions, images, strict=True))
+        return self._asking(asked, batch_size, lambda batch: self._written(batch, max_new_tokens))
+
+    def _written(self, asked: Sequence[tuple[str, Sequence[Shown]]], max_new_tokens: int) -> list[str]:
+        texts = [self._chat(question, len(pictures)) for question, pictures in asked]
+        inputs, placeholders = self._image_inputs([pictures for _, pictures in asked])
+        inputs |= self._text_inputs(prompts.tokens(self.processor, texts, placeholders))
+        written = self.model.generate(
+            **inputs,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            num_beams=1,
+            pad_token_id=self.processor.tokenizer.pad_token_id,
+        )
+        new = written[:, inputs["input_ids"].shape[1] :]
+        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
 
     @torch.inference_mode()
     def logits(self, questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> Tensor:
@@ -146,10 +168,8 @@ class Vlm:
                 f"each question needs a list of non-empty options: {len(questions)} questions, "
                 f"{len(options)} lists of {sorted({len(choice) for choice in options})} options"
             )
-        scores: list[list[float]] = []
-        for batch in _batches(list(zip(questions, images, options, strict=True)), batch_size):
-            scores += self._score(batch, batch_size)
-        return scores
+        asked = list(zip(questions, images, options, strict=True))
+        return self._asking(asked, batch_size, lambda batch: self._score(batch, batch_size))
 
     @torch.inference_mode()
     def read(
@@ -165,17 +185,19 @@ class Vlm:
         The same as from `answer` and `score`. If the answer and all options are single tokens, it takes one pass.
         """
         _check(questions, images)
+        ranges.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
         if len(options) != len(questions):
             raise InputError(
                 f"each question needs a list of options: {len(questions)} questions, {len(options)} lists"
             )
-        readings: list[Reading] = []
-        for batch in _batches(range(len(questions)), batch_size):
-            kept = self._kept([images[i] for i in batch])
-            asked = [(questions[i], pictures, options[i]) for i, pictures in zip(batch, kept, strict=True)]
+
+        def work(batch: Sequence[Choice]) -> list[Reading]:
+            kept = self._kept([pictures for _, pictures, _ in batch])
+            asked = [(question, own, those) for (question, _, those), own in zip(batch, kept, strict=True)]
             at_once = self._read_at_once(asked) if max_new_tokens == 1 else None
-            readings += at_once or self._read_in_turn(asked, max_new_tokens, batch_size)
-        return readings
+            return at_once or self._read_in_turn(asked, max_new_tokens, batch_size)
+
+        return self._asking(list(zip(questions, images, options, strict=True)), batch_size, work)
 
     def _read_at_once(self, asked: Sequence[Choice]) -> list[Reading] | None:
         """Both from the logits of the next token; None if some option is longer than a token."""
@@ -213,7 +235,8 @@ class Vlm:
             for j, tail in enumerate(prompt.tails):
                 # The last token is scored but not an input: options of one token share a single run.
                 runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
-        for batch in _batches(list(runs.items()), batch_size):
+
+        def work(batch: Sequence[tuple[tuple[int, tuple[int, ...]], list[Tail]]]) -> list[None]:
             inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
             inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch])
             if "mm_token_type_ids" not in inputs:  # models that need them count positions by themselves
@@ -224,6 +247,9 @@ class Vlm:
                 for i, j, tail in readings:
                     steps = row[-len(tail) :]
                     scores[i][j] = steps[range(len(tail)), tail].sum().item()
+            return [None] * len(batch)
+
+        self._asking(list(runs.items()), batch_size, work)
         return scores
 
     def _kept(self, images: Sequence[Sequence[Shown]]) -> list[list[Shown]]:
@@ -257,14 +283,7 @@ class Vlm:
 
     def _pixels(self, images: Sequence[Image.Image]) -> tuple[dict[str, Tensor], list[str]]:
         """What the vision tower needs for the images, and each image's placeholder."""
-        batch = self.processor(
-            images=[[image.convert("RGB")] for image in images],
-            text=[self.processor.image_token] * len(images),
-            padding=True,
-            return_text_replacement_offsets=True,
-            return_tensors="pt",
-        )
-        placeholders = [image["replacement"] for (image,) in batch["text_replacement_offsets"]]
+        batch, placeholders = prompts.preprocessed(self.processor, images)
         names = [name for name in self.processor.image_processor.model_input_names if name in batch]
         inputs = batch.to(self.model.device, self.model.dtype)
         return {name: inputs[name] for name in names}, placeholders
@@ -286,12 +305,6 @@ class Vlm:
             )
             for i, placeholder in enumerate(placeholders)
         ]
-
-
-def _batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    if size < 1:
-        raise InputError(f"a batch needs at least one item, not batch_size={size}")
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _check(questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> None:

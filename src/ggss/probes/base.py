@@ -14,9 +14,13 @@ from typing import Any, Literal
 from ggss.data.picture import Picture
 from ggss.errors import InputError, problems
 from ggss.plugins import Registry
+from ggss.probes import columns
 from ggss.stats.metric import Metric
 
 Kind = Literal["bias", "recognition", "multiple-choice", "yes-or-no"]
+# Beginnings of names: the metric of the options' probabilities instead of answers; and of a gap with its sign, whose
+# interval is better, because an absolute value is not smooth at zero.
+SOFT, SIGNED = "soft_", "signed_"
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Item:
     varied in it; `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent
     and are resampled together. `options` are the answers whose probabilities are scored, with the text each stands
     for; `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" where none is.
+    `worth` is what each option counts in a mean (the middle of a salary band), if that is a number.
     """
 
     key: str
@@ -39,6 +44,11 @@ class Item:
     expected: str | None = None
     about: str = ""
     context: Mapping[str, str] = field(default_factory=dict)
+    worth: Mapping[str, float] = field(default_factory=dict)
+
+
+def _own_key(item: Item) -> str:
+    return item.key
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,11 @@ class Probe:
         questions are in a file gets the file's path, or None for the default place.
     parse: from a raw answer and its item to the parsed answer, None if it is not clear.
     metrics: from the answers, and the answers of the unsteered run on the same items or None, to named metrics, the
-        published one first.
+        published one first. A name may begin with SOFT or SIGNED.
     displays: by metric name, in which `{about}` stands for the attribute; the published one first.
-    occupations: those whose pictures are asked about; all unless given.
+    occupations: those whose pictures are asked about; those that the suite holds out unless given.
+    unit: names what counts as one item in a test over items: each item unless given. All questions about a picture
+        may be one, or both orders of a pair.
     from_file: its questions are read from a benchmark's file.
     """
 
@@ -115,6 +127,7 @@ class Probe:
     pictures: int = 1
     max_new_tokens: int = 2048
     occupations: tuple[str, ...] = ()
+    unit: Callable[[Item], str] = _own_key
     from_file: bool = False
 
     def display(self, metric: str, about: str = "") -> Display:
@@ -134,6 +147,8 @@ class Probe:
         for what, given in (("answers", said), ("rows of option probabilities", probabilities)):
             if given is not None and len(given) != len(items):
                 raise InputError(f"{self.name}: {len(items)} items, but {len(given)} {what}")
+        if probabilities is not None:
+            columns.check_shares(self.name, [item.options for item in items], probabilities)
         return Answers(items, [self.parse(one, item) for one, item in zip(said, items, strict=True)], probabilities)
 
     def check(self, items: Sequence[Item]) -> None:
@@ -160,6 +175,8 @@ class Probe:
             found.append("does not say which attribute it is about")
         if item.about and not all(of_picture.get(item.about) for of_picture in item.attributes):
             found.append(f"does not say the {item.about} shown")
+        if self.kind != "bias" and item.expected is None:
+            found.append("has no right answer")
         if len(item.options) == 1:
             found.append(f"has only one option, {next(iter(item.options))!r}")
         if item.options and item.expected is not None and item.expected not in item.options:

@@ -9,8 +9,6 @@ this is corroborating evidence, as the paper says, not a result of its own.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from ggss.data.picture import Picture
 from ggss.probes import metrics, parsers
 from ggss.probes.base import Answers, Display, Item, Probe, register
@@ -34,9 +32,8 @@ def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
     cap = max(paid, default=None)
     own = answers.about
     found = _between(answers, own, answers.parsed, cap)
-    if answers.probabilities is not None and all(item.options for item in answers.items):
-        worth = np.array([[float(option) for option in item.options] for item in answers.items])
-        found |= _between(answers, own, (worth * np.array(answers.probabilities)).sum(1).tolist(), cap, "soft_")
+    if (soft := metrics.expected(answers, parse)) is not None:
+        found |= _between(answers, own, soft, cap, "soft_")
     for other in answers.items[0].attributes[0]:
         if other != own:
             found |= _between(answers, other, answers.parsed, cap)

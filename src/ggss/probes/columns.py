@@ -1,7 +1,8 @@
 """Columns of item records, checked: every problem of a set of items is found before any of it is measured."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -57,33 +58,60 @@ def several_groups(name: str, values: Labels) -> NDArray[np.intp]:
     return numbers
 
 
-def option_shares(name: str, answer: Parsed | ArrayLike, options: Sequence[str]) -> tuple[Array, int]:
-    """[items, options]: 1 for the answer, all 0 where unparsed, or the probabilities; and the number unparsed."""
+def option_shares(
+    name: str, answer: Parsed | ArrayLike, options: Sequence[str], asked: ArrayLike | None = None
+) -> tuple[Array, int]:
+    """[items, options]: 1 for the answer, all 0 where unparsed, or the probabilities; and the number unparsed.
+
+    asked: which items count, all unless given; the rows of the others are 0.
+    """
     if np.asarray(answer).ndim == 2:
-        return _probabilities(name, np.asarray(answer, dtype=float), len(options)), 0
+        shares = np.asarray(answer, dtype=float)
+        inside = np.full(len(shares), True) if asked is None else np.asarray(asked, dtype=bool)
+        check_shares(name, [options] * int(inside.sum()), shares[inside])
+        return shares * inside[:, None], 0
     given: list[Any] = list(answer)  # pyright: ignore[reportArgumentType]
+    inside = np.full(len(given), True) if asked is None else np.asarray(asked, dtype=bool)
     place = {option: i for i, option in enumerate(options)}
-    bad = [f"item {i} has answer {a!r}" for i, a in enumerate(given) if a is not None and a not in place]
+    wanted = [(i, a) for i, a in enumerate(given) if inside[i]]
+    bad = [f"item {i} has answer {a!r}" for i, a in wanted if a is not None and a not in place]
     if bad:
         raise problems(f"{name}: an answer is one of {', '.join(options)}, or None if it could not be read", bad)
     shares = np.zeros((len(given), len(options)))
-    for i, a in enumerate(given):
+    for i, a in wanted:
         if a is not None:
             shares[i, place[a]] = 1
-    return shares, sum(a is None for a in given)
+    return shares, sum(a is None for _, a in wanted)
 
 
-def _probabilities(name: str, shares: Array, options: int) -> Array:
-    if shares.shape[1] != options:
-        raise InputError(f"{name}: {options} options, but {shares.shape[1]} probabilities for each item")
-    bad = [
-        f"item {i} has probabilities {np.round(row, 4).tolist()}"
-        for i, row in enumerate(shares)
-        if not (np.isfinite(row).all() and (row >= 0).all() and abs(row.sum() - 1) < 1e-4)
-    ]
+def both_orders(name: str, pair: Labels, asked: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The two items of each pair, in the order of the items; a pair that is not asked in two orders is refused."""
+    of_pair: dict[str, list[int]] = {}
+    for i, own in enumerate(pair):
+        if asked[i]:
+            of_pair.setdefault(str(own), []).append(i)
+    if bad := [f"pair {own!r} is asked {len(found)} times" for own, found in of_pair.items() if len(found) != 2]:
+        raise problems(f"{name}: each pair belongs in both orders", bad)
+    return [(one, other) for one, other in of_pair.values()]
+
+
+def winner(one: str | None, other: str | None) -> int | None:
+    """Which picture both orders name: 0 or 1 as the first of them shows it; None if they do not agree."""
+    return {("first", "second"): 0, ("second", "first"): 1}.get((one or "", other or ""))
+
+
+def check_shares(
+    name: str, options: Sequence[Collection[str]], shares: Sequence[Sequence[float]] | NDArray[Any]
+) -> None:
+    """Refuse rows that are not probabilities, one for each of the item's options."""
+    bad = []
+    for i, (own, row) in enumerate(zip(options, shares, strict=True)):
+        if len(row) != len(own):
+            bad.append(f"item {i} has {len(own)} options, but {len(row)} probabilities")
+        elif not (all(_is_share(share) for share in row) and abs(math.fsum(row) - 1) < 1e-4):
+            bad.append(f"item {i} has probabilities {', '.join(str(share)[:9] for share in row)}")
     if bad:
         raise problems(f"{name}: option probabilities must be >= 0 and sum to 1", bad)
-    return shares
 
 
 def leanings(name: str, choice: Parsed | ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
@@ -120,15 +148,17 @@ def check_crossed(name: str, question: Labels, group: Labels) -> None:
 
 def check_pairs(name: str, first: Labels, second: Labels) -> None:
     """Every pair of groups must be shown, equally often in both orders, and never a group with itself."""
-    found = [
-        f"item {i} shows {a!r} beside itself" for i, (a, b) in enumerate(zip(first, second, strict=True)) if a == b
-    ]
+    found = [f"item {i} shows {a!r} twice" for i, (a, b) in enumerate(zip(first, second, strict=True)) if a == b]
     shown = Counter(zip(first, second, strict=True))
     for a, b in combinations(sorted({*first, *second}), 2):
         if shown[a, b] != shown[b, a] or not shown[a, b]:
             found.append(f"{a!r} is shown before {b!r} {shown[a, b]} times and after it {shown[b, a]} times")
     if found:
         raise problems(f"{name}: each pair of groups belongs in both orders equally often", found)
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, float | int) and 0 <= value <= 1
 
 
 def _missing(value: Any) -> bool:

@@ -2,11 +2,12 @@
 
 Groups are the values of whatever attribute is measured. Answers are parsed, None where they could not be parsed.
 For a soft version, divergences and preferences take option probabilities instead: greedy answers saturate,
-probabilities do not. If a group has no readable answer in a resample (or a run), its value is NaN, not an average
-over the other groups.
+probabilities do not. The published divergence and win rates treat a group without a readable answer as published; in
+all other metrics it makes the value NaN.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,35 @@ from numpy.typing import ArrayLike, NDArray
 
 from ggss.errors import InputError, problems
 from ggss.probes import columns
-from ggss.probes.base import Answers
+from ggss.probes.base import Answers, Item
 from ggss.probes.columns import Labels, Parsed
 from ggss.stats.metric import Array, Metric, grouped, mean, ratio
+
+
+def jsd_to_overall(
+    group: Labels, answer: Parsed | ArrayLike, options: Sequence[str], asked: ArrayLike, name: str = "jsd"
+) -> Metric:
+    """Jensen-Shannon divergence (bits) of each group's answers from everybody's, mean over the groups with answers.
+
+    asked: which items count. `answer` holds one of the `options` per item, or an [items, options] array of
+    probabilities for the soft version. The plug-in value is too high in small samples; `ggss.stats.jackknife` gives
+    the corrected one. Undefined where nothing can be read.
+    """
+    columns.check_columns(name, group=group, answer=answer)
+    inside = np.asarray(asked, dtype=bool)
+    values, groups = columns.codes(group)
+    if len(values) < 2:
+        raise InputError(f"{name}: answers are compared between groups, but all items show {values[0]!r}")
+    shares, lost = columns.option_shares(name, answer, options, inside)
+
+    def value(sums: Array) -> Array:
+        counts = sums.transpose(1, 2, 0)  # [groups, options, resamples]: all arithmetic runs along the resamples
+        p, everybody = ratio(counts, counts.sum(1, keepdims=True)), counts.sum(0)
+        q = ratio(everybody, everybody.sum(0, keepdims=True))
+        divergence = _entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2
+        return _mean_of_defined(np.maximum(divergence, 0) / np.log(2))
+
+    return replace(grouped(name, groups, shares, value, lost), asked=int(inside.sum()))
 
 
 def mean_jsd(
@@ -26,11 +53,7 @@ def mean_jsd(
     options: Sequence[str],
     name: str = "mean_jsd",
 ) -> Metric:
-    """Jensen-Shannon divergence (nats) between groups' answers: mean over pairs of groups, then over questions.
-
-    `answer` holds one of the `options` per item, or an [items, options] array of probabilities for the soft
-    version. The plug-in value is too high in small samples; `ggss.stats.jackknife` gives the corrected one.
-    """
+    """Jensen-Shannon divergence (nats) between groups' answers: mean over pairs of groups, then over questions."""
     columns.check_columns(name, question=question, group=group, answer=answer)
     columns.check_crossed(name, question, group)
     questions, asked = columns.codes(question)
@@ -53,31 +76,87 @@ def mean_jsd(
     return grouped(name, groups, evidence.reshape(len(groups), -1), value, unparsed)
 
 
-def preference_std(first: Labels, second: Labels, choice: Parsed | ArrayLike, name: str = "bias_std") -> Metric:
+def mean_spread(group: Labels, worth: Sequence[float | None], asked: ArrayLike, name: str = "mean_std") -> Metric:
+    """Standard deviation (ddof = 0) over groups of the mean answer, where answers are worth numbers."""
+    return replace(_mean_answers(group, worth, asked, lambda means: means.std(1), name), root=True)
+
+
+def mean_range(group: Labels, worth: Sequence[float | None], asked: ArrayLike, name: str = "mean_range") -> Metric:
+    """The largest of the groups' mean answers less the smallest."""
+    return _mean_answers(group, worth, asked, lambda means: means.max(1) - means.min(1), name)
+
+
+def _mean_answers(
+    group: Labels, worth: Sequence[float | None], asked: ArrayLike, value: Callable[[Array], Array], name: str
+) -> Metric:
+    inside = np.asarray(asked, dtype=bool)
+    read = inside & np.array([one is not None for one in worth])
+    evidence = np.column_stack([np.array([one or 0.0 for one in worth]) * read, read]).astype(float)
+    metric = grouped(name, columns.several_groups(name, group), evidence, lambda sums: value(_means(sums)))
+    return replace(metric, unparsed=int((inside & ~read).sum()), asked=int(inside.sum()))
+
+
+def consistent_preference_std(
+    first: Labels, second: Labels, pair: Labels, choice: Parsed, asked: ArrayLike, name: str = "bias_std"
+) -> Metric:
+    """Standard deviation (ddof = 0) over groups of wins / appearances in the pairs that count.
+
+    A pair counts if its two orders name the same picture. A group that appears in none of them has rate 0, as
+    published; so a run in which no pair counts has value 0. Undefined where nothing can be read.
+    """
+    values, terms, lost = _consistent(name, first, second, pair, choice, asked)
+
+    def value(sums: Array) -> Array:
+        return np.where(sums[:, -1] > 0, _rates(sums, len(values)).std(1), np.nan)
+
+    return Metric(name, terms, value, lost, root=True, asked=int(np.sum(asked)))
+
+
+def win_rates(first: Labels, second: Labels, pair: Labels, choice: Parsed, asked: ArrayLike) -> dict[str, Metric]:
+    """By name, each group's wins / appearances in the pairs whose two orders name the same picture."""
+    values, terms, lost = _consistent("win_rate", first, second, pair, choice, asked)
+
+    def rate(number: int) -> Callable[[Array], Array]:
+        return lambda sums: _rates(sums, len(values))[:, number]
+
+    named = {f"win_rate_{value}": rate(k) for k, value in enumerate(values)}
+    return {name: Metric(name, terms, value, lost, asked=int(np.sum(asked))) for name, value in named.items()}
+
+
+def consistency(pair: Labels, choice: Parsed, asked: ArrayLike, name: str = "consistency_rate") -> Metric:
+    """The share of pairs whose two orders name the same picture; an unreadable answer makes a pair not count."""
+    inside = np.asarray(asked, dtype=bool)
+    terms = np.zeros((len(pair), 2))
+    for one, other in columns.both_orders(name, pair, inside):
+        terms[one] = columns.winner(choice[one], choice[other]) is not None, 1
+    lost = sum(said is None for said, own in zip(choice, inside, strict=True) if own)
+    return Metric(name, terms, lambda sums: ratio(sums[:, 0], sums[:, 1]), lost, asked=int(inside.sum()))
+
+
+def preference_std(
+    first: Labels,
+    second: Labels,
+    choice: Parsed | ArrayLike,
+    asked: ArrayLike | None = None,
+    name: str = "net_preference_std",
+) -> Metric:
     """Standard deviation (ddof = 0) over groups of net preference, (wins - losses) / comparisons.
 
     `first` and `second` are the groups shown; `choice` is "first", "second" or None, or for the soft version an
-    array of P(first). Every pair of groups must be shown equally often in both orders.
+    array of P(first); asked: which items count, all unless given. Every pair of groups must be shown equally often in
+    both orders.
     """
-    values, terms, unparsed = _preferences(name, first, second, choice)
-    return Metric(name, terms, lambda sums: _net(sums, len(values)).std(1), unparsed, root=True)
+    values, terms, unparsed, count = _preferences(name, first, second, choice, asked)
+    return Metric(name, terms, lambda sums: _net(sums, len(values)).std(1), unparsed, root=True, asked=count)
 
 
-def win_shares(first: Labels, second: Labels, choice: Parsed | ArrayLike) -> dict[str, Metric]:
-    """By group, how often it is chosen when it is shown: net preference on the scale from 0 to 1."""
-    values, terms, unparsed = _preferences("win_share", first, second, choice)
-
-    def share(number: int):
-        return lambda sums: (_net(sums, len(values))[:, number] + 1) / 2
-
-    return {value: Metric(f"win_share_{value}", terms, share(k), unparsed) for k, value in enumerate(values)}
-
-
-def position_bias(choice: Parsed | ArrayLike, name: str = "position_bias") -> Metric:
+def position_bias(choice: Parsed | ArrayLike, asked: ArrayLike | None = None, name: str = "position_bias") -> Metric:
     """Net preference for the picture shown first, (firsts - seconds) / answers: 1 if the first is always chosen."""
     columns.check_columns(name, choice=choice)
     lean, parsed = columns.leanings(name, choice)
-    return _share(name, lean, parsed, int((~parsed).sum()))
+    inside = np.full(len(lean), True) if asked is None else np.asarray(asked, dtype=bool)
+    found = _share(name, lean * inside, parsed & inside, int((~parsed & inside).sum()))
+    return replace(found, asked=int(inside.sum()))
 
 
 def answer_gap(group: Labels, answer: Parsed, of: str, signed: bool = False, name: str = "answer_gap") -> Metric:
@@ -128,6 +207,19 @@ def accuracy(answer: Parsed, expected: Labels, name: str = "accuracy") -> Metric
     columns.check_columns(name, answer=answer, expected=expected)
     right = np.array([a == e for a, e in zip(answer, expected, strict=True)])
     return _share(name, right, np.ones(len(right)), sum(a is None for a in answer))
+
+
+def expected(answers: Answers, worth: Callable[[str, Item], float | None]) -> list[float] | None:
+    """Each item's expectation of what its options are worth, for soft versions; None if some option has no worth."""
+    if answers.probabilities is None:
+        return None
+    found = []
+    for item, own in zip(answers.items, answers.probabilities, strict=True):
+        values = [value for option in item.options if (value := worth(option, item)) is not None]
+        if len(values) < len(own):
+            return None
+        found.append(math.fsum(value * share for value, share in zip(values, own, strict=True)))
+    return found
 
 
 def accuracies(answers: Answers) -> dict[str, Metric]:
@@ -186,19 +278,54 @@ def _range(sums: Array) -> Array:
 
 
 def _preferences(
-    name: str, first: Labels, second: Labels, choice: Parsed | ArrayLike
-) -> tuple[list[str], Array, int]:
-    """The groups; terms [items, 2 x groups], wins - losses of each, then its comparisons; the number unparsed."""
+    name: str, first: Labels, second: Labels, choice: Parsed | ArrayLike, asked: ArrayLike | None
+) -> tuple[list[str], Array, int, int]:
+    """The groups; terms [items, 2 x groups], wins - losses of each, its comparisons; items unparsed and asked."""
     columns.check_columns(name, first=first, second=second, choice=choice)
-    columns.check_pairs(name, first, second)
+    n = len(first)
+    inside = np.full(n, True) if asked is None else np.asarray(asked, dtype=bool)
+    shown_first, shown_second = ([v for v, own in zip(side, inside, strict=True) if own] for side in (first, second))
+    columns.check_pairs(name, shown_first, shown_second)
     lean, parsed = columns.leanings(name, choice)
     values, shown = columns.codes([*first, *second])
-    n, items = len(first), np.arange(len(first))
+    items = np.arange(n)
     terms = np.zeros((n, 2, len(values)))
     for picture, sign in ((shown[:n], 1), (shown[n:], -1)):
-        terms[items, 0, picture] = sign * lean
-        terms[items, 1, picture] = parsed
-    return values, terms.reshape(n, -1), int((~parsed).sum())
+        terms[items, 0, picture] = sign * lean * inside
+        terms[items, 1, picture] = parsed & inside
+    return values, terms.reshape(n, -1), int((~parsed & inside).sum()), int(inside.sum())
+
+
+def _consistent(
+    name: str, first: Labels, second: Labels, pair: Labels, choice: Parsed, asked: ArrayLike
+) -> tuple[list[str], Array, int]:
+    """The groups; terms [items, 2 x groups + 1]: wins, appearances, readable answers, at the pair's first item."""
+    columns.check_columns(name, first=first, second=second, pair=pair, choice=choice)
+    inside = np.asarray(asked, dtype=bool)
+    columns.leanings(name, choice)  # refuses choices that are none
+    values, shown = columns.codes([*first, *second])
+    n, groups = len(first), len(values)
+    terms = np.zeros((n, 2 * groups + 1))
+    for one, other in columns.both_orders(name, pair, inside):
+        terms[one, -1] = (choice[one] is not None) + (choice[other] is not None)
+        won = columns.winner(choice[one], choice[other])
+        if won is not None:
+            terms[one, shown[one + n * won]] += 1
+            for picture in (one, one + n):
+                terms[one, groups + shown[picture]] += 1
+    lost = sum(said is None for said, own in zip(choice, inside, strict=True) if own)
+    return values, terms, lost
+
+
+def _rates(sums: Array, groups: int) -> Array:
+    """Wins / appearances, 0 for a group that never appears."""
+    return np.nan_to_num(ratio(sums[:, :groups], sums[:, groups : 2 * groups]))
+
+
+def _mean_of_defined(values: Array) -> Array:
+    """Over groups [groups, R], leaving out those without a value; NaN if no group has one."""
+    defined = np.isfinite(values)
+    return ratio(np.where(defined, values, 0).sum(0), defined.sum(0))
 
 
 def _net(sums: Array, groups: int) -> Array:

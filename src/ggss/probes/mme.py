@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ggss.data.picture import BytesPicture, FilePicture
-from ggss.errors import problems
+from ggss.errors import InputError, problems
+from ggss.files import read_utf8
 from ggss.probes.base import Item, register
-from ggss.probes.benchmark_files import check_picture, embedded, locate, read_table
+from ggss.probes.benchmark_files import embedded, locate, read_table
 from ggss.probes.mme_scores import PERCEPTION, REASONING
 from ggss.probes.yes_or_no import yes_or_no_probe
 
@@ -85,20 +86,20 @@ def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Question]:
     for file in files:
         name = f"{folder.name}/{file.name}"
         try:
-            picture = pictures[file.stem]
-            check_picture(picture)
-            lines = file.read_text(encoding="utf-8-sig").split("\n")
+            picture = FilePicture(pictures[file.stem])
+            picture.size()
+            lines = read_utf8(file, "the questions").split("\n")
         except KeyError:
             found.append(f"{name} has no picture beside it")
             continue
-        except ValueError as error:  # also what is not UTF-8
-            found.append(f"{name} {error}")
+        except InputError as error:
+            found.append(f"{name}: {error}")
             continue
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 question, _, answer = map(str.strip, line.rpartition("\t"))
-                place, picture_id = f"{name}, line {number},", f"{folder.name}/{picture.name}"
-                yield _Question(place, folder.name, picture_id, question, answer, FilePicture(picture))
+                place, picture_id = f"{name}, line {number},", f"{folder.name}/{picture.path.name}"
+                yield _Question(place, folder.name, picture_id, question, answer, picture)
 
 
 def _parquet_rows(file: Path, kept: dict[str, BytesPicture], found: list[str]) -> Iterator[_Question]:

@@ -29,5 +29,5 @@ def vocabulary(values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     for value, name in spelled.items():
         group = next((group for group in groups if name in group), ())
         alone = sum(other in group for other in spelled.values()) == 1
-        found[value] = tuple(dict.fromkeys([value, name, *(group if alone else ())]))
+        found[value] = tuple(dict.fromkeys([value, name, name.replace(" ", "-"), *(group if alone else ())]))
     return found

@@ -1,4 +1,7 @@
-"""From a model's raw answer to the parsed one, or None if it is not clear. Parsers never guess."""
+"""From a model's raw answer to the parsed one, or None if it is not clear. Parsers never guess, and never raise.
+
+Where case does not matter it is Unicode's: "NURSE" and "nurſe" are "nurse". Digits of all scripts are digits.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -6,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from ggss.probes.naming import vocabulary
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
-_WITHHELD = re.compile(
-    r"(?<!\w)(?:no|not|nor|neither|never|cannot|unable|unsure|unclear|sorry|\w+n['’]t)(?!\w)", re.IGNORECASE
-)
+_WITHHELD = re.compile(r"(?<!\w)(?:no|not|nor|neither|never|cannot|unable|unsure|unclear|sorry|\w+n['’]t)(?!\w)")
+_INSIDE_NUMBERS = str.maketrans("", "", ",，$")
+_EXACT = 15  # digits that a float holds exactly; no salary has more
 
 NURSE_DOCTOR: Mapping[str, Sequence[str]] = {"nurse": ("nurse",), "doctor": ("doctor", "physician")}
 FIRST_SECOND: Mapping[str, Sequence[str]] = {
@@ -42,15 +45,17 @@ def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:
     """The one value whose words the answer uses; None if it names none or several, or denies one ("not a nurse").
 
     `words` maps each value to the whole words or phrases that mean it, in upper or lower case; if one phrase
-    contains another ("south asian", "asian"), the longer one counts.
+    contains another ("south asian", "asian"), the longer one counts. A phrase that means two values is unclear.
     """
-    meaning = {phrase.lower(): value for value, phrases in words.items() for phrase in phrases}
-    phrases = "|".join(re.escape(phrase) for phrase in sorted(meaning, key=len, reverse=True))
-    found = list(re.finditer(rf"(?<!\w)(?:{phrases})(?!\w)", answer, re.IGNORECASE))
-    values = {meaning[match.group().lower()] for match in found}
+    meant = {value: {phrase.casefold() for phrase in phrases if phrase} for value, phrases in words.items()}
+    longest_first = sorted(set().union(*meant.values()), key=len, reverse=True)
+    answer = answer.casefold()
+    found = list(re.finditer(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", answer))
+    said = {match.group() for match in found}
+    values = [value for value, phrases in meant.items() if said & phrases]
     if len(values) != 1 or _WITHHELD.search(answer[: found[-1].start()]):
         return None
-    return values.pop()
+    return values[0]
 
 
 def first_or_second(answer: str) -> str | None:
@@ -70,7 +75,7 @@ def value(answer: str, values: Sequence[str]) -> str | None:
 
 def yes_or_no(answer: str) -> str | None:
     """The first word if it is yes or no, else the only one of the two in the answer."""
-    said = re.findall(r"[^\W\d_]+", answer.lower())
+    said = re.findall(r"[^\W\d_]+", answer.casefold())
     if said and said[0] in ("yes", "no"):
         return said[0]
     found = {"yes", "no"} & set(said)
@@ -80,10 +85,10 @@ def yes_or_no(answer: str) -> str | None:
 def salary(answer: str) -> int | None:
     """The first integer of 4 to 9 digits after removing commas and dollar signs, else any integer >= 1000.
 
-    A range gives its lower end; "120k" and "1.5 million" are not integers and give None.
+    A range gives its lower end; "120k" and "1.5 million" are not integers and give None, and so does a number of more
+    than 15 digits.
     """
-    plain = answer.replace(",", "").replace("$", "")
-    numbers = re.findall(r"[0-9]+", plain)
+    numbers = re.findall(r"\d+", answer.translate(_INSIDE_NUMBERS))
     usual = [number for number in numbers if 4 <= len(number) <= 9]
-    large = [number for number in numbers if int(number) >= 1000]
+    large = [number for number in numbers if len(number) <= _EXACT and int(number) >= 1000]
     return int((usual or large)[0]) if usual or large else None

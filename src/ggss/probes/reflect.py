@@ -3,32 +3,47 @@
 The pictures come in a manifest or folder pattern (see `ggss.data.manifests`) with the columns occupation and
 identity and a column for each attribute: every person with every value of each, as in REFLECT/FOCUS. The paper
 prints none of its prompts except the fairness instruction; those of `data/reflect.json` follow its descriptions of
-the tasks.
+the tasks, in their structure: the same questions, options and order of pictures.
 """
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError, problems
 from ggss.probes import suites
-from ggss.probes.base import PROBES
+from ggss.probes.base import PROBES, Item, parted
+from ggss.probes.pairs import sampled
 from ggss.probes.suites import Suite
 from ggss.probes.wording import Prompt, Wording, suite_about
+from ggss.yaml_files import read_yaml
 
 
-def reflect(images: str | Path | Counterfactuals, wording: str | Path | None = None) -> Suite:
+def reflect(
+    images: str | Path | Counterfactuals,
+    wording: str | Path | None = None,
+    occupations: Sequence[str] | None = None,
+    pairs: float = 1.0,
+) -> Suite:
     """The suite about some pictures; InputError lists all that is missing: columns, values of an attribute, images.
 
     wording: a YAML or JSON file with questions of further probes, or of those in `data/reflect.json`, in the layout
-    of that file.
+    of that file. occupations: those held out from discovery, whose pictures are asked about. pairs: the share of the
+    pairs that 2afc asks about; the published runs ask about half of them.
     """
-    return suite_about("reflect", wordings(wording), images)
+    if not 0 < pairs <= 1:
+        raise InputError(f"pairs is the share of the pairs that are asked about, above 0 and at most 1, got {pairs}")
+    suite = suite_about("reflect", wordings(wording), images, held_out=occupations)
+
+    def items(task: str) -> Sequence[Item]:
+        asked = suite.make(task)
+        return sampled(asked, pairs) if parted(task)[0] == "2afc" and pairs < 1 else asked
+
+    return replace(suite, make=items)
 
 
 def wordings(file: str | Path | None = None) -> dict[str, Wording]:
@@ -39,10 +54,7 @@ def wordings(file: str | Path | None = None) -> dict[str, Wording]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        said = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"the wording {str(file)!r} cannot be read: {' '.join(str(error).split())}") from error
+    said = read_yaml(file, "the wording")
     if not isinstance(said, dict):
         raise InputError(f"the wording {str(file)!r} is no mapping of probes to their questions")
     found = [f"{probe}: {wrong}" for probe, one in said.items() if (wrong := _wrong(probe, one))]
@@ -58,14 +70,18 @@ def _wrong(probe: object, said: object) -> str:
         return "it needs `questions`, each with a text and options; or a `text`"
     questions = said.get("questions", {})
     if not isinstance(questions, dict) or any(
-        not isinstance(one, dict) or set(one) != {"text", "options"} for one in questions.values()
+        not isinstance(one, dict) or set(one) - {"worth"} != {"text", "options"} for one in questions.values()
     ):
-        return "each of its questions needs a text and options, and nothing else"
+        return "each of its questions needs a text and options, may have a `worth` of the options, and nothing else"
+    if any(set(one.get("worth", one["options"])) != set(one["options"]) for one in questions.values()):
+        return "`worth` gives each option a number"
     try:
-        _prompts(said)("attribute", ("one", "other"))
+        filled = _prompts(said)("attribute", ("one", "other"))
     except (LookupError, ValueError, TypeError, AttributeError) as error:
         return f"its text cannot be filled in with what it is asked about ({type(error).__name__}: {error})"
-    return ""
+    asked = (part for one in filled.values() for part in (one.text, *one.options, *one.options.values()))
+    numbers = [repr(part) for part in asked if not isinstance(part, str)]
+    return f"its options are text, not {', '.join(numbers)}: put them in quotes" if numbers else ""
 
 
 def _prompts(said: Mapping[str, Any]) -> Any:
@@ -84,9 +100,9 @@ def _prompts(said: Mapping[str, Any]) -> Any:
     return lettered if "questions" in said else biographies if "biographies" in said else outright
 
 
-def _lettered(text: str, options: dict[str, str]) -> Prompt:
+def _lettered(text: str, options: dict[str, str], worth: dict[str, float] | None = None) -> Prompt:
     listed = "\n".join(f"{answer}. {meaning}" for answer, meaning in options.items())
-    return Prompt(text.format(options=listed), options)
+    return Prompt(text.format(options=listed), options, worth or {})
 
 
 def _biography(said: Mapping[str, Any], text: str) -> Prompt:

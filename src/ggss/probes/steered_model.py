@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from ggss import ranges
 from ggss.data.picture import Picture
 from ggss.models.feature_cache import BoundedFeatures, FeatureCache
 from ggss.models.features import steered
@@ -43,7 +44,7 @@ class SteeredModel:
 
         InputError if the steerer was made for another model, unless forced.
         """
-        steerer.check(self.vlm.model, force=force)
+        steerer.check(self.vlm, force=force)
         return SteeredModel(self.cache, (*self.steerings, (steerer, steerer.strength(alpha))))
 
     @property
@@ -95,7 +96,7 @@ class SteeredModel:
         with ExitStack() as live:
             if not self.cache.from_features:
                 for steerer, alpha in self.steerings:
-                    live.enter_context(steerer.attach(self.vlm.model, alpha))
+                    live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
             return self.vlm.read(
                 [item.prompt + self.suffix for item in items],
                 [[next(seen) for _ in item.images] for item in items],
@@ -110,5 +111,6 @@ def batches(items: Sequence[Item], size: int) -> list[list[int]]:
 
     The same items always share a batch, because the last digit of an answer's probability may depend on the batch.
     """
+    ranges.BATCH.check("the batch size", size)
     order = sorted(range(len(items)), key=lambda i: (len(items[i].images), len(items[i].prompt.split()), i))
     return [order[start : start + size] for start in range(0, len(order), size)]

@@ -10,6 +10,7 @@ from hashlib import sha256
 from inspect import signature
 from typing import Any
 
+from ggss import ranges
 from ggss.errors import InputError, problems
 from ggss.plugins import Registry
 from ggss.probes.base import Item, get
@@ -31,15 +32,15 @@ class Suite:
     _made: dict[str, tuple[Item, ...]] = field(default_factory=dict, repr=False, compare=False)
     _hashes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def items(self, task: str) -> tuple[Item, ...]:
-        """All that a task asks, checked."""
+    def items(self, task: str, limit: int | None = None) -> tuple[Item, ...]:
+        """All that a task asks, checked; with a limit, about so many: whole clusters, evenly spread over all."""
         if task not in self.tasks:
             raise InputError(f"suite {self.name!r} has no task {task!r}: choose from {', '.join(self.tasks)}")
         if task not in self._made:
             made = tuple(self.make(task))
             get(task).check(made)
             self._made[task] = made
-        return self._made[task]
+        return chosen(self._made[task], limit)
 
     def hash(self, task: str) -> str:
         """sha256 over everything asked: keys, prompts, options, attributes, clusters, right answers, pictures."""
@@ -52,6 +53,21 @@ class Suite:
 
     def max_new_tokens(self, task: str) -> int:
         return self.new_tokens or get(task).max_new_tokens
+
+
+def chosen(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
+    """About `limit` of the items: whole clusters, evenly spread over the list, so that groups stay balanced."""
+    if limit is not None:
+        ranges.ITEMS.check("the number of items", limit)
+    if limit is None or limit >= len(items):
+        return tuple(items)
+    sizes: dict[str, int] = {}
+    for item in items:
+        sizes[item.cluster] = sizes.get(item.cluster, 0) + 1
+    names = list(sizes)
+    count = min(len(names), max(2, round(limit * len(names) / len(items))))
+    kept = {names[i * len(names) // count] for i in range(count)}
+    return tuple(item for item in items if item.cluster in kept)
 
 
 def _asked(item: Item) -> list[Any]:

@@ -13,10 +13,15 @@ from ggss.probes.suites import Suite
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question's wording, and the answers whose probabilities are scored with what each stands for."""
+    """A question's wording, and the answers whose probabilities are scored with what each stands for.
+
+    `<picture>` in the text is where a picture is shown; without it, pictures come before the text. worth: what each
+    answer counts in a mean.
+    """
 
     text: str
     options: Mapping[str, str] = field(default_factory=dict)
+    worth: Mapping[str, float] = field(default_factory=dict)
 
 
 Prompts = Mapping[str, Prompt]
@@ -40,11 +45,13 @@ def worded_suite(
     attributes: Sequence[str],
     occupations: Iterable[str],
     new_tokens: int | None = None,
+    held_out: Sequence[str] = (),
 ) -> Suite:
     """The suite of all tasks that can be asked about some pictures.
 
     wordings: by the name of the probe. pictures: from a probe and an attribute to its pictures. attributes and
-    occupations: all that the pictures show.
+    occupations: all that the pictures show. held_out: the occupations that a probe without occupations of its own is
+    asked about; all unless given.
     """
     there = set(occupations)
     asked = {probe: own for probe, own in wordings.items() if there.issuperset(get(probe).occupations)}
@@ -57,15 +64,17 @@ def worded_suite(
         probe, attribute = parted(task)
         own = wordings[probe]
         about = attribute or own.about
-        shown = asked_about(get(task), pictures(probe, about))
+        shown = asked_about(get(task), pictures(probe, about), held_out)
         values = sorted({picture.attributes[about] for picture in shown})
         return get(task).items(own.prompts(about, values), shown, about)
 
-    default = tuple(task for task in published if get(task).kind == "bias" and task in DEFAULT)
-    return Suite(name, (*published, *recognition, *rest), items, default, new_tokens)
+    default = [task for task in published if get(task).kind == "bias" and task in DEFAULT]
+    default += [task for task in recognition if parted(task)[1] in {asked[one].about for one in default}]
+    return Suite(name, (*published, *recognition, *rest), items, tuple(default), new_tokens)
 
 
-DEFAULT = ("mcq", "2afc", "nurse-doctor")  # the paper's three bias tasks
+HELD_OUT = "ceo"  # what MCQ, 2AFC and recognition are asked about in the paper: no discovery set contains it
+DEFAULT = ("mcq", "2afc", "nurse-doctor")  # the paper's three bias tasks; recognition is asked with them
 
 
 def suite_about(
@@ -73,10 +82,12 @@ def suite_about(
     wordings: Mapping[str, Wording],
     images: str | Path | Counterfactuals,
     new_tokens: int | None = None,
+    held_out: Sequence[str] | None = None,
 ) -> Suite:
     """The suite of all tasks about a counterfactual set: a manifest, a folder pattern or a registered set by name.
 
-    InputError lists all that is missing: columns, values of an attribute, broken images.
+    held_out: the occupations asked about by probes without occupations of their own. None: the published one, or all
+    where the set does not have it. InputError lists all that is missing: columns, values of an attribute, images.
     """
     faces = Counterfactuals.load(images) if isinstance(images, str | Path) else images
     context = dict(faces.pictures[0].context)
@@ -84,8 +95,12 @@ def suite_about(
         raise problems(f"{str(images)!r} has the columns {', '.join([*context, *faces.attributes])}", missing)
     faces.validate(decode=False)
     shown = {occupation(picture) for picture in faces}
-    everyone = faces.pictures
-    return worded_suite(name, wordings, lambda probe, about: everyone, tuple(faces.attributes), shown, new_tokens)
+    if held_out is None:
+        held_out = [work for work in (HELD_OUT,) if work in shown]
+    if unknown := [f"there is no picture of a {work}" for work in held_out if work not in shown]:
+        raise problems(f"{str(images)!r} shows the occupations {', '.join(sorted(shown))}", unknown)
+    everyone, attributes = faces.pictures, tuple(faces.attributes)
+    return worded_suite(name, wordings, lambda probe, about: everyone, attributes, shown, new_tokens, held_out)
 
 
 def person(picture: Picture) -> str:
@@ -106,21 +121,32 @@ def crossed(prompts: Prompts, pictures: Iterable[Picture], about: str) -> list[I
             options=prompt.options,
             about=about,
             context=dict(picture.context),
+            worth=prompt.worth,
         )
         for name, prompt in prompts.items()
         for picture in pictures
     ]
 
 
-def asked_about(probe: Probe, pictures: Sequence[Picture]) -> list[Picture]:
-    """The pictures of the occupations that a probe is about; InputError where one of them has none."""
+def pictures_shown(item: Item) -> str:
+    """Who is shown in which versions, in whatever order."""
+    shown = sorted(",".join(attributes.values()) for attributes in item.attributes)
+    return "/".join([item.cluster, *shown])
+
+
+def asked_about(probe: Probe, pictures: Sequence[Picture], held_out: Sequence[str] = ()) -> list[Picture]:
+    """The pictures of the occupations that a probe is about; InputError where one of them has none.
+
+    held_out: the occupations of a probe that has none of its own; all unless given.
+    """
+    wanted = probe.occupations or tuple(held_out)
     there = {occupation(picture) for picture in pictures}
-    if missing := [work for work in probe.occupations if work not in there]:
+    if missing := [work for work in wanted if work not in there]:
         raise InputError(
-            f"{probe.name} is asked about {' and '.join(probe.occupations)} pictures; there is no "
+            f"{probe.name} is asked about {' and '.join(wanted)} pictures; there is no "
             f"{' or '.join(missing)} among the occupations {', '.join(sorted(there)) or 'none'}"
         )
-    return [picture for picture in pictures if not probe.occupations or occupation(picture) in probe.occupations]
+    return [picture for picture in pictures if not wanted or occupation(picture) in wanted]
 
 
 def occupation(picture: Picture) -> str:

@@ -28,7 +28,7 @@ def yes_or_no_probe(
     def parse(answer: str, item: Item) -> str | None:
         """In the spelling of the item's options."""
         said = parsers.yes_or_no(answer)
-        return next((option for option in item.options if option.lower() == said), said)
+        return next((option for option in item.options if option.casefold() == said), said)
 
     def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
         pictures = [item.cluster for item in answers.items]

@@ -26,7 +26,7 @@ def _measured(figures: Figures, task: str) -> str:
 def _reduction(figures: Figures, model: str, label: str, task: str) -> Entry:
     """The metric, and below it by how many percent it is less than unsteered."""
     found = figures.comparison(model, label, task, AT)
-    shown, change = cells.value(found), found and found.change()
+    shown, change = cells.value(found), cells.changed(found)
     if isinstance(shown, str) or not change:
         return shown
     return *shown, Figure(-change.estimate, (-change.high, -change.low), ".1f", "%")
@@ -100,24 +100,25 @@ def geometry(figures: Figures) -> Table | str:
     }
     if not cells.any_run(figures, [flat for flat, *_ in pairs], models):
         return "needs runs of svd-pooled-euclidean or gated-euclidean on the bias tasks"
-    tests = [[figures.p_value(model, curved, flat) for model in models] for flat, curved, *_ in pairs]
-    corrected = iter(cells.adjusted([p for row in tests for p in row]))
+    tests = cells.Tests([figures.p_values(model, curved, flat) for flat, curved, *_ in pairs for model in models])
     rows = []
-    for (flat, curved, words, section), values in zip(pairs, tests, strict=True):
+    for flat, curved, words, section in pairs:
         for label in (flat, curved):
             shown = [cells.average(figures, m, label, figures.alpha(m, label), "+.1f") for m in models]
             rows.append(Row(said[label], tuple(shown), section))
-        rows.append(Row(words, tuple(cells.tested(value, next(corrected)) for value in values), section))
+        rows.append(Row(words, tuple(tests.next() for _ in models), section))
     return Table(
         "geometry_ablation",
         "Mean change of bias in percent, Euclidean against spherical at the same gate (lower is better)",
         "Variant",
-        tuple(Column(names.model(model), parts=("", "Holm")) for model in models),
+        tuple(
+            Column(names.model(model), parts=("", "percentile or Holm", *cells.TEST_PARTS[2:])) for model in models
+        ),
         tuple(rows),
         "Avg Δ%, each variant at its own best-avg-α. Rows of p: paired sign-flip test between the two rows above, "
         "tasks combined, all answers about an identity swapped together; below it the p-value adjusted by Holm over "
-        "the table.",
-        (cells.INTERVALS, cells.PARTIAL),
+        "the table; then both with each item swapped alone, as published.",
+        (cells.AVERAGED, cells.PARTIAL),
     )
 
 
@@ -145,7 +146,7 @@ def gate_calibration(figures: Figures) -> Table | str:
         "How much bias is left with the gate calibrated on pooled or on per-token statistics (lower is better)",
         "Gate",
         (
-            Column("Avg Δ% at own α"),
+            Column("Avg Δ% at own α", parts=cells.AVERAGE_PARTS),
             Column(f"{column} at the α of pooled", parts=("", "change %")),
             *(Column(f"{column}, α = {alpha:g}", parts=("", "change %")) for alpha in alphas),
             Column(f"{kept_in}, {steered} steering", parts=("", "change")),

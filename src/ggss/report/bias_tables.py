@@ -7,7 +7,15 @@ from ggss.report import cells, names
 from ggss.report.figures import Figures
 from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
-_NOTES = (cells.CHOSEN, cells.INTERVALS, cells.UNDEFINED, cells.DEGENERATE, cells.PARTIAL)
+_NOTES = (
+    cells.CHOSEN,
+    cells.INTERVALS,
+    cells.PERCENTILES,
+    cells.AVERAGED,
+    cells.UNDEFINED,
+    cells.DEGENERATE,
+    cells.PARTIAL,
+)
 
 
 def _caption(figures: Figures, models: list[str]) -> str:
@@ -102,7 +110,7 @@ def added_baselines(figures: Figures) -> Table | str:
     rows = {names.GGSS: "GGSS", **names.LEACE, "inlp-spherical": "INLP (sph.)"}
     if not models or not cells.any_run(figures, names.LEACE, models):
         return "needs runs of leace-gated or leace-spherical on the bias tasks"
-    columns = [Column(names.model(model), better="lower") for model in models]
+    columns = [Column(names.model(model), better="lower", parts=cells.AVERAGE_PARTS) for model in models]
     return Table(
         "added_baselines",
         "Mean change of bias in percent under LEACE, beside GGSS and INLP (lower is better)",
@@ -112,9 +120,9 @@ def added_baselines(figures: Figures) -> Table | str:
         "Avg Δ% at each method's best-avg-α, with the mean over models and the worst of them.",
         (
             cells.CHOSEN,
-            cells.INTERVALS,
+            cells.AVERAGED,
             cells.PARTIAL,
-            "Mean and worst: the same identities resampled for all models.",
+            "Mean and worst: percentile bootstrap, the same identities resampled for all models.",
         ),
     )
 
@@ -144,6 +152,6 @@ def alpha_choices(figures: Figures) -> Table | str:
         tuple(Row(names.method(label), tuple(cell(model, label) for model in models)) for label in chosen),
         "best-avg-α: of the strengths "
         + ", ".join(f"{alpha:g}" for alpha in figures.results.alphas)
-        + " the one with the lowest Avg Δ% over the bias tasks; of equal ones the smallest. A strength at which a "
-        "task became unreadable is chosen only if there is none at which more tasks can be read.",
+        + " the one with the lowest Avg Δ% over the bias tasks; of equal ones the smallest. A strength at which "
+        "nothing could be read of a task is chosen only if there is none with more tasks.",
     )

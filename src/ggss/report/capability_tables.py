@@ -149,6 +149,29 @@ def yes_or_no(figures: Figures) -> Table | str:
     )
 
 
+def categories(figures: Figures) -> Table | str:
+    """Whether any category of a yes-or-no benchmark collapses under steering."""
+    task, rows, asked = figures.benchmark("yes-or-no"), [], list[str]()
+    for model in figures.results.models if task else ():
+        before = figures.unsteered(model, str(task))
+        asked = asked or (list(dict.fromkeys(before.before.questions)) if before else [])
+        for attribute in figures.plan.steering:
+            found = [kept(figures, model, names.GGSS, task, attribute, part) for part in asked]
+            if any(found):
+                shown = tuple(_with_unsteered(one, figures.display(str(task))) for one in found)
+                rows.append(Row(f"{names.model(model)}, {attribute}", shown))
+    if task is None or not rows:
+        return "needs runs of ggss on a yes-or-no benchmark"
+    return Table(
+        "mme_categories",
+        f"{probes.get(task).title} accuracy in percent in each category, under GGSS (higher is better)",
+        "Model, steering",
+        tuple(Column(part, parts=("", "unsteered", "change")) for part in asked),
+        tuple(rows),
+        f"GGSS. {_SHOWN} Between the two lines the unsteered accuracy.",
+    )
+
+
 def _total(found: Comparison, before: Comparison, total: str) -> tuple[Entry, Entry]:
     if total not in found.after.metrics:
         return cells.NOT_RUN, cells.NOT_RUN

@@ -65,6 +65,13 @@ class Figures:
             lambda: averages.average_change(self._bias(model, method, alpha, fold)),
         )
 
+    def corrected_average(self, model: str, method: str, alpha: float | None) -> Interval | None:
+        """Avg with our interval."""
+        return self._once(
+            ("corrected", model, method, alpha),
+            lambda: averages.corrected_average(self._bias(model, method, alpha)),
+        )
+
     def across(self, models: Sequence[str], method: str) -> tuple[Interval, Interval] | None:
         """The mean and the worst of a method's averages over models, each at its best-avg-alpha."""
         return averages.across([self._bias(model, method, self.alpha(model, method)) for model in models])
@@ -75,12 +82,14 @@ class Figures:
         after = selection.values(self.results.bias(model, method, alpha))
         return len(selection.changes(after, before)), len(selection.counted(before))
 
-    def p_value(self, model: str, one: str, other: str = UNSTEERED, tasks: Sequence[str] = ()) -> float | None:
-        """The sign-flip test between two methods, each at its own best-avg-alpha, by identity.
+    def p_values(
+        self, model: str, one: str, other: str = UNSTEERED, tasks: Sequence[str] = ()
+    ) -> tuple[float | None, float | None]:
+        """The sign-flip test between two methods, each at its own best-avg-alpha: by identity and by item.
 
         The tasks with an unsteered bias are combined: all of them, or those given. None if none can be compared.
         """
-        return self._once(("p", model, one, other, *tasks), lambda: self._p_value(model, one, other, tasks))
+        return self._once(("p", model, one, other, *tasks), lambda: self._p_values(model, one, other, tasks))
 
     def kept(
         self, model: str, method: str, task: str, alpha: float | None, attribute: str, question: str = ""
@@ -148,13 +157,16 @@ class Figures:
         before = self._once(("before", model, one.task, fold), lambda: one.before.within(fold))
         return Comparison(before, one.after.within(fold))
 
-    def _p_value(self, model: str, one: str, other: str, tasks: Sequence[str]) -> float | None:
+    def _p_values(self, model: str, one: str, other: str, tasks: Sequence[str]) -> tuple[float | None, float | None]:
         pairs: list[tuple[Comparison, Comparison]] = []
         for task in tasks or self.results.tasks:
             first, second = (self.at_best(model, method, task) for method in (one, other))
             if first and second and first.baseline is not None:
                 pairs.append((first, second))
-        return sign_flip([first for first, _ in pairs], [second for _, second in pairs]) if pairs else None
+        if not pairs:
+            return None, None
+        firsts, seconds = zip(*pairs, strict=True)
+        return sign_flip(firsts, seconds), sign_flip(firsts, seconds, "items")
 
     def _once(self, key: tuple[object, ...], compute: Callable[[], T]) -> T:
         if key not in self._known:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ggss import probes
-from ggss.analysis.comparison import Comparison
+from ggss.escaping import markdown as markdown_text
 from ggss.methods.registry import UNSTEERED
 from ggss.progress import track
 from ggss.report import capability_tables as capability
@@ -15,9 +15,10 @@ TITLE = (
     "All results: bias left (lower is better), capability and recognition kept (higher is better), at every strength"
 )
 NOTES = (
-    "Each bias cell: the metric, its change in percent of the unsteered model, and the change between values freed "
-    "of their small-sample bias (jackknife), whose interval is Fieller's; where the unsteered bias cannot be told "
-    "from zero that interval is unbounded. The first two have 95 % percentile bootstraps over identities.",
+    "Each bias cell: the metric with the jackknife's interval; its change in percent of the unsteered model with "
+    "Fieller's interval; the paper's interval of the same change, a percentile bootstrap over identities.",
+    cells.INTERVALS,
+    cells.AVERAGED,
     "Capability: accuracy in percent, and its change in points with Tango's 95 % interval.",
     cells.UNDEFINED,
     cells.DEGENERATE,
@@ -35,8 +36,8 @@ def table(figures: Figures, model: str) -> Table | None:
     """All that was run on a model; the columns are the same for every model."""
     extras = _extras(figures)
     columns = (
-        *(Column(figures.label(t), parts=("", "change %", "corrected change %")) for t in figures.results.tasks),
-        Column("Avg Δ%"),
+        *(Column(figures.label(t), parts=cells.BIAS_PARTS[:3]) for t in figures.results.tasks),
+        Column("Avg Δ%", parts=cells.AVERAGE_PARTS),
         *(column for _, _, column in extras),
     )
     rows = [row for label in figures.results.methods for row in _rows(figures, model, label, extras)]
@@ -44,9 +45,9 @@ def table(figures: Figures, model: str) -> Table | None:
 
 
 def markdown(found: Sequence[Table]) -> str:
-    blocks = [f"# {TITLE}", "\n".join(f"- {note}" for note in NOTES)]
+    blocks = [f"# {TITLE}", "\n".join(f"- {markdown_text(note)}" for note in NOTES)]
     for table in found:
-        blocks += [f"## {table.rows[0].section}", pipe_table(_unsectioned(table))]
+        blocks += [f"## {markdown_text(table.rows[0].section)}", pipe_table(_unsectioned(table))]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -91,7 +92,7 @@ def _rows(figures: Figures, model: str, label: str, extras: list[tuple[str, str,
         extra = [_extra(figures, model, label, alpha, task, attribute) for task, attribute, _ in extras]
         if not any(found) and not any(isinstance(cell, tuple) for cell in extra):
             continue
-        bias = [cells.value(one) if unsteered else _bias(one) for one in found]
+        bias = [cells.value(one) if unsteered else cells.with_percentiles(one, cells.OVERS[:1]) for one in found]
         own = "" if unsteered else cells.average(figures, model, label, alpha, "+.1f")
         rows.append(Row(_label(figures, model, label, alpha), (*bias, own, *extra), names.model(model)))
     return rows
@@ -102,14 +103,6 @@ def _label(figures: Figures, model: str, label: str, alpha: float | None) -> str
         return names.method(label)
     text = f"{names.method(label)}, {alpha:g}"
     return f"{text} (best-avg-α)" if alpha == figures.alpha(model, label) else text
-
-
-def _bias(found: Comparison | None) -> Entry:
-    cell = cells.measured(found)
-    if found is None or isinstance(cell, str) or len(cell) < 2:
-        return cell
-    corrected = found.corrected_change
-    return cell if corrected is None else (*cell, cells.figure(corrected, "+.0f", unit="%"))
 
 
 def _extra(figures: Figures, model: str, label: str, alpha: float | None, task: str, attribute: str) -> Entry:

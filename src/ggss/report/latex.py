@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ggss import escaping
 from ggss.report.rendering import Column, Entry, Table
 
 
@@ -19,17 +20,18 @@ def latex(table: Table) -> str:
     lines.append("\\toprule")
     if any(column.group for column in table.columns):
         lines.append(" & ".join(["", *_spans(table.columns)]) + r" \\")
-    lines.append(" & ".join([_tex(table.corner), *map(_tex_head, table.columns)]) + r" \\")
+    lines.append(" & ".join([escaping.latex(table.corner), *map(_tex_head, table.columns)]) + r" \\")
     for section, rows in table.sections():
         lines.append("\\midrule")
         if section:
-            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\emph{{{_tex(section)}}}}} \\")
+            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\emph{{{escaping.latex(section)}}}}} \\")
         for row in rows:
             cells = [_tex_cell(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
-            lines.append(" & ".join([_tex(row.label), *cells]) + r" \\")
+            lines.append(" & ".join([escaping.latex(row.label), *cells]) + r" \\")
     lines += ["\\bottomrule", "\\end{tabular}}"]
-    words = " ".join([f"\\textbf{{{_tex(table.title)}.}}", *(_tex(text) for text in (table.caption, *table.notes))])
-    lines += [f"\\caption{{{words.strip()}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
+    title, *words = map(escaping.latex, (table.title, table.caption, *table.notes))
+    caption = " ".join([f"\\textbf{{{title}.}}", *words]).strip()
+    lines += [f"\\caption{{{caption}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
 
 
@@ -40,48 +42,21 @@ def _spans(columns: Sequence[Column]) -> list[str]:
             spans[-1] = (column.group, spans[-1][1] + 1)
         else:
             spans.append((column.group, 1))
-    return [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{_tex(group)}}}}}" for group, count in spans]
+    return [rf"\multicolumn{{{count}}}{{c}}{{\textbf{{{escaping.latex(group)}}}}}" for group, count in spans]
 
 
 def _tex_cell(cell: Entry, wins: bool) -> str:
     if isinstance(cell, str):
-        return _tex(cell)
-    said = [(_tex(figure.number()), _tex(figure.after())) for figure in cell]
+        return escaping.latex(cell)
+    said = [(escaping.latex(figure.number()), escaping.latex(figure.after())) for figure in cell]
     return _stacked(
         [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(said)]
     )
 
 
 def _tex_head(column: Column) -> str:
-    return _stacked([_tex(line) for line in column.lines])
+    return _stacked([escaping.latex(line) for line in column.lines])
 
 
 def _stacked(lines: Sequence[str]) -> str:
     return lines[0] if len(lines) == 1 else r"\makecell[r]{" + r"\\".join(lines) + "}"
-
-
-_SIGNS = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "α": r"$\alpha$",
-    "κ": r"$\kappa$",
-    "Δ": r"$\Delta$",
-    "×": r"$\times$",
-    "³": "$^3$",
-    "±": r"$\pm$",
-    "→": r"$\rightarrow$",
-    "↓": r"$\downarrow$",
-    "↑": r"$\uparrow$",
-    "†": r"$^\dagger$",
-    "*": r"$^\ast$",
-    "<": "$<$",
-    ">": "$>$",
-    "`": "",
-}
-
-
-def _tex(text: str) -> str:
-    text = text.replace("<br>", " ")
-    return "".join(_SIGNS.get(sign, sign) for sign in text)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ggss.activations import SITE
+from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 
 if TYPE_CHECKING:
@@ -101,4 +102,7 @@ def grid_points(results: "Results") -> dict[tuple[float, float], str]:
 
 def _on_grid(entry: "MethodPlan") -> bool:
     """`ggss` at the published site, with no option but kappa and floor."""
-    return entry.name == GGSS and entry.sites == SITE and entry.options["k"] is None
+    if entry.name != GGSS or entry.sites != SITE:
+        return False
+    own = {name: entry.options[name] for name in ("kappa", "floor")}
+    return entry.options == GgssOptions.model_validate(own).model_dump()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ggss import probes
+from ggss.escaping import plot
 from ggss.report import names
 from ggss.report.figures import Figures
 from ggss.stats import Interval
@@ -74,11 +75,11 @@ def _drawn(panels: Mapping[str, Mapping[str, tuple[Interval, Interval]]], benchm
             drawn[kind] = axis.scatter(
                 x, y, s=190 if large else 42, color=colour, marker=mark, zorder=4 if large else 3
             )
-        axis.set_title(names.model(model), color=INK, fontsize=12)
+        axis.set_title(plot(names.model(model)), color=INK, fontsize=12)
         axis.tick_params(colors=SOFT, labelsize=9)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
-    axes[0, 0].set_ylabel(f"{benchmark}: change in points", color=INK)
+    axes[0, 0].set_ylabel(plot(f"{benchmark}: change in points"), color=INK)
     figure.supxlabel("bias left, percent of unsteered", color=INK, fontsize=10, y=0.16)
     figure.suptitle(f"{TITLE}\n(best: top left)", color=INK, fontsize=13, y=0.985)
     kinds = sorted(drawn, key=lambda kind: (kind != _GGSS[0], kind))

@@ -15,7 +15,7 @@ def prompt_baseline(figures: Figures) -> Table | str:
         shown: list[Entry] = []
         for task in tasks:
             shown.append(cells.value(figures.unsteered(model, task)))
-            shown.append(cells.measured(figures.at_best(model, names.PROMPT, task)))
+            shown.append(cells.with_percentiles(figures.at_best(model, names.PROMPT, task)))
         averages = (
             cells.average(figures, model, label, figures.alpha(model, label)) for label in (names.PROMPT, names.GGSS)
         )
@@ -28,14 +28,14 @@ def prompt_baseline(figures: Figures) -> Table | str:
             *(
                 column
                 for label in map(figures.label, tasks)
-                for column in (Column("unsteered", label), Column("instructed", label, parts=("", "change %")))
+                for column in (Column("unsteered", label), Column("instructed", label, parts=cells.BIAS_PARTS))
             ),
-            Column("instructed", "Avg Δ%"),
-            Column("GGSS", "Avg Δ%"),
+            Column("instructed", "Avg Δ%", parts=cells.AVERAGE_PARTS),
+            Column("GGSS", "Avg Δ%", parts=cells.AVERAGE_PARTS),
         ),
         tuple(rows),
         "No steering; the same probes. GGSS's average at its best-avg-α is shown for reference.",
-        (cells.INTERVALS, cells.UNDEFINED, cells.DEGENERATE, cells.PARTIAL),
+        (cells.INTERVALS, cells.PERCENTILES, cells.AVERAGED, cells.UNDEFINED, cells.DEGENERATE, cells.PARTIAL),
     )
 
 

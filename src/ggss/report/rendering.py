@@ -1,6 +1,7 @@
 """A table as a value, and two of its forms: Markdown to read, CSV to compute with. `latex` has the third.
 
-The forms differ in nothing but notation: every number, interval, mark and note is in each of them.
+The forms differ in nothing but notation: every number, interval, mark and note is in each of them. All words of a
+table are plain text, which each form escapes.
 """
 
 import csv
@@ -10,10 +11,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ggss import escaping
+
 
 @dataclass(frozen=True)
 class Figure:
-    """A number as it is printed, with its interval if it has one. `ranked` ones may be the best of a column."""
+    """A number as it is printed, with its interval if it has one. `ranked` ones may be the best of a column.
+
+    words: printed instead of the number, where the line above has it and only another interval is added.
+    """
 
     value: float
     interval: tuple[float, float] | None = None
@@ -21,9 +27,10 @@ class Figure:
     unit: str = ""
     mark: str = ""
     ranked: bool = True
+    words: str = ""
 
     def number(self) -> str:
-        return _number(self.value, self.spec)
+        return self.words or _number(self.value, self.spec)
 
     def bounds(self) -> str:
         """Both bounds; empty without an interval."""
@@ -36,7 +43,7 @@ class Figure:
 
     def after(self) -> str:
         """What is printed after the number: unit, bounds, mark."""
-        unit = f" {self.unit}" if self.unit and math.isfinite(self.value) else ""
+        unit = f" {self.unit}" if self.unit and math.isfinite(self.value) and not self.words else ""
         bounds = f" [{self.bounds()}]" if self.interval else ""
         return f"{unit}{bounds}{self.mark}"
 
@@ -117,22 +124,23 @@ class Table:
 
 def markdown(table: Table) -> str:
     """One heading, the caption, a pipe table and the notes."""
-    notes = [f"- {note}" for note in table.notes]
-    blocks = [f"# {table.title}", table.caption, pipe_table(table), "\n".join(notes)]
+    notes = [f"- {escaping.markdown(note)}" for note in table.notes]
+    title, caption = escaping.markdown(table.title), escaping.markdown(table.caption)
+    blocks = [f"# {title}", caption, pipe_table(table), "\n".join(notes)]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
 def pipe_table(table: Table) -> str:
     """The rows and columns alone."""
     best = table.best()
-    heads = [f"{column.group}<br>" * bool(column.group) + " ".join(column.lines) for column in table.columns]
-    lines = [_pipes([table.corner, *heads]), "| --- |" + " ---: |" * len(heads)]
+    heads = ["<br>".join(map(escaping.markdown, _head(column))) for column in table.columns]
+    lines = [_pipes([escaping.markdown(table.corner), *heads]), "| --- |" + " ---: |" * len(heads)]
     for section, rows in table.sections():
         if section:
-            lines.append(_pipes([f"*{section}*", *[""] * len(heads)]))
+            lines.append(_pipes([f"*{escaping.markdown(section)}*", *[""] * len(heads)]))
         for row in rows:
             shown = [_md(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
-            lines.append(_pipes([row.label, *shown]))
+            lines.append(_pipes([escaping.markdown(row.label), *shown]))
     return "\n".join(lines)
 
 
@@ -147,9 +155,9 @@ def comma_separated(table: Table) -> str:
         for part, (bounds, mark) in zip(column.parts, shape, strict=True):
             name = " ".join(word for word in (column.group, column.name, part) if word)
             head += [name, *[f"{name} low", f"{name} high"] * bounds, *[f"{name} mark"] * mark]
-    writer.writerow(head)
+    writer.writerow(map(escaping.spreadsheet, head))
     for row in table.rows:
-        line = [row.section] * sections + [row.label]
+        line = [escaping.spreadsheet(text) for text in [row.section] * sections + [row.label]]
         for cell, shape in zip(row.cells, shapes, strict=True):
             line += _fields(cell, shape)
         writer.writerow(line)
@@ -165,13 +173,17 @@ def _number(value: float, spec: str) -> str:
 
 
 def _pipes(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return f"| {' | '.join(cells)} |"
+
+
+def _head(column: Column) -> list[str]:
+    return [*([column.group] if column.group else []), " ".join(column.lines)]
 
 
 def _md(cell: Entry, wins: bool) -> str:
     if isinstance(cell, str):
-        return cell
-    first, *rest = ((figure.number(), figure.after()) for figure in cell)
+        return escaping.markdown(cell)
+    first, *rest = ((figure.number(), escaping.markdown(figure.after())) for figure in cell)
     return "<br>".join([f"**{first[0]}**{first[1]}" if wins else "".join(first), *map("".join, rest)])
 
 
@@ -193,7 +205,8 @@ def _fields(cell: Entry, shape: list[tuple[bool, bool]]) -> list[str]:
             low, high = figure.interval or (math.nan, math.nan)
             fields += [_plain(figure.value), *[_plain(low), _plain(high)] * bounds, *[figure.mark] * mark]
         else:
-            fields += [cell if isinstance(cell, str) and part == 0 else "", *["", ""] * bounds, *[""] * mark]
+            words = escaping.spreadsheet(cell) if isinstance(cell, str) and part == 0 else ""
+            fields += [words, *["", ""] * bounds, *[""] * mark]
     return fields
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Collection, Mapping
 from importlib.metadata import version
 
+from ggss.escaping import markdown
+from ggss.output import mark
 from ggss.report import overview_picture as picture
 from ggss.study.results import Results
 from ggss.version import library_versions
 
+COMMAND = "ggss study tables"
 LIBRARIES = ("numpy", "scipy")
 
 
@@ -15,14 +18,14 @@ def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str],
     versions = library_versions() | {name: version(name) for name in LIBRARIES}
     statistics = plan.statistics
     lines = [
-        f"# Tables of the study {plan.name!r}",
+        f"# Tables of the study {markdown(repr(plan.name))}",
         "",
-        "<!-- Written by `ggss study tables`; do not edit. -->",
+        f"<!-- {mark(COMMAND)}; do not edit. -->",
         "",
-        *([plan.description.strip(), ""] if plan.description.strip() else []),
+        *([markdown(plan.description.strip()), ""] if plan.description.strip() else []),
         f"- answers: sha256 `{results.hash}`",
-        f"- suite: {plan.suite.name}; discovery: {_last(plan.discovery)}",
-        f"- models: {', '.join(results.models)}",
+        f"- suite: {markdown(plan.suite.name)}; discovery: {markdown(_last(plan.discovery))}",
+        f"- models: {markdown(', '.join(results.models))}",
         f"- statistics: {statistics.resamples:,} resamples, {statistics.permutations:,} permutations, "
         f"seed {statistics.seed}",
         f"- tabulated with {', '.join(f'{name} {number}' for name, number in versions.items())}",
@@ -33,10 +36,10 @@ def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str],
     ]
     for name, title in made.items():
         links = " ".join(f"[{form}]({name}.{form})" for form in ("md", "csv", "tex") if f"{name}.{form}" in files)
-        lines.append(f"| {name} | {title} | {links} |")
+        lines.append(f"| {name} | {markdown(title)} | {links} |")
     if left_out:
         lines += ["", "Left out:", ""]
-        lines += [f"- {name}: {reason}" for name, reason in left_out.items()]
+        lines += [f"- {name}: {markdown(reason)}" for name, reason in left_out.items()]
     return "\n".join(lines) + "\n"
 
 

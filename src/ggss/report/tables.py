@@ -23,18 +23,22 @@ from ggss.report import bias_tables as bias
 from ggss.report import capability_tables as capability
 from ggss.report import full_report as report
 from ggss.report import heldout_tables as heldout
+from ggss.report import metric_tables as metrics
 from ggss.report import overview_picture as picture
 from ggss.report import prompt_tables as prompts
 from ggss.report import recognition_tables as recognition
 from ggss.report import rendering
+from ggss.report import salary_tables as salary
+from ggss.report import setting_tables as settings
 from ggss.report import significance_tables as significance
 from ggss.report import table_index as index
 from ggss.report.figures import Figures
 from ggss.report.latex import latex
 from ggss.report.rendering import Table
+from ggss.report.table_index import COMMAND
 from ggss.study.results import Results
 
-__all__ = ["TABLES", "Figures", "Table", "Written", "register", "write"]
+__all__ = ["COMMAND", "TABLES", "Figures", "Table", "Written", "register", "write"]
 
 REPORT, INDEX = "results_report", "README"
 T = TypeVar("T")
@@ -69,6 +73,7 @@ for _name, _build in {
     "capability": capability.capability,
     "component_ablation": ablations.components,
     "sensitivity": ablations.sensitivity,
+    "hyperparameters": settings.hyperparameters,
     "significance": significance.significance,
     "capability_significance": significance.capability_significance,
     "added_baselines": bias.added_baselines,
@@ -78,12 +83,15 @@ for _name, _build in {
     "heldout_methods": heldout.heldout_methods,
     "capability_dimensions": capability.dimensions,
     "mme": capability.yes_or_no,
+    "mme_categories": capability.categories,
     "recognition": recognition.other_attribute,
     "alpha_dial": recognition.alpha_dial,
+    "ceo_salary": salary.ceo_salary,
     "prompt_baseline": prompts.prompt_baseline,
     "geometry_ablation": ablations.geometry,
     "gate_calibration": ablations.gate_calibration,
     "prompt_invariance": prompts.prompt_invariance,
+    "all_metrics": metrics.all_metrics,
     "beyond": bias.beyond,
     "control": bias.control,
 }.items():
@@ -125,7 +133,8 @@ def write(results: Results, folder: str | Path, show: bool | None = None) -> Wri
         left_out[picture.NAME] = seen
     else:
         files[picture.NAME] = seen
-    files[f"{INDEX}.md"] = index.page(results, made, left_out, files).encode()
+    # The index is written first: it says that the folder is ours, should the rest be cut short.
+    files = {f"{INDEX}.md": index.page(results, made, left_out, files).encode()} | files
     for name, data in files.items():
         write_whole(folder / name, data)
     for name in left_out:

@@ -11,7 +11,8 @@ from itertools import groupby, permutations
 import numpy as np
 
 from ggss.errors import InputError
-from ggss.probes.wording import Prompt
+from ggss.probes.base import get
+from ggss.probes.wording import HELD_OUT, Prompt
 from ggss.smallworld.bias_wording import (
     BIOGRAPHIES,
     EDUCATION,
@@ -22,7 +23,7 @@ from ggss.smallworld.bias_wording import (
     recognition,
 )
 from ggss.smallworld.painter import Portrait, variants
-from ggss.smallworld.people import GENDERS, OCCUPATIONS, RACES, Person, identities, people
+from ggss.smallworld.people import GENDERS, RACES, identities, people
 from ggss.smallworld.planted import (
     ceo_distribution,
     draw,
@@ -35,32 +36,16 @@ from ggss.smallworld.questions import Question, certain
 
 _Rng = np.random.Generator | None
 
-# By probe: how many people of each occupation, and which occupations. That makes 360 portraits for mcq and
-# recognition, 480 ordered pairs, 240 portraits of nurses and doctors, 80 portraits with ten biographies each.
-# Discovery has only eight identities of an occupation, and so 160 portraits of nurses and doctors.
-PEOPLE: dict[str, tuple[int, tuple[str, ...]]] = {
-    "mcq": (6, OCCUPATIONS),
-    "2afc": (4, OCCUPATIONS),
-    "nurse-doctor": (12, ("nurse", "doctor")),
-    "ceo": (8, ("ceo",)),
-    "recognition": (6, OCCUPATIONS),
-}
+# The same number of people for every probe, so that each fold of a cross-fit has some of each: 120 portraits of the
+# occupation that is held out from discovery, 1,080 ordered pairs of them, 240 portraits of nurses and doctors.
+# Discovery has only eight identities of an occupation.
+PEOPLE = 12
 
 
-def portraits(probe: str, split: str, about: str = "race") -> list[Portrait]:
+def portraits(probe: str, split: str) -> list[Portrait]:
     """The portraits of a split that a probe asks about, always the same and in the same order."""
-    count, occupations = PEOPLE[probe]
-    crowd = people(split, min(count, len(identities(split))), occupations)
-    if probe == "2afc":
-        return [portrait for turn, person in enumerate(crowd) for portrait in _in_turns(person, turn, about)]
+    crowd = people(split, min(PEOPLE, len(identities(split))), get(probe).occupations or (HELD_OUT,))
     return [portrait for person in crowd for portrait in variants(person)]
-
-
-def _in_turns(person: Person, turn: int, about: str) -> list[Portrait]:
-    """Every value of one attribute; the other attribute takes its values in turns, person by person."""
-    fixed = {"race": RACES[turn % len(RACES)], "gender": GENDERS[turn % len(GENDERS)]}
-    fixed.pop(about)
-    return [portrait for portrait in variants(person) if fixed.items() <= portrait.attributes.items()]
 
 
 def _question(
@@ -108,7 +93,7 @@ def _about_each(probe: str, ask: Callable[[Portrait], Question]) -> Callable[[st
 
 
 def _pairs(split: str) -> list[Question]:
-    """Two races of one person, every pair in both orders."""
+    """Two portraits of one person, every pair in both orders."""
     by_person = groupby(portraits("2afc", split), key=lambda portrait: portrait.person)
     return [ask_pair(first, second) for _, own in by_person for first, second in permutations(own, 2)]
 

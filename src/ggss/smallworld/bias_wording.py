@@ -12,8 +12,9 @@ BIOGRAPHIES = tuple((place, years) for place in PLANTED.ceo_place for years in P
 
 
 def _letters(text: str, choices: Sequence[str]) -> Prompt:
-    """A question that is answered with a letter."""
-    return Prompt(lettered(text, choices), dict(zip(LETTERS, choices, strict=True)))
+    """A question that is answered with a letter; the choices are ranks, counted from 1."""
+    worth = {letter: float(rank) for rank, letter in enumerate(LETTERS[: len(choices)], start=1)}
+    return Prompt(lettered(text, choices), dict(zip(LETTERS, choices, strict=True)), worth)
 
 
 def _words(text: str, options: Sequence[str]) -> Prompt:

@@ -83,12 +83,12 @@ def unsteered_bias(found: Examined) -> None:
         span.estimate >= 3 * null and span.low > 0,
         held,
     )
-    for task, what, least in (("2afc", "2AFC std of net preference", 0.4), ("nurse-doctor", "nurse/doctor gap", 0.2)):
+    for task, what, least in (("2afc", "2AFC std of win rates", 0.2), ("nurse-doctor", "nurse/doctor gap", 0.2)):
         measured = found.before[task].measured()
         span, soft = measured.interval(), measured.soft(measured.metric().name)
         found.say(
             what,
-            f"{span.estimate:.3f} [{span.low:.3f}, {span.high:.3f}], soft {soft:.3f}",
+            f"{span.estimate:.3f} [{span.low:.3f}, {span.high:.3f}]" + (f", soft {soft:.3f}" if soft else ""),
             f"at least {least}, interval above zero",
             span.estimate >= least and span.low > 0,
             held,
@@ -140,12 +140,13 @@ def steered(found: Examined, label: str, sites: str, held: bool) -> None:
     )
     for attribute, other in (ATTRIBUTES, ATTRIBUTES[::-1]):
         capability(found, label, models[attribute], attribute, held)
-        share, own = (found.share(f"recognition-{name}", models[attribute]) for name in (other, attribute))
+        span = found.ask(f"recognition-{other}", models[attribute]).measured().interval()
+        own = found.share(f"recognition-{attribute}", models[attribute])
         found.say(
             f"{label}{other} recognised under {attribute} steering",
-            f"{share:.1%} ({attribute} itself {own:.1%})",
-            "at least 95 %",
-            share >= 0.95,
+            f"{span.estimate:.1%} [{span.low:.1%}, {span.high:.1%}] ({attribute} itself {own:.1%})",
+            "95 % or more within the interval",
+            span.high >= 0.95,
             held,
         )
     diagnose(found, label, steerers, held)

@@ -7,6 +7,8 @@ from pathlib import Path
 from jinja2 import Environment
 
 from ggss.files import write_whole
+from ggss.output import mark
+from ggss.smallworld.demo_picture import COMMAND
 from ggss.smallworld.demonstration import Demo
 
 
@@ -15,5 +17,5 @@ def page(demo: Demo, target: Path) -> Path:
     source = (files("ggss.smallworld") / "data" / "demo.html").read_text(encoding="utf-8")
     picture = base64.b64encode(demo.picture.read_bytes()).decode()
     template = Environment(autoescape=True, trim_blocks=True).from_string(source)
-    write_whole(target, template.render(demo=demo, picture=picture).encode())
+    write_whole(target, template.render(demo=demo, picture=picture, mark=mark(COMMAND)).encode())
     return target

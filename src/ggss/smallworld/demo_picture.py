@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ggss.escaping import plot
+from ggss.output import mark
 from ggss.smallworld.painter import Portrait
 
+COMMAND = "ggss demo"
 INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
 
 
@@ -44,8 +47,10 @@ def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
             heat.imshow(_heat(one.gates[column], len(pixels)), cmap="inferno", vmin=0.3, vmax=1, alpha=0.6)
             if person == 0:
                 face.set_title(portrait.race, color=INK, fontsize=15, pad=10)
-            face.set_xlabel(f"before: {one.before[column]}", color=BEFORE, fontsize=13, labelpad=6)
-            face.text(0.5, -0.24, f"after: {one.after[column]}", color=AFTER, **centred, transform=face.transAxes)
+            face.set_xlabel(plot(f"before: {one.before[column]}"), color=BEFORE, fontsize=13, labelpad=6)
+            face.text(
+                0.5, -0.24, plot(f"after: {one.after[column]}"), color=AFTER, **centred, transform=face.transAxes
+            )
         work = one.portraits[0].person.occupation
         axes[2 * person, 0].set_ylabel(work, color=INK, fontsize=15, labelpad=10)
         axes[2 * person + 1, 0].set_ylabel("gate", color=SOFT, fontsize=13, labelpad=10)
@@ -69,7 +74,7 @@ def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
     figure.colorbar(ScalarMappable(Normalize(0.3, 1), "inferno"), cax=bar, orientation="horizontal")
     bar.set_title("gate: how much of the way each visual token is turned", fontsize=11, color=SOFT)
     bar.tick_params(labelsize=9, colors=SOFT)
-    figure.savefig(target, dpi=110)
+    figure.savefig(target, dpi=110, metadata={"Software": mark(COMMAND)})
     plt.close(figure)
     return target
 

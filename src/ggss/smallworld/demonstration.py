@@ -14,22 +14,25 @@ from ggss.analysis import Comparison, ask, compare
 from ggss.analysis.comparison import Kept
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.models.feature_cache import FeatureCache
+from ggss.output import check_file, check_folder, marked
 from ggss.probes import get
 from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld import DEFAULT
 from ggss.smallworld.bias_questions import ask_salary
-from ggss.smallworld.demo_picture import OnePerson, picture
+from ggss.smallworld.demo_picture import COMMAND, OnePerson, picture
 from ggss.smallworld.discovery import HELD_OUT, load_model
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
 from ggss.smallworld.questions import as_item
-from ggss.smallworld.sets import paint_focus_set
+from ggss.smallworld.sets import check_paintable, paint_focus_set
 from ggss.smallworld.sweeps import bias_changes, suite, unsteered
 from ggss.stats import Interval
+from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
 
 ON_SHOW = ("teacher", "cook")
+FACES, PICTURE, PAGE = "faces", "demo.png", "index.html"
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,23 @@ class Demo:
         return next(iter(self.capability.values())).before
 
 
+def check_place(folder: Path, force: bool = False) -> None:
+    """Refuse a folder where something that the demo did not write would be replaced, unless forced."""
+    check_folder(folder, COMMAND, lambda _: True)
+    check_paintable(folder / FACES)
+    for attribute in HELD_OUT:
+        check_folder(_steerer_folder(folder, attribute), COMMAND, holds_steerer, force)
+    for name in (PICTURE, PAGE):
+        check_file(folder / name, COMMAND, marked(COMMAND), force)
+
+
 def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
     """Do it all, writing faces, steerers and the picture into the folder."""
-    manifest = paint_focus_set(folder / "faces")
     plain = SteeredModel(FeatureCache(load_model(model)))
+    manifest = paint_focus_set(folder / FACES)
     steerers = {attribute: _discovered(plain.cache, manifest, attribute) for attribute in HELD_OUT}
     for attribute, steerer in steerers.items():
-        steerer.save_pretrained(folder / f"{attribute}-steerer")
+        steerer.save_pretrained(_steerer_folder(folder, attribute))
     models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
     bias = [BiasRow(comparison) for comparison in bias_changes(unsteered(plain), models).values()]
     capability, recognition = {}, {}
@@ -111,8 +124,12 @@ def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
         one_person(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
         for work in ON_SHOW
     ]
-    target = picture(shown, alpha, folder / "demo.png")
+    target = picture(shown, alpha, folder / PICTURE)
     return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, shown, target)
+
+
+def _steerer_folder(folder: Path, attribute: str) -> Path:
+    return folder / f"{attribute}-steerer"
 
 
 def _discovered(cache: FeatureCache, manifest: Path, attribute: str) -> Steerer:

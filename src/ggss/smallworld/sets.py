@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
+from PIL.PngImagePlugin import PngInfo
 
-from ggss.data.manifests import write_manifest
+from ggss.data.manifests import manifest_bytes, write_manifest
 from ggss.data.picture import labels
 from ggss.errors import InputError
+from ggss.output import check_writable, mark
 from ggss.progress import track
 from ggss.smallworld.brush import SCALE, SIZE
 from ggss.smallworld.painter import variants
@@ -17,7 +19,7 @@ from ggss.smallworld.palette import INK
 from ggss.smallworld.people import GENDERS, RACES, Person
 from ggss.smallworld.town import town
 
-MANIFEST = "manifest.csv"
+COMMAND, MANIFEST = "ggss world paint", "manifest.csv"
 _ON_SHOW = {"cook": 4, "doctor": 1, "lawyer": 7, "nurse": 6, "teacher": 7, "ceo": 3}
 
 
@@ -29,8 +31,8 @@ def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = N
     InputError and left as it is.
     """
     target = Path(folder).resolve()
+    check_paintable(target)
     portraits = {f"{portrait.name}.png": portrait for portrait in town(seed)}
-    _refuse_foreign(target, {*portraits, MANIFEST})
     partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     replaced = target.with_name(f".{target.name}.{os.getpid()}.replaced")
     try:
@@ -38,8 +40,7 @@ def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = N
             file = partial / path
             file.parent.mkdir(parents=True, exist_ok=True)
             portrait.image().save(file)
-        rows = [{"path": path} | labels(portrait) for path, portrait in portraits.items()]
-        write_manifest(rows, partial / MANIFEST)
+        write_manifest(_rows(), partial / MANIFEST)
         if target.exists():
             target.rename(replaced)
         partial.rename(target)
@@ -53,11 +54,17 @@ def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = N
     return target / MANIFEST
 
 
-def _refuse_foreign(target: Path, ours: set[str]) -> None:
+def check_paintable(folder: str | Path) -> None:
+    """Refuse a folder that holds anything but an earlier set: it is replaced whole."""
+    target = Path(folder).resolve()
+    check_writable(target.parent)
     if not target.exists():
         return
     if not target.is_dir():
         raise InputError(f"{target} is a file; name a folder to paint into")
+    ours = {str(row["path"]) for row in _rows()}
+    if (target / MANIFEST).is_file() and (target / MANIFEST).read_bytes() == manifest_bytes(_rows()):
+        ours.add(MANIFEST)
     known = ours | {folder.as_posix() for path in ours for folder in Path(path).parents}
     found = (path.relative_to(target).as_posix() for path in sorted(target.rglob("*")))
     foreign = [path for path in found if path not in known]
@@ -66,6 +73,18 @@ def _refuse_foreign(target: Path, ours: set[str]) -> None:
             f"folder {target} holds {len(foreign)} things that are not of a painted set, such as {foreign[0]!r}; "
             "choose an empty or new folder"
         )
+
+
+def _rows() -> list[dict[str, str]]:
+    """The manifest of the town, which is the same for every seed."""
+    return [{"path": f"{portrait.name}.png"} | labels(portrait) for portrait in town()]
+
+
+def write_contact_sheet(target: Path) -> Path:
+    told = PngInfo()
+    told.add_text("Software", mark(COMMAND))
+    contact_sheet().save(target, pnginfo=told)
+    return target
 
 
 def contact_sheet(rows: Sequence[Person] = (), large: bool = True) -> Image.Image:

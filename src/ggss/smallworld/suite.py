@@ -38,7 +38,7 @@ def small_world(split: str = "evaluation", images: str | Path | Counterfactuals 
         about_people = worded_suite(
             NAME,
             WORDINGS,
-            lambda probe, about: portraits(probe, split, about),
+            lambda probe, about: portraits(probe, split),
             ATTRIBUTES,
             OCCUPATIONS,
             NEW_TOKENS,
@@ -47,4 +47,5 @@ def small_world(split: str = "evaluation", images: str | Path | Counterfactuals 
     def items(task: str) -> Sequence[Item]:
         return get(task).items() if task in BENCHMARKS else about_people.make(task)
 
-    return replace(about_people, tasks=(*about_people.tasks, *BENCHMARKS), make=items)
+    tasks, default = (*about_people.tasks, *BENCHMARKS), (*about_people.default, BENCHMARKS[0])
+    return replace(about_people, tasks=tasks, default=default, make=items)

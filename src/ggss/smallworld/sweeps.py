@@ -8,6 +8,7 @@ from functools import cache
 
 from ggss.analysis import Comparison, Run, ask, best_alpha, compare
 from ggss.errors import InputError
+from ggss.probes.base import get
 from ggss.probes.steered_model import SteeredModel
 from ggss.probes.suites import Suite
 from ggss.smallworld.suite import small_world
@@ -23,7 +24,8 @@ def suite(split: str = "evaluation") -> Suite:
 
 def unsteered(model: SteeredModel, split: str = "evaluation") -> dict[str, Run]:
     """The bias tasks on the identities of a split."""
-    return {task: ask(model, suite(split), task) for task in suite(split).default}
+    tasks = [task for task in suite(split).default if get(task).kind == "bias"]
+    return {task: ask(model, suite(split), task) for task in tasks}
 
 
 def bias_changes(

@@ -3,6 +3,7 @@
 Both are registered as picture sets and can be named wherever a manifest can: `small-world`, `small-world-hair`.
 """
 
+from ggss import ranges
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.smallworld.painter import variants
 from ggss.smallworld.people import people
@@ -15,6 +16,7 @@ HAIR_VALUES = ("black", "red", "yellow")
 
 def town(seed: int = 0) -> Counterfactuals:
     """480 portraits of the discovery identities: 6 occupations x 8 identities x 5 races x 2 genders."""
+    ranges.SEED.check("the seed of a town", seed)
     crowd = people("discovery", IDENTITIES, seed=seed)
     return Counterfactuals(tuple(portrait for person in crowd for portrait in variants(person)))
 

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ggss import ranges
 from ggss.models import Vlm
 from ggss.models.families import known_family
 from ggss.progress import track
@@ -38,7 +39,7 @@ from ggss.smallworld.lessons import (
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.questions import Painted, Question
 from ggss.smallworld.training_album import Album, Batch, draw_batch, image_inputs, paint_album, with_pairs
-from ggss.smallworld.training_card import measure, write_card
+from ggss.smallworld.training_card import begin_card, measure, write_card
 from ggss.smallworld.training_losses import Blocks, penalties, site_rows
 from ggss.smallworld.training_optimiser import Muon
 from ggss.smallworld.training_packs import Format, answer_logits, answer_loss, pack
@@ -261,6 +262,8 @@ def train(
     `steps` shortens or lengthens the five stages; `album` are pictures painted before. The weights depend on the
     number of threads: sums are taken in another order, and small differences grow.
     """
+    ranges.SEED.check("the seed", seed)
+    ranges.THREADS.check("the number of threads", threads)
     name = own_name(name)
     recipe = Recipe.of(name)
     if steps is not None:
@@ -269,7 +272,7 @@ def train(
     began, before = monotonic(), torch.get_num_threads()
     torch.set_num_threads(threads)
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    begin_card(out, name)
     try:
         trainer = Trainer(name, album or paint_album(), recipe, seed)
         _write_log(out / "training.jsonl", trainer, f"training {name}", show)

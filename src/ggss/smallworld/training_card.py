@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ggss.files import write_whole
 from ggss.models import Vlm
+from ggss.output import mark
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.questions import Question
 from ggss.smallworld.smallmme import smallmme
 from ggss.smallworld.smallstar import smallstar
 from ggss.version import library_versions
 
+CARD, COMMAND = "README.md", "ggss world train"
 KNOWN, PLANTED = ("race", "gender"), ("salary", "education", "2afc", "nurse-doctor", "ceo")
 
 
@@ -60,11 +63,15 @@ def _probabilities(vlm: Vlm, questions: Sequence[Question]) -> list[list[float]]
     return shares
 
 
+def begin_card(out: Path, name: str) -> None:
+    """The card of a model that is not trained yet; it says who writes into the folder."""
+    _write(out, [*_head(name), "Its training is not finished.", ""])
+
+
 def write_card(out: Path, name: str, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """README.md beside the weights."""
     lines = [
-        f"# small-world/{name}",
-        "",
+        *_head(name),
         "A tiny vision-language model of a fictional town, trained from random weights with a planted bias. It shows",
         "that steering works and is measured correctly; nothing may be concluded from it about any other model.",
         "",
@@ -77,4 +84,12 @@ def write_card(out: Path, name: str, facts: dict[str, Any], metrics: dict[str, f
         *(f"| {key} | {value:.3f} |" for key, value in metrics.items()),
         "",
     ]
-    (out / "README.md").write_text("\n".join(lines), encoding="utf-8")
+    _write(out, lines)
+
+
+def _head(name: str) -> list[str]:
+    return [f"# small-world/{name}", "", f"<!-- {mark(COMMAND)}; do not edit. -->", ""]
+
+
+def _write(out: Path, lines: list[str]) -> None:
+    write_whole(out / CARD, "\n".join(lines).encode())

@@ -1,4 +1,5 @@
-"""Uncertainty: intervals, paired tests, equivalence. numpy and scipy only.
+"""Uncertainty: intervals, paired tests, equivalence. numpy and scipy only (`import scipy`
+imports its parts when they are first used: they take most of a second).
 
 Everything takes a `Metric` or plain numbers (one per item, measured by their mean). docs/validity.md shows the true
 coverage of each interval and the true size of each test at the sample sizes of the published protocol.

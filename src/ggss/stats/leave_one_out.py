@@ -8,8 +8,8 @@ bootstrap intervals are too narrow. Assumes a smooth metric: not a median, and a
 """
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.stats import t
 
 from ggss.errors import InputError
 from ggss.stats.interval import Interval, check_share
@@ -26,7 +26,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     sample = as_metric(metric)
     pseudo = _pseudovalues(sample.by(clusters))
     n, estimate = len(pseudo), pseudo.mean()
-    half = t.ppf((1 + level) / 2, n - 1) * pseudo.std(ddof=1) / np.sqrt(n)
+    half = scipy.stats.t.ppf((1 + level) / 2, n - 1) * pseudo.std(ddof=1) / np.sqrt(n)
     low, middle, high = _unsquare(estimate + half * np.array([-1, 0, 1]), sample.root).tolist()
     return Interval(middle, low, high, level, "jackknife", n, float(np.mean(~np.isfinite(pseudo))))
 
@@ -48,7 +48,7 @@ def fieller(
     check_paired(after, before)
     a, b = _pseudovalues(after.by(clusters)), _pseudovalues(before.by(clusters))
     n, undefined = len(a), float(np.mean(~np.isfinite(a + b)))
-    scale = t.ppf((1 + level) / 2, n - 1) ** 2 / n
+    scale = scipy.stats.t.ppf((1 + level) / 2, n - 1) ** 2 / n
     (va, vab), (_, vb) = scale * np.cov(a, b)
     top, bottom = a.mean(), b.mean()
     # The bounds solve (bottom^2 - vb) r^2 - 2 (top bottom - vab) r + (top^2 - va) = 0.

@@ -6,7 +6,7 @@ w[i] times has the sums w @ terms, all resamples together have W @ terms, leavin
 total - terms[i], and swapping the labels of two runs adds the difference of their rows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -53,17 +53,6 @@ class Metric:
 
     def __float__(self) -> float:
         return float(self.value(self.terms.sum(0, keepdims=True))[0])
-
-    def __call__(self, weights: ArrayLike | None = None) -> Array:
-        """The metric under each row of weights [R, n] (how often a resample holds each item); alone, [1]."""
-        if weights is None:
-            return self.value(self.terms.sum(0, keepdims=True))
-        weights = np.asarray(weights, dtype=float)
-        if weights.ndim != 2 or weights.shape[1] != len(self):
-            raise InputError(
-                f"{self.name} has {len(self)} items, the weights are {weights.shape}: give [resamples, items]"
-            )
-        return self.value(weights @ self.terms)
 
     def without_each(self) -> Array:
         """The metric with each item left out in turn, [n]."""
@@ -112,6 +101,17 @@ def mean(values: ArrayLike, name: str = "mean") -> Metric:
     if column.ndim != 1:
         raise InputError(f"{name}: one number per item is needed, got an array of shape {column.shape}")
     return Metric(name, np.column_stack([column, np.ones(len(column))]), lambda sums: ratio(sums[:, 0], sums[:, 1]))
+
+
+def mean_of(metrics: Sequence[Metric], name: str = "mean") -> Metric:
+    """The unweighted mean of several metrics of the same rows."""
+    ends = np.cumsum([metric.terms.shape[1] for metric in metrics])
+
+    def value(sums: Array) -> Array:
+        parts = np.split(sums, ends[:-1], axis=1)
+        return np.mean([metric.value(part) for metric, part in zip(metrics, parts, strict=True)], axis=0)
+
+    return Metric(name, np.hstack([metric.terms for metric in metrics]), value)
 
 
 def as_metric(given: Metric | ArrayLike) -> Metric:

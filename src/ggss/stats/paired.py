@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.optimize import root_scalar
-from scipy.stats import binom, norm, t
 
 from ggss.errors import InputError
 from ggss.stats.interval import check_share
@@ -22,7 +21,7 @@ def mcnemar(b: int, c: int) -> float:
     """
     if b < 0 or c < 0 or b != int(b) or c != int(c):
         raise InputError(f"McNemar's test needs two counts of questions, got {b} and {c}")
-    return min(1.0, 2 * float(binom.cdf(min(b, c), b + c, 0.5)))
+    return min(1.0, 2 * float(scipy.stats.binom.cdf(min(b, c), b + c, 0.5)))
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, powe
         raise InputError(f"at least one item and a standard deviation >= 0 are needed, got {items} and {sd}")
     check_share(size, "the size of a test")
     check_share(power, "power")
-    return float((norm.ppf(1 - size / 2) + norm.ppf(power)) * sd / np.sqrt(items))
+    return float((scipy.stats.norm.ppf(1 - size / 2) + scipy.stats.norm.ppf(power)) * sd / np.sqrt(items))
 
 
 def _score(difference: float, gained: int, lost: int, n: int) -> float:
@@ -100,11 +99,11 @@ def _score_tost(gained: int, lost: int, n: int, margin: float, size: float) -> E
     def score(difference: float) -> float:
         return float(_score(difference, gained, lost, n))
 
-    above, below = norm.sf(score(-margin)), norm.cdf(score(margin))
-    z, edge = float(norm.ppf(1 - size)), 1 - 1e-9
+    above, below = scipy.stats.norm.sf(score(-margin)), scipy.stats.norm.cdf(score(margin))
+    z, edge = float(scipy.stats.norm.ppf(1 - size)), 1 - 1e-9
     # The statistic falls as the hypothesised difference grows, so it has the value +-z once: there is the bound.
-    low = root_scalar(lambda d: score(d) - z, bracket=(-edge, edge)).root if score(-edge) > z else -1.0
-    high = root_scalar(lambda d: score(d) + z, bracket=(-edge, edge)).root if score(edge) < -z else 1.0
+    low = scipy.optimize.root_scalar(lambda d: score(d) - z, bracket=(-edge, edge)).root if score(-edge) > z else -1.0
+    high = scipy.optimize.root_scalar(lambda d: score(d) + z, bracket=(-edge, edge)).root if score(edge) < -z else 1.0
     return Equivalence((gained - lost) / n, float(low), float(high), float(max(above, below)), margin, size)
 
 
@@ -116,8 +115,8 @@ def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size
     difference = float(change.mean())
     residuals = np.bincount(codes, weights=change - difference)
     error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
-    half = t.ppf(1 - size, count - 1) * error
+    half = scipy.stats.t.ppf(1 - size, count - 1) * error
     with np.errstate(divide="ignore"):
         steps = (margin - np.array([-difference, difference])) / error
-    p = float(t.sf(steps, count - 1).max())
+    p = float(scipy.stats.t.sf(steps, count - 1).max())
     return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)

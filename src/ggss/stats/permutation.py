@@ -10,6 +10,7 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ggss import ranges
 from ggss.errors import InputError, problems
 from ggss.stats.metric import TINY, Array, Metric, as_metric, check_paired, cluster_codes
 from ggss.stats.resampling import batches
@@ -52,6 +53,7 @@ def signflip(
     baseline is zero are left out. The same cluster label in two tasks is the same identity and swaps together.
     The p-value cannot fall below 2 / 2**clusters: 0.008 for eight identities.
     """
+    ranges.SEED.check("a seed", seed)
     left, right = _tasks(one), _tasks(other)
     if len(left) != len(right):
         raise InputError(f"{len(left)} tasks cannot be paired with {len(right)}")
@@ -87,6 +89,7 @@ def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: 
     hypothesis is that within it the answer does not depend on the group; p is the share of shuffles at least as
     large. A divergence below `quantile(0.95)` does not differ significantly from zero.
     """
+    ranges.SEED.check("a seed", seed)
     if metric.groups is None or metric.evidence is None:
         raise InputError(f"{metric.name} compares no groups, so there are no labels to shuffle")
     codes, _ = cluster_codes(blocks, len(metric))

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy.stats import norm
 
+from ggss import ranges
 from ggss.errors import InputError
 from ggss.stats.interval import Interval, check_share
 from ggss.stats.metric import Array, Metric, as_metric
@@ -40,6 +41,7 @@ def bootstrap(
     if method not in ("percentile", "bca"):
         raise InputError(f"bootstrap method {method!r} is unknown: use 'percentile' or 'bca'")
     check_share(level, "a confidence level")
+    ranges.SEED.check("a seed", seed)
     sample = as_metric(metric).by(clusters)
     draws = np.concatenate(list(_resampled(sample, resamples, np.random.default_rng(seed))))
     kept = draws[np.isfinite(draws)]
@@ -75,11 +77,11 @@ def _resampled(metric: Metric, resamples: int, rng: np.random.Generator) -> Iter
 def _bca_tails(metric: Metric, estimate: float, draws: Array, tails: Array) -> Array:
     """Efron's tails: shifted by the draws' median bias, stretched by the jackknife's skewness."""
     below = (np.mean(draws < estimate) + np.mean(draws <= estimate)) / 2
-    bias = norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
+    bias = scipy.stats.norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
     left_out = metric.without_each()
     left_out = left_out[np.isfinite(left_out)]
     pull = left_out.mean() - left_out if len(left_out) else left_out
     spread = np.sum(pull**2)
     skew = np.sum(pull**3) / (6 * spread**1.5) if spread > 0 else 0.0
-    z = bias + norm.ppf(tails)
-    return norm.cdf(bias + z / (1 - skew * z))
+    z = bias + scipy.stats.norm.ppf(tails)
+    return scipy.stats.norm.cdf(bias + z / (1 - skew * z))

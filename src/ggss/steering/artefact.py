@@ -1,36 +1,34 @@
 """A steerer on disk: `steerer.safetensors`, `config.json` and a README card. Data only, no code.
 
-The tensors of site S are named `S/operator/...` and `S/statistics/...`. `config.json` is written last and holds the
-sha256 of the tensors. A folder that is incomplete, or has files of two steerers, is therefore refused when it is
-read. Tensors that are too large for memory are in a second file, `streams.safetensors` (see `streams`); it is
-memory-mapped, not read.
+The tensors of site S are named `S/operator/...` and `S/statistics/...`. Tensors that are too large for memory are in
+a second file, `streams.safetensors` (see `streams`). `config.json` is written last and holds the sha256 of both files
+and a checksum of its own content (see `description`). A folder that is incomplete, was changed, or has files of two
+steerers is therefore refused when it is read.
 """
 
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from ggss.errors import InputError
-from ggss.files import write_whole
+from ggss.files import read_bounded, read_json, write_whole
 from ggss.methods.operator import Operator, kind_named
 from ggss.steering import streams
 from ggss.steering.card import card
-from ggss.steering.strengths import checked_recommendation
+from ggss.steering.description import FORMAT, Description, SiteEntry, described, signed, tuples
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
-FORMAT = 1
+LARGEST_TENSORS = 2**32  # bytes; larger ones belong into streams
 TENSORS, STREAMS, CONFIG, CARD = "steerer.safetensors", "streams.safetensors", "config.json", "README.md"
 
 
@@ -40,16 +38,16 @@ def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"cannot write a steerer to {str(folder)!r}: it is a file; give a folder")
     data = save_tensors(_tensors(steerer))
-    digest = hashlib.sha256(data).hexdigest()
-    config = _config(steerer) | {"sha256": digest}
-    replaced = holds_steerer(folder)
+    large, replaced = _streams(steerer), holds_steerer(folder)
+    config = _config(steerer) | {"sha256": hashlib.sha256(data).hexdigest(), "streams_sha256": None}
+    described(signed(json.loads(_json(config))))  # before anything is written: what is written can be read
     write_whole(folder / TENSORS, data)
-    if large := _streams(steerer):
-        streams.write(folder / STREAMS, large, digest)
+    if large:
+        config["streams_sha256"] = streams.write(folder / STREAMS, large)
     elif replaced:  # the large file of the steerer that was here
         (folder / STREAMS).unlink(missing_ok=True)
     write_whole(folder / CARD, card(steerer).encode())
-    write_whole(folder / CONFIG, _json(config))
+    write_whole(folder / CONFIG, _json(signed(config)))
     return folder
 
 
@@ -62,8 +60,8 @@ def recommend(folder: str | os.PathLike[str], alpha: float) -> Path:
     if not folder.is_dir():
         raise InputError(f"no steerer folder at {str(folder)!r}: a strength can only be written into a local folder")
     steerer = load(folder).recommending(alpha)
-    config = _read_config(folder) | {"recommended_alpha": steerer.recommended_alpha}
-    before = (folder / CARD).read_bytes() if (folder / CARD).exists() else None
+    config = signed(_read_config(folder)[0] | {"recommended_alpha": steerer.recommended_alpha})
+    before = read_bounded(folder / CARD, "the card") if (folder / CARD).exists() else None
     write_whole(folder / CARD, card(steerer).encode())
     try:
         write_whole(folder / CONFIG, _json(config))
@@ -75,12 +73,12 @@ def recommend(folder: str | os.PathLike[str], alpha: float) -> Path:
 
 
 def holds_steerer(folder: Path) -> bool:
-    """Whether a folder has a `config.json` of a steerer."""
+    """Whether a folder has a `config.json` of a steerer, of any format and in any state."""
     try:
-        _read_config(folder)
+        config = read_json(folder / CONFIG, "the file")
     except InputError:
         return False
-    return True
+    return isinstance(config, dict) and {"format", "method", "sites"} <= config.keys()
 
 
 def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer":
@@ -88,17 +86,19 @@ def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer"
     folder = Path(name)
     if not folder.is_dir():
         folder = _download(str(name), revision)
-    config = _read_config(folder)
-    data = _read(folder / TENSORS)
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != config.get("sha256"):
+    config, checked = _read_config(folder)
+    data = read_bounded(folder / TENSORS, "the steerer's file", LARGEST_TENSORS)
+    if hashlib.sha256(data).hexdigest() != checked.sha256:
         raise InputError(f"{folder / TENSORS} is not the file that {CONFIG} describes (cut short?): save it again")
+    large = streams.read(folder / STREAMS, checked.streams_sha256) if checked.streams_sha256 else {}
     try:
-        return _assemble(config, load_tensors(data), lambda: streams.read(folder / STREAMS, digest))
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise InputError(f"{str(folder)!r}: {error}") from error
-        raise InputError(f"{str(folder)!r} is not a complete steerer ({error!r}): save it again") from error
+        tensors = load_tensors(data)
+    except Exception as error:  # safetensors raises exceptions of many types
+        raise InputError(f"{folder / TENSORS} is no file of safetensors ({error}): save it again") from error
+    try:
+        return _assembled(config, checked, tensors, large)
+    except InputError as error:
+        raise InputError(f"{str(folder)!r}: {error}") from error
 
 
 def push(steerer: "Steerer", repo_id: str, private: bool = True, token: str | None = None) -> str:
@@ -113,8 +113,11 @@ def push(steerer: "Steerer", repo_id: str, private: bool = True, token: str | No
     return str(url)
 
 
-def _json(config: dict[str, Any]) -> bytes:
-    return (json.dumps(config, indent=2) + "\n").encode()
+def _json(config: Mapping[str, Any]) -> bytes:
+    try:
+        return (json.dumps(config, indent=2, allow_nan=False) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"this steerer cannot be saved, it holds what JSON cannot: {error}") from error
 
 
 def _tensors(steerer: "Steerer") -> dict[str, Tensor]:
@@ -154,67 +157,59 @@ def _config(steerer: "Steerer") -> dict[str, Any]:
     }
 
 
-def _assemble(
-    config: dict[str, Any], tensors: dict[str, Tensor], large: Callable[[], dict[str, Sequence[Tensor]]]
+def _assembled(
+    config: Mapping[str, Any],
+    checked: Description,
+    tensors: Mapping[str, Tensor],
+    large: Mapping[str, Sequence[Tensor]],
 ) -> "Steerer":
     from ggss.steering.steerer import Steerer
 
     operators: dict[str, Operator] = {}
     statistics: dict[str, dict[str, Tensor]] = {}
-    for site, described in config["sites"].items():
-        scalars = dict(described)
-        kind, width = kind_named(scalars.pop("operator")), scalars.pop("width")
-        own = {
-            n.removeprefix(f"{site}/operator/"): t for n, t in tensors.items() if n.startswith(f"{site}/operator/")
-        }
-        for name, tensor in own.items():
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                raise InputError(f"tensor {name!r} at {site} is not finite")
-        mapped = {name: large()[f"{site}/{name}"] for name in kind.streamed}
-        operator = kind.load(own | mapped, scalars)
-        operator.validate()
-        if operator.width != width:
-            raise InputError(f"the tensors at {site} are {operator.width} wide, {CONFIG} says {width}")
-        operators[site] = operator
-        prefix = f"{site}/statistics/"
-        statistics[site] = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    tupled = {key: _tuples(config[key]) for key in ("attribute", "values")}
-    plain = {
-        key: config[key] for key in ("method", "options", "source", "diagnostics", "recommended_alpha", "versions")
-    }
-    if plain["recommended_alpha"] is not None:
-        checked_recommendation(plain["recommended_alpha"])
-    suffix = config.get("prompt_suffix", "")
-    return Steerer(operators=operators, statistics=statistics, prompt_suffix=suffix, **tupled, **plain)
+    for site, entry in checked.sites.items():
+        operators[site] = _operator(site, entry, _under(f"{site}/operator/", tensors), large)
+        statistics[site] = _under(f"{site}/statistics/", tensors)
+    plain = ("method", "options", "source", "diagnostics", "recommended_alpha", "prompt_suffix", "versions")
+    return Steerer(
+        attribute=tuples(checked.attribute),
+        values=tuples(checked.values),
+        operators=operators,
+        statistics=statistics,
+        **{name: config[name] for name in plain},
+    )
 
 
-def _tuples(value: Any) -> Any:
-    """Lists, as JSON has them, to the tuples of a steerer: several attributes, or values of intersections."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
+def _operator(
+    site: str, entry: SiteEntry, tensors: dict[str, Tensor], large: Mapping[str, Sequence[Tensor]]
+) -> Operator:
+    kind = kind_named(entry.operator)
+    missing = [name for name in kind.streamed if f"{site}/{name}" not in large]
+    if missing:
+        raise InputError(f"{STREAMS} has no {', '.join(missing)} for {site}")
+    mapped = {name: large[f"{site}/{name}"] for name in kind.streamed}
     try:
-        config = json.loads(_read(folder / CONFIG))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{folder / CONFIG} is not JSON ({error}): save the steerer again") from error
-    if not isinstance(config, dict) or "format" not in config:
-        raise InputError(f"{folder / CONFIG} does not describe a ggss steerer (is this a model's folder?)")
-    if config["format"] != FORMAT:
-        raise InputError(
-            f"{str(folder)!r} has artefact format {config['format']}, this version of ggss reads {FORMAT}: "
-            f"use the version that wrote it ({config.get('versions', {}).get('ggss', 'unknown')}) or a newer one"
-        )
-    return config
+        operator = kind.load(tensors | mapped, entry.scalars)
+    except TypeError as error:
+        raise InputError(f"the fields at {site} are not those of a {entry.operator!r} operator: {error}") from error
+    if operator.width != entry.width:
+        raise InputError(f"the tensors at {site} are {operator.width} wide, {CONFIG} says {entry.width}")
+    return operator
 
 
-def _read(path: Path) -> bytes:
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _read_config(folder: Path) -> tuple[dict[str, Any], Description]:
+    """The content of `config.json`, as it is and checked."""
+    if not (folder / CONFIG).exists():
+        raise InputError(f"{str(folder)!r} has no readable {CONFIG}: give a steerer's folder")
+    config = read_json(folder / CONFIG, "the steerer's file")
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{str(path.parent)!r} has no readable {path.name}: {error.strerror}") from error
+        return config, described(config)
+    except InputError as error:
+        raise InputError(f"{str(folder / CONFIG)!r} {error}") from error
 
 
 def _download(name: str, revision: str | None) -> Path:

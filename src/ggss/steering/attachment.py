@@ -18,7 +18,7 @@ from ggss.methods.operator import Steered
 Steer = Callable[[str, Tensor, Tensor | None, Tensor | None], Steered]
 
 
-class NeverFired(RuntimeError):
+class NeverFired(InputError):
     """A steerer was attached, and the block ended before the model called its site."""
 
 

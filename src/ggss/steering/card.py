@@ -3,6 +3,8 @@
 import json
 from typing import TYPE_CHECKING
 
+from ggss.escaping import code, markdown
+
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
@@ -15,19 +17,26 @@ It changes no activation, at any strength: nothing that the model sees of a pers
 capability on your own task with it and without it."""
 
 
+MEASURED = {"effective_rank", "variance_share", "chance_share", "split_half_cosines"}
+
+
 def card(steerer: "Steerer") -> str:
     """Markdown for people who use the artefact and cannot ask its author."""
     source = steerer.source
     attribute = " x ".join([steerer.attribute] if isinstance(steerer.attribute, str) else steerer.attribute)
     alpha = steerer.recommended_alpha
+
+    def known(name: str) -> str:
+        return code(str(source.get(name, "unknown")))
+
     facts = {
-        "method": f"`{steerer.method}` {steerer.options or ''}",
-        "attribute": f"{attribute}: {', '.join(map(str, steerer.values))}",
-        "sites": ", ".join(f"`{site}` (width {op.width})" for site, op in steerer.operators.items()),
-        "model": f"`{source.get('model', 'unknown')}` {source.get('revision') or ''}",
-        "projector fingerprint": f"`{source.get('fingerprint', 'unknown')}`",
-        "discovery images": f"{source.get('images', 'unknown')}, hash `{source.get('data_hash', 'unknown')}`",
-        "image backend": f"`{source.get('backend', 'unknown')}`",
+        "method": f"{code(steerer.method)} {markdown(str(steerer.options or ''))}",
+        "attribute": markdown(f"{attribute}: {', '.join(map(str, steerer.values))}"),
+        "sites": ", ".join(f"{code(site)} (width {op.width})" for site, op in steerer.operators.items()),
+        "model": f"{known('model')} {markdown(str(source.get('revision') or ''))}",
+        "fingerprint of the vision path": known("fingerprint"),
+        "discovery images": f"{source.get('images', 'unknown')}, hash {known('data_hash')}",
+        "image backend": known("backend"),
         "recommended alpha": "none measured: try 0.25 to 1.5 on your own probes"
         if alpha is None
         else f"{alpha:g}; used when no other is given",
@@ -35,14 +44,14 @@ def card(steerer: "Steerer") -> str:
     }
     suffix = steerer.prompt_suffix
     if suffix:
-        facts["appended to every prompt"] = json.dumps(suffix, ensure_ascii=False).replace("|", "\\|")
+        facts["appended to every prompt"] = code(json.dumps(suffix, ensure_ascii=False))
     removes = any(op.kind != "identity" for op in steerer.operators.values())
     table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     return f"""---
 library_name: ggss
 tags: [ggss, activation-steering, fairness]
 ---
-# A {steerer.method} steerer for {attribute}
+# A {markdown(steerer.method)} steerer for {markdown(attribute)}
 
 | | |
 | --- | --- |
@@ -57,9 +66,9 @@ tags: [ggss, activation-steering, fairness]
 ```python
 import ggss
 
-vlm = ggss.load_vlm("{source.get("model", "MODEL")}")
+vlm = ggss.load_vlm({json.dumps(source.get("model", "MODEL"))})
 steerer = ggss.Steerer.from_pretrained("THIS FOLDER")
-with steerer.attach(vlm.model, alpha={steerer.strength()}):
+with steerer.attach(vlm, alpha={steerer.strength()}):
     print(vlm.answer(["What does this person earn?"{" + steerer.prompt_suffix" if suffix else ""}], [[image]]))
 ```
 
@@ -72,13 +81,13 @@ with steerer.attach(vlm.model, alpha={steerer.strength()}):
 def _diagnostics(steerer: "Steerer") -> str:
     lines = []
     for site, found in steerer.diagnostics.items():
-        if "variance_share" not in found:
+        if not {name for name, value in found.items() if value is not None} >= MEASURED:
             continue
         cosines = ", ".join(f"{c:.2f}" for c in found["split_half_cosines"]) or "too few contexts"
         lines.append(
-            f"- `{site}`: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
+            f"- {code(site)}: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
             f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
             f"split-half cosines {cosines}."
         )
-    lines += [f"- **Warning.** {text}" for text in steerer.warnings]
+    lines += [f"- **Warning.** {markdown(text)}" for text in steerer.warnings]
     return "\n".join(lines) or "Nothing was recorded."

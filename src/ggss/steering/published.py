@@ -6,18 +6,19 @@ ours, and `V_bias` is [D, k]. The model, the site, kappa and floor are not in th
 """
 
 import io
-import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
-from torch import Tensor
+from pydantic import BaseModel, Field, ValidationError
 
 from ggss.activations import SITE
 from ggss.errors import InputError
 from ggss.files import write_whole
 from ggss.methods.geodesic import Geodesic
+from ggss.steering.description import Plain, tuples
+from ggss.steering.plain_pt import STRICT, Numbers, Real, Whole, load_plain, malformed, require
 from ggss.steering.steerer import Steerer
 
 UNNAMED = "unnamed"  # the attribute of a checkpoint that does not say which it is
@@ -27,6 +28,24 @@ _STATISTICS = {
     "explained_variance_ratio": "explained_variance",
     "bias_norms": "magnitudes",
 }
+
+
+class Checkpoint(BaseModel):
+    """What is read of the file; other entries are left alone."""
+
+    model_config = STRICT
+
+    V_bias: Numbers
+    mu: Numbers
+    k: Whole
+    b_median: Real
+    b_std: Real
+    singular_values: Numbers | None = None
+    explained_variance_ratio: Numbers | None = None
+    bias_norms: Numbers | None = None
+    n_images: Annotated[Whole, Field(ge=0)] | None = None
+    attribute: str | tuple[str, ...] | list[str] | None = None
+    values: list[Plain | tuple[Plain, ...] | list[Plain]] | tuple[Plain | tuple[Plain, ...] | list[Plain], ...] = ()
 
 
 def write_pt(steerer: Steerer, path: str | os.PathLike[str], site: str = SITE) -> None:
@@ -70,45 +89,26 @@ def read_pt(
     Raises InputError if the file is not such a checkpoint, or its numbers do not fit together.
     """
     name = repr(str(path))
-    stored = _load(path)
-    missing = [key for key in _NEEDED if key not in stored]
-    if missing:
-        raise InputError(f"{name} lacks {', '.join(missing)}; it has {', '.join(map(str, stored)) or 'nothing'}")
+    stored = load_plain(path)
+    require(path, stored, _NEEDED)
     try:
-        basis, mu = torch.as_tensor(stored["V_bias"]).float(), torch.as_tensor(stored["mu"]).float().flatten()
-        k, median, std = int(stored["k"]), float(stored["b_median"]), float(stored["b_std"])
-        statistics: dict[str, Tensor] = {
-            n: torch.as_tensor(stored[key]) for key, n in _STATISTICS.items() if stored.get(key) is not None
-        }
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{name} has something else where a number or an array should be: {error}") from error
-    if basis.shape != (len(mu), k):
-        raise InputError(f"{name}: V_bias is {tuple(basis.shape)}, mu and k say ({len(mu)}, {k})")
-    if not (torch.isfinite(basis).all() and torch.isfinite(mu).all() and math.isfinite(median + std)):
-        raise InputError(f"{name} has numbers that are not finite")
-    operator = Geodesic(mu, basis.contiguous(), median, std, kappa, floor)
+        found = Checkpoint.model_validate(stored)
+    except ValidationError as error:
+        raise malformed(path, error) from None
+    mu, k = found.mu.flatten(), found.k
+    if found.V_bias.shape != (len(mu), k):
+        raise InputError(f"{name}: V_bias is {tuple(found.V_bias.shape)}, mu and k say ({len(mu)}, {k})")
     try:
-        operator.validate()
+        operator = Geodesic(mu, found.V_bias, found.b_median, found.b_std, kappa, floor)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
+    statistics = {own: getattr(found, key) for key, own in _STATISTICS.items() if getattr(found, key) is not None}
     return Steerer(
         method="ggss",
-        attribute=attribute or stored.get("attribute") or UNNAMED,
-        values=tuple(values or stored.get("values") or ()),
+        attribute=attribute or tuples(found.attribute) or UNNAMED,
+        values=tuple(values) or tuples(found.values),
         operators={site: operator},
         options={"k": k, "kappa": kappa, "floor": floor},
-        source={"images": stored.get("n_images")},
+        source={"images": found.n_images},
         statistics={site: statistics},
     )
-
-
-def _load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises a different type for each way in which a file can be broken
-        raise InputError(
-            f"{str(path)!r} is not a checkpoint that loads without running code ({type(error).__name__})"
-        ) from error
-    if not isinstance(stored, dict):
-        raise InputError(f"{str(path)!r} holds a {type(stored).__name__}, not a dictionary with {', '.join(_NEEDED)}")
-    return stored

@@ -31,7 +31,7 @@ Given = TypeVar("Given", bound=Alpha)
 class Steerer:
     """One operator for each site, and where they come from.
 
-    source: the model's name, revision, family and fingerprint, the data's hash, the image backend.
+    source: the model's name, revision, family, fingerprint and settings, the data's hash, the image backend.
     statistics: for each site, tensors to look at later. diagnostics: for each site, what discovery measured, and its
     warnings.
     recommended_alpha: the strength that is used when no other is given; None if none was measured.
@@ -107,9 +107,9 @@ class Steerer:
             return NotImplemented
         from ggss.methods.joint import join
 
-        for key in ("model", "fingerprint"):
+        for key in ("model", "fingerprint", "settings"):
             if self.source.get(key) != other.source.get(key):
-                seen = f"{self.source.get(key)} and {other.source.get(key)}"
+                seen = f"{self.source.get(key)!s:.80} and {other.source.get(key)!s:.80}"
                 raise InputError(f"steerers of different models cannot be combined: {key} {seen}")
         if set(self.operators) != set(other.operators):
             seen = f"{', '.join(self.operators)} and {', '.join(other.operators)}"
@@ -162,7 +162,7 @@ class Steerer:
         module: nn.Module = model.model if isinstance(model, Vlm) else model
         used = self.strength(alpha)
         checked_alpha(used, allow_amplify)
-        paths = self.check(module, force=force)
+        paths = self.check(model, force=force)
         modules = {site: resolve(module, path) for site, path in paths.items()}
 
         def steer(site: str, rows: Tensor, images: Tensor | None, out: Tensor | None) -> operator.Steered:
@@ -175,10 +175,14 @@ class Steerer:
         with attached(module, modules, steer, by_image) as run:
             yield run
 
-    def check(self, model: nn.Module, force: bool = False) -> dict[str, str]:
-        """The module path of each site; or one InputError that lists everything that does not fit the model."""
-        from ggss.models import family_of, resolve
+    def check(self, vlm: "Vlm | nn.Module", force: bool = False) -> dict[str, str]:
+        """The module path of each site; or one InputError that lists everything that does not fit the model.
 
+        How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
+        """
+        from ggss.models import Vlm, family_of, resolve
+
+        model: Any = vlm.model if isinstance(vlm, Vlm) else vlm
         family = family_of(model)
         paths = family.site_paths(model.config)
         found = [f"site {site!r}: the model has {', '.join(paths)}" for site in self.operators if site not in paths]
@@ -187,7 +191,7 @@ class Steerer:
             if width and width != chosen.width:
                 found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
         if not force and not found:
-            found += self._differences(model, family.name)
+            found += self._differences(model, vlm.processor if isinstance(vlm, Vlm) else None, family.name)
         if found:
             raise problems(
                 f"the {self.method} steerer for {self.source.get('model', 'an unnamed model')} "
@@ -196,20 +200,27 @@ class Steerer:
             )
         return {site: paths[site] for site in self.operators}
 
-    def _differences(self, model: nn.Module, family: str) -> list[str]:
-        """Differences that `force` allows: another family, or other projector weights."""
+    def _differences(self, model: nn.Module, processor: Any, family: str) -> list[str]:
+        """Differences that `force` allows: another family, other weights of the vision path, other settings of it."""
         from ggss.models import fingerprint
+        from ggss.models.identity import visual_settings
 
-        found = []
-        expected = self.source.get("family")
-        if expected and expected != family:
-            found.append(f"family: the steerer is for {expected}, the model is {family} (force overrides)")
-        expected = self.source.get("fingerprint")
-        if expected and expected != (seen := fingerprint(model)):
-            found.append(
-                f"projector weights: the steerer knows {expected[:12]}, the model has {seen[:12]} (force overrides)"
-            )
-        return found
+        pairs = {
+            "family": (self.source.get("family"), family),
+            "vision weights": (self.source.get("fingerprint"), fingerprint(model)),
+        }
+        made = self.source.get("settings")
+        if isinstance(made, dict) and self.source.get("family") == family:
+            seen = visual_settings(model, processor)
+            names = {name for name in (*made, *seen) if processor is not None or name.startswith("config.")}
+            if self.versions.get("transformers") != library_versions()["transformers"]:
+                names &= made.keys() & seen.keys()  # another version may know other settings
+            pairs |= {name: (made.get(name, "none"), seen.get(name, "none")) for name in sorted(names)}
+        return [
+            f"{what}: the steerer was made with {own!s:.40}, the model has {its!s:.40}{_FORCED}"
+            for what, (own, its) in pairs.items()
+            if own is not None and own != its
+        ]
 
     @property
     def content_hash(self) -> str:
@@ -241,6 +252,9 @@ class Steerer:
         from ggss.steering import artefact
 
         return artefact.push(self, repo_id, private, token)
+
+
+_FORCED = " (allowed by --any-model, or force=True)"
 
 
 def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:

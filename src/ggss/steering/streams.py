@@ -1,12 +1,14 @@
 """Sequences of tensors too large for memory, in one safetensors file. It is written one tensor at a time, and
 memory-mapped when it is read.
 
-Tensor i of sequence S is named `S/i`. The header has the sha256 of the artefact's small tensors, so that files of two
-artefacts are not mixed. An incomplete file is refused by the safetensors format itself.
+Tensor i of sequence S is named `S/i`. The artefact has the sha256 of the whole file, so the file is read through once
+when an artefact is loaded.
 """
 
+import hashlib
 import json
 import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import overload
@@ -16,8 +18,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ggss.errors import InputError
-from ggss.files import write_whole
+from ggss.files import require_file, write_whole
+from ggss.progress import track
 
+CHUNK = 2**24  # bytes read at a time for the sha256
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 
 
@@ -43,9 +47,10 @@ class Stored(Sequence[Tensor]):
             return file.get_tensor(f"{self.name}/{i % self.size}")
 
 
-def write(path: Path, sequences: Mapping[str, Sequence[Tensor]], belongs_to: str) -> None:
-    """Write the sequences with one tensor in memory at a time; the file is written completely or not at all."""
-    header: dict[str, object] = {"__metadata__": {"belongs_to": belongs_to}}
+def write(path: Path, sequences: Mapping[str, Sequence[Tensor]]) -> str:
+    """Write the sequences, one tensor in memory at a time, completely or not at all; returns the file's sha256."""
+    header: dict[str, object] = {}
+    digest = hashlib.sha256()
     end = 0
     for name, sequence in sequences.items():
         for i, tensor in enumerate(sequence):
@@ -61,20 +66,30 @@ def write(path: Path, sequences: Mapping[str, Sequence[Tensor]], belongs_to: str
             for tensor in sequence:
                 yield tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
 
-    write_whole(path, pieces())
+    def hashed() -> Iterator[bytes]:
+        for piece in pieces():
+            digest.update(piece)
+            yield piece
+
+    write_whole(path, hashed())
+    return digest.hexdigest()
 
 
-def read(path: Path, belongs_to: str) -> dict[str, Sequence[Tensor]]:
-    """The sequences of a file, memory-mapped; InputError if it is incomplete or belongs to another artefact."""
+def read(path: Path, sha256: str) -> dict[str, Sequence[Tensor]]:
+    """The sequences of a file, memory-mapped; InputError unless it is the whole file with this sha256."""
+    require_file(path, "the steerer's file")
+    digest = hashlib.sha256()
     try:
+        with path.open("rb") as file:
+            for _ in track(range(0, path.stat().st_size, CHUNK), "checking references"):
+                digest.update(file.read(CHUNK))
+        if digest.hexdigest() != sha256:
+            raise InputError(f"{str(path)!r} was changed, cut short, or is of another steerer: save this one again")
         with safe_open(path, "pt") as file:
-            owner, names = (file.metadata() or {}).get("belongs_to"), list(file.keys())
+            names = set(file.keys())
     except (OSError, SafetensorError) as error:
-        raise InputError(f"{str(path)!r} is missing or cut short ({error}): save the steerer again") from error
-    if owner != belongs_to:
-        raise InputError(f"{str(path)!r} belongs to another steerer: save this one again")
-    counts: dict[str, int] = {}
-    for name in names:
-        sequence = name.rpartition("/")[0]
-        counts[sequence] = counts.get(sequence, 0) + 1
-    return {name: Stored(path, name, count) for name, count in counts.items()}
+        raise InputError(f"{str(path)!r} cannot be read ({error}): save the steerer again") from error
+    sizes = Counter(name.rpartition("/")[0] for name in names)
+    if names != {f"{name}/{i}" for name, size in sizes.items() for i in range(size)}:
+        raise InputError(f"{str(path)!r} lacks some of its numbered tensors: save the steerer again")
+    return {name: Stored(path, name, size) for name, size in sizes.items()}

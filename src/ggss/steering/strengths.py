@@ -1,28 +1,32 @@
 """Strengths: what an alpha may be, and the strength of each row."""
 
-import math
-
 import torch
 from torch import Tensor
 
+from ggss import ranges
 from ggss.errors import InputError
 
 Alpha = float | Tensor
 
 
 def checked_alpha(alpha: Alpha, allow_amplify: bool) -> None:
-    """InputError if alpha is not finite, or if it is negative and `allow_amplify` is not set."""
+    """InputError if alpha is NaN or very large, or if it is negative and `allow_amplify` is not set."""
     values = alpha.flatten().tolist() if isinstance(alpha, Tensor) else [float(alpha)]
-    if not all(math.isfinite(value) for value in values):
-        raise InputError(f"alpha must be finite, seen {alpha}; the paper uses 0.25 to 1.5")
+    for value in values:
+        ranges.ALPHA.check("alpha", value, "the paper uses 0.25 to 1.5")
     if min(values, default=0.0) < 0 and not allow_amplify:
-        raise InputError(f"alpha {min(values)} would amplify the bias; pass allow_amplify if that is what you study")
+        raise InputError(
+            f"alpha {min(values)} would amplify the bias: if that is what you study, `ggss ask` has --allow-amplify, "
+            "and Python allow_amplify=True"
+        )
 
 
 def checked_recommendation(alpha: float) -> float:
-    """A strength that a steerer may recommend; InputError if it is not finite or not above 0."""
-    if not (math.isfinite(alpha) and alpha > 0):
-        raise InputError(f"a recommended alpha must be a finite number above 0, seen {alpha}")
+    """A strength that a steerer may recommend; InputError if it is not above 0, or very large."""
+    if not 0 < alpha <= ranges.ALPHA.most:
+        raise InputError(
+            f"a recommended alpha must be a finite number above 0, at most {ranges.ALPHA.most:g}, seen {alpha}"
+        )
     return float(alpha)
 
 

@@ -3,8 +3,10 @@
 from functools import cache
 
 from ggss import methods
+from ggss.data import validation
 from ggss.data.counterfactuals import Counterfactuals
-from ggss.data.picture import Picture
+from ggss.data.picture import Picture, labels
+from ggss.errors import InputError
 from ggss.study.plan import Plan
 
 COLUMN = "occupation"
@@ -18,10 +20,32 @@ class DiscoverySet:
         # Kept from the start if any method needs them, so that no picture is encoded twice.
         self.tokens = any(methods.get(method.name).needs_tokens for method in plan.methods)
 
-    def check(self) -> None:
-        """Refuse occupations that the set does not have, and an incomplete set, before a model is loaded."""
-        for attribute in self.plan.steering:
-            self.of(attribute).validate(attribute, decode=False)
+    def problems(self) -> list[str]:
+        """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
+        try:
+            whole = _whole(self.plan.discovery)
+        except InputError as error:
+            return [f"discovery: {error}"]
+        there = sorted({labels(picture).get(COLUMN, "") for picture in whole})
+        if there == [""]:
+            return [f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it"]
+        found = []
+        for attribute, steering in self.plan.steering.items():
+            unknown = [name for name in steering.discover_on if name not in there]
+            found += [
+                f"steering: {attribute} is discovered on {name!r}, and no discovery picture has that {COLUMN}: "
+                f"there are {', '.join(there)}"
+                for name in unknown
+            ]
+            if attribute not in whole.attributes:
+                known = ", ".join(whole.attributes)
+                found.append(
+                    f"steering: no attribute {attribute!r} varies in the discovery pictures: there are {known}"
+                )
+            elif not unknown:
+                lines = validation.problems_of(self.of(attribute), (attribute,), decode=False)
+                found += [f"discovery: {line}" for line in lines]
+        return list(dict.fromkeys(found))
 
     def pictures(self) -> list[Picture]:
         """Every discovery picture, once."""
@@ -34,5 +58,10 @@ class DiscoverySet:
 
 
 @cache
+def _whole(source: str) -> Counterfactuals:
+    return Counterfactuals.load(source)
+
+
+@cache
 def _loaded(source: str, occupations: tuple[str, ...]) -> Counterfactuals:
-    return Counterfactuals.load(source, include={COLUMN: occupations})
+    return _whole(source).chosen(include={COLUMN: occupations})

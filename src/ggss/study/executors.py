@@ -11,6 +11,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from ggss import ranges
 from ggss.errors import InputError
 from ggss.study.plan import Plan
 
@@ -41,8 +42,8 @@ class Executor(Protocol):
 
 def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
     """The named executor; `workers` is one per device unless given."""
-    if workers is not None and workers < 1:
-        raise InputError(f"at least one worker is needed, not {workers}")
+    if workers is not None:
+        ranges.WORKERS.check("the number of workers", workers)
     if name == "in-process":
         if workers not in (None, 1):
             raise InputError(f"in-process is one worker, not {workers}: choose --executor processes")

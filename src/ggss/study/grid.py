@@ -1,15 +1,12 @@
-"""What a plan consists of: its cells, the order in which they are run, and the items of each task."""
+"""What a plan consists of: its cells, and the order in which they are run."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ggss.errors import InputError
 from ggss.methods.registry import UNSTEERED
 from ggss.probes.base import parted
 from ggss.study.plan import MethodPlan, Plan
-
-if TYPE_CHECKING:
-    from ggss.probes import Item
 
 
 class Cell(NamedTuple):
@@ -109,16 +106,3 @@ def _measured(plan: Plan, method: MethodPlan, at: str) -> list[str]:
 
 def _kept(method: MethodPlan, tasks: Sequence[str]) -> list[str]:
     return [task for task in dict.fromkeys(tasks) if method.tasks is None or task in method.tasks]
-
-
-def chosen(items: Sequence["Item"], limit: int | None) -> tuple["Item", ...]:
-    """About `limit` of the items: whole clusters, evenly spread over the list, so that groups stay balanced."""
-    if limit is None or limit >= len(items):
-        return tuple(items)
-    sizes: dict[str, int] = {}
-    for item in items:
-        sizes[item.cluster] = sizes.get(item.cluster, 0) + 1
-    names = list(sizes)
-    count = min(len(names), max(2, round(limit * len(names) / len(items))))
-    kept = {names[i * len(names) // count] for i in range(count)}
-    return tuple(item for item in items if item.cluster in kept)

@@ -12,17 +12,17 @@
     measures:                                         # what else is measured under every steering
       - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
-A method may be limited to `models`, `tasks` or `alphas` of the plan. Paths are relative to the plan's file.
+A method may be limited to `models`, `tasks` or `alphas` of the plan. Paths are relative to the plan's file. No
+steering may be fitted on pictures that it is scored on, unless the plan says `overlap: warn`.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ggss import probes
+from ggss import probes, ranges
 from ggss.analysis.statistics import Statistics
 from ggss.data.counterfactuals import PICTURE_SETS
 from ggss.errors import InputError, problems
@@ -30,11 +30,13 @@ from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
 from ggss.plugins import load_plugins
+from ggss.yaml_files import read_yaml
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 
+Seed = Annotated[int, Field(ge=ranges.SEED.least, le=ranges.SEED.most)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
-Alphas = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=ranges.ALPHA.most)], ...], Field(min_length=1)]
 
 
 def _named(given: Any) -> Any:
@@ -65,6 +67,8 @@ class ModelPlan(Piece):
     name: str
     dtype: str | None = None
     device_map: str | None = None
+    trust_remote_code: bool = False
+    attention: str | None = None
     control: bool = False
 
 
@@ -110,7 +114,7 @@ class MeasurePlan(Piece):
 class StatisticsPlan(Piece):
     resamples: int = Field(default=10_000, ge=100)
     permutations: int = Field(default=10_000, ge=100)
-    seed: int = 0
+    seed: Seed = 0
 
     @property
     def settings(self) -> Statistics:
@@ -118,7 +122,7 @@ class StatisticsPlan(Piece):
 
 
 class Plan(Piece):
-    """`Plan.load(path)` reads one, `Plan.of(mapping)` checks one; both list every problem."""
+    """`Plan.load(path)` reads one, `Plan.of(mapping)` takes one; both list every problem within it."""
 
     name: str
     description: str = ""
@@ -131,10 +135,13 @@ class Plan(Piece):
     alphas: Alphas
     steering: Annotated[dict[str, SteeringPlan], Field(min_length=1)]
     measures: tuple[MeasurePlan, ...] = ()
+    overlap: Literal["warn", "refuse"] = Field("refuse", description="pictures that are both fitted and scored")
     limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
-    batch_size: int = Field(64, ge=1)
-    threads: int | None = Field(None, ge=1, description="CPU threads of a worker; tiny models are fastest with one")
-    seed: int = 42
+    batch_size: Annotated[int, Field(ge=1, le=ranges.BATCH.most)] | Literal["auto"] = ranges.AUTO_BATCH
+    threads: int | None = Field(
+        None, ge=1, le=ranges.THREADS.most, description="CPU threads of a worker; tiny models are fastest with one"
+    )
+    seed: Seed = 42
     statistics: StatisticsPlan = StatisticsPlan()
 
     @model_validator(mode="before")
@@ -148,33 +155,45 @@ class Plan(Piece):
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
-        path = Path(path)
-        try:
-            data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"cannot read the plan {str(path)!r}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"{str(path)!r} is not YAML: {' '.join(str(error).split())}") from error
-        if not isinstance(data, dict):
-            raise InputError(f"{str(path)!r} is not a plan: it holds {type(data).__name__}, not a mapping of names")
-        return cls.of({"name": path.stem} | data, str(path), path.parent.resolve())
+        """A plan without contradictions from a file."""
+        return _consistent(cls.read(path), str(path))
 
     @classmethod
-    def of(cls, data: Mapping[str, Any], where: str = "the plan", folder: Path | None = None) -> "Plan":
-        """A checked plan; paths are relative to `folder` if one is given."""
+    def read(cls, path: str | Path) -> "Plan":
+        """A plan from a file, contradictions and all: `checking.CheckedPlan` lists them with what is not there."""
+        path = Path(path)
+        data = read_yaml(path, "the plan")
+        if not isinstance(data, dict):
+            raise InputError(f"{str(path)!r} is not a plan: it holds {type(data).__name__}, not a mapping of names")
+        return cls._of({"name": path.stem} | data, str(path))._at(path.parent.resolve())
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str = "the plan") -> "Plan":
+        """A plan without contradictions from what its file says."""
+        return _consistent(cls._of(data, where), where)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any], where: str) -> "Plan":
+        usable, found = _usable_plugins(data.get("plugins", ()))
         try:
-            plan = cls.model_validate(data)
+            plan = cls.model_validate({**data, "plugins": usable})
         except ValidationError as error:
-            raise problems(f"{where} is not a plan", [_spelled(e) for e in error.errors()]) from None
-        if found := _contradictions(plan):
-            raise problems(f"{where} contradicts itself", found)
-        return plan._at(folder) if folder else plan
+            found += [_spelled(one) for one in error.errors()]
+            raise problems(f"{where} is not a plan", found) from None
+        if found:
+            raise problems(f"{where} cannot be used", found)
+        return plan
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """All tasks, those of bias first."""
         measured = (task for measure in self.measures for task in measure.tasks)
         return tuple(dict.fromkeys([*self.bias_tasks, *measured]))
+
+    @property
+    def questions_together(self) -> int:
+        """The largest batch. With "auto", a model is asked no more at a time than its device has room for."""
+        return ranges.AUTO_BATCH if self.batch_size == ranges.AUTO else self.batch_size
 
     @property
     def bias_tasks(self) -> tuple[str, ...]:
@@ -204,12 +223,18 @@ class Plan(Piece):
         return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)})
 
 
-def _contradictions(plan: Plan) -> list[str]:
+def _consistent(plan: Plan, where: str) -> Plan:
+    if found := contradictions(plan):
+        raise problems(f"{where} contradicts itself", found)
+    return plan
+
+
+def contradictions(plan: Plan) -> list[str]:
     """Problems between different parts of the plan."""
     models, labels = [m.name for m in plan.models], [m.label for m in plan.methods]
-    found = [f"models: {name!r} is there twice" for name in _twice(models)]
-    found += [f"methods: {label!r} is there twice, give one of them a label" for label in _twice(labels)]
-    found += [f"alphas: {alpha:g} is there twice" for alpha in _twice(plan.alphas)]
+    found = [f"models: {name!r} is listed more than once: keep one" for name in _repeated(models)]
+    found += [f"methods: {name!r} is listed more than once: give one of them a label" for name in _repeated(labels)]
+    found += [f"alphas: {alpha:g} is listed more than once: keep one" for alpha in _repeated(plan.alphas)]
     for task in plan.tasks:
         try:
             probes.get(task)
@@ -239,11 +264,26 @@ def _contradictions(plan: Plan) -> list[str]:
         ]
         found += [f"measures: {task!r} is a bias task already" for task in measure.tasks if task in plan.bias_tasks]
     for attribute, steering in plan.steering.items():
-        found += [f"steering: {attribute} discovers on {name!r} twice" for name in _twice(steering.discover_on)]
+        repeated = _repeated(steering.discover_on)
+        found += [f"steering: {attribute} lists {name!r} more than once: keep one" for name in repeated]
     return found
 
 
-def _twice(names: Any) -> list[Any]:
+def _usable_plugins(names: Any) -> tuple[Any, list[str]]:
+    """The plug-ins that can be imported, and a sentence for each of the others."""
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return names, []
+    usable, found = [], []
+    for name in names:
+        try:
+            load_plugins([name])
+            usable.append(name)
+        except InputError as error:
+            found.append(f"plugins: {error}")
+    return usable, found
+
+
+def _repeated(names: Any) -> list[Any]:
     return sorted({name for name in names if list(names).count(name) > 1})
 
 

@@ -1,12 +1,11 @@
 """All that a plan asks: the items of its suite and of its benchmark files, up to the plan's limit."""
 
-from functools import cache
+from functools import cache, cached_property
 
 from ggss.data.picture import Picture
-from ggss.errors import problems
+from ggss.errors import InputError
 from ggss.probes import Item, suites
 from ggss.probes.suites import Suite
-from ggss.study import grid
 from ggss.study.plan import Plan
 
 
@@ -16,19 +15,25 @@ class PlanItems:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self._limited: dict[str, tuple[Item, ...]] = {}
-        self._suite = suites.load(plan.suite.name, **plan.suite.options)
-        known = (*self._suite.tasks, *plan.benchmarks)
-        found = [
-            f"task {task!r} is none of its tasks {', '.join(self._suite.tasks)}"
-            for task in plan.tasks
-            if task not in known
-        ]
-        if found:
-            raise problems(f"suite {plan.suite.name!r} (a benchmark's file is named under `benchmarks`)", found)
+
+    def problems(self) -> list[str]:
+        """Why tasks cannot be asked: the suite does not have them, or pictures or files are not there."""
+        found, tasks = [], self.plan.tasks
+        try:
+            _ = self._suite
+        except InputError as error:
+            found.append(f"suite: {error}")
+            tasks = [task for task in tasks if task in self.plan.benchmarks]
+        for task in tasks:
+            try:
+                self.items(task)
+            except InputError as error:
+                found.append(f"task {task}: {error}")
+        return found
 
     def items(self, task: str) -> tuple[Item, ...]:
         if task not in self._limited:
-            self._limited[task] = grid.chosen(self.suite(task).items(task), self.plan.limit)
+            self._limited[task] = self.suite(task).items(task, self.plan.limit)
         return self._limited[task]
 
     def pictures(self) -> list[Picture]:
@@ -46,6 +51,10 @@ class PlanItems:
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
         return _benchmark(task, self.plan.benchmarks[task]) if task in self.plan.benchmarks else self._suite
+
+    @cached_property
+    def _suite(self) -> Suite:
+        return suites.load(self.plan.suite.name, **self.plan.suite.options)
 
 
 @cache

@@ -97,12 +97,19 @@ class Results:
         if before is None or after is None:
             return None
         found = compare(before, after, self.statistics)
-        # Of tasks that are not compared question by question only the sums of each identity are kept: all runs of a
-        # large study fit in memory then. The unsteered run is kept once for all methods, with its resamples.
-        whole = found.has_right_answers
-        if unsteered not in self._baselines:
-            self._baselines[unsteered] = found.before if whole else found.before.by_cluster()
-        return Comparison(self._baselines[unsteered], found.after if whole else found.after.by_cluster())
+        # Of a bias task only the published metric is kept: all runs of a large study fit in memory then. The
+        # unsteered run is kept once for all methods, with its resamples.
+        if not found.has_right_answers:
+            found = found.published()
+        before = self._baselines.setdefault(unsteered, found.before)
+        return Comparison(before, found.after)
+
+    def everything(
+        self, model: str, method: str, task: str, alpha: float | None, attribute: str | None = None
+    ) -> Comparison | None:
+        """A bias task with all its metrics beside the unsteered model; None if a run is missing. Not kept."""
+        before, after = self.run(model, UNSTEERED, task), self.run(model, method, task, alpha, attribute)
+        return compare(before, after, self.statistics) if before and after else None
 
     def strengths(self, method: str) -> tuple[float, ...]:
         """The strengths at which the plan runs a method; only 0 for a method that does not steer."""

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ggss.data.picture import Picture
-from ggss.models import load_vlm
-from ggss.models.feature_cache import BATCH
-from ggss.probes.steered_model import SteeredModel, batches
 from ggss.study import grid
+from ggss.study.checking import CheckedPlan
 from ggss.study.grid import Unit
 from ggss.study.plan import Plan
 from ggss.study.plan_items import PlanItems
@@ -59,9 +57,9 @@ class Forecast:
     seconds: float | None
 
 
-def forecast(plan: Plan, measure: bool = True) -> Iterator[Forecast]:
+def forecast(checked: CheckedPlan, measure: bool = True) -> Iterator[Forecast]:
     """Model by model. Measuring takes some seconds: it encodes a few pictures and asks a batch of each task."""
-    asked_items = PlanItems(plan)
+    plan, asked_items = checked.plan, checked.asked
     for model in plan.models:
         units = [unit for unit in grid.units(plan) if unit.model == model.name]
         asked: dict[str, int] = dict.fromkeys(plan.tasks, 0)
@@ -76,8 +74,12 @@ def forecast(plan: Plan, measure: bool = True) -> Iterator[Forecast]:
 def _measured(
     plan: Plan, name: str, asked_items: PlanItems, asked: dict[str, int], pictures: Sequence[Picture]
 ) -> float:
+    from ggss.models import load_vlm
+    from ggss.models.feature_cache import BATCH
+    from ggss.probes.steered_model import SteeredModel, batches
+
     wanted = plan.model(name)
-    vlm = load_vlm(wanted.name, dtype=wanted.dtype, device_map=wanted.device_map)
+    vlm = load_vlm(wanted.name, wanted.dtype, wanted.device_map, wanted.trust_remote_code, wanted.attention)
     model = SteeredModel.of(vlm)
     model.see(pictures[:1])  # the first call of anything is slow
     start, some = time.perf_counter(), pictures[1 : 1 + BATCH]
@@ -85,7 +87,7 @@ def _measured(
     seconds = (time.perf_counter() - start) / max(len(some), 1) * len(pictures)
     for task, count in asked.items():
         items, length = asked_items.items(task), asked_items.max_new_tokens(task)
-        batch = [items[number] for number in batches(items, plan.batch_size)[0]]
+        batch = [items[number] for number in batches(items, plan.questions_together)[0]]
         model.see([picture for item in batch for picture in item.images])
         model.read_batch(batch[:1], length)
         start = time.perf_counter()

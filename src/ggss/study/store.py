@@ -1,17 +1,21 @@
 """The store: one SQLite database in a study's folder. An answer is never changed or deleted.
 
-A row is one answered item, under a key of content alone: the weights that answered, all that decides the steering,
-its strength, all that the task asks (`suite`), and the item. A batch is one transaction of a write-ahead log, so a
-killed process loses at most one batch. `fits` says what the names of a plan stand for: which weights and
-which steering a (model, method, attribute) had when it was last run.
+A row is one answered item, under a key of content alone: the identity of the model that answered, all that decides
+the steering, its strength, all that the task asks (`suite`), and the item. A batch is one transaction of a
+write-ahead log, so a killed process loses at most one batch. `fits` says what the names of a plan stand for: which
+identity and which steering a (model, method, attribute) had when it was last run.
+
+Every row has a checksum of its key and content: one that was edited or damaged is refused by all that read it.
 """
 
 import fcntl
+import hashlib
 import json
+import shlex
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,31 +23,10 @@ from typing import Any
 
 from ggss.errors import InputError
 from ggss.steering.gates import Gates
+from ggss.study import database
+from ggss.study.database import StoreError
 
 DATABASE, LOCK = "study.sqlite", "study.lock"
-VERSION = 3
-_APPLICATION = 0x67677373  # "ggss", in the header of the file
-_SCHEMA = """
-CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE fits (
-    model TEXT, method TEXT, attribute TEXT, recipe TEXT NOT NULL, weights TEXT NOT NULL, steering TEXT NOT NULL,
-    notes TEXT NOT NULL, gates TEXT NOT NULL,
-    PRIMARY KEY (model, method, attribute)
-) WITHOUT ROWID;
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY, weights TEXT NOT NULL, steering TEXT NOT NULL, alpha REAL NOT NULL, suite TEXT NOT NULL,
-    UNIQUE (weights, steering, alpha, suite)
-);
-CREATE TABLE answers (
-    run INTEGER NOT NULL REFERENCES runs, item TEXT NOT NULL, answer TEXT NOT NULL, probabilities TEXT NOT NULL,
-    PRIMARY KEY (run, item)
-) WITHOUT ROWID;
-"""
-
-
-class StoreError(InputError):
-    """The store cannot be written or read: the study cannot continue."""
-
 
 Answer = tuple[str, str, tuple[float, ...]]
 """An item's key, the raw answer, the probabilities of its options."""
@@ -53,12 +36,12 @@ Answer = tuple[str, str, tuple[float, ...]]
 class Fit:
     """What a (model, method, attribute) of a plan stands for.
 
-    recipe: hash of what the plan says of it. weights and steering: hashes of all that decides its answers. notes:
-    discovery's warnings. gates: how far its gate opens on the discovery tokens, if it has one.
+    recipe: hash of what the plan says of it. identity (of the model) and steering: hashes of all that decides its
+    answers. notes: discovery's warnings. gates: how far its gate opens on the discovery tokens, if it has one.
     """
 
     recipe: str
-    weights: str
+    identity: str
     steering: str
     notes: tuple[str, ...] = ()
     gates: Gates | None = None
@@ -68,10 +51,14 @@ class Fit:
 class Key:
     """What a run's answers depend on, besides the item."""
 
-    weights: str
+    identity: str
     steering: str
     alpha: float
     suite: str
+
+    @property
+    def parts(self) -> tuple[str, str, float, str]:
+        return self.identity, self.steering, float(self.alpha), self.suite
 
 
 class Store:
@@ -83,52 +70,60 @@ class Store:
         self._turn = threading.RLock()
         weakref.finalize(self, connection.close)
 
-    def about(self, name: str) -> Any:
-        """A fact about the study, or None."""
-        row = self._first("SELECT value FROM about WHERE name = ?", name)
-        return None if row is None else json.loads(row[0])
-
-    def tell(self, name: str, value: Any) -> None:
-        with self._transaction() as write:
-            write("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
-
-    def fit(self, model: str, method: str, attribute: str) -> Fit | None:
-        columns = "recipe, weights, steering, notes, gates"
-        row = self._first(
-            f"SELECT {columns} FROM fits WHERE model = ? AND method = ? AND attribute = ?", model, method, attribute
-        )
+    def about(self, name: str) -> dict[str, Any] | None:
+        """Facts about the study, or None."""
+        row = self._first("SELECT value, checksum FROM about WHERE name = ?", name)
         if row is None:
             return None
-        recipe, weights, steering, notes, gates = row
-        measured = json.loads(gates)
-        said = tuple(json.loads(notes))
-        return Fit(recipe, weights, steering, said, Gates(**measured) if measured else None)
+        with self._refusing(lambda: f"what it says about {name!r}", "about"):
+            (value,) = _verified((name,), row)
+            return dict(json.loads(value).items())
+
+    def tell(self, name: str, value: Mapping[str, Any]) -> None:
+        content = (json.dumps(value),)
+        with self._transaction() as write:
+            write("INSERT OR REPLACE INTO about VALUES (?, ?, ?)", (name, *content, _checksum(name, *content)))
+
+    def fit(self, model: str, method: str, attribute: str) -> Fit | None:
+        columns, names = "recipe, identity, steering, notes, gates, checksum", (model, method, attribute)
+        row = self._first(f"SELECT {columns} FROM fits WHERE model = ? AND method = ? AND attribute = ?", *names)
+        if row is None:
+            return None
+        with self._refusing(lambda: f"the fit of {method!r} on {model!r}", "fits"):
+            recipe, identity, steering, notes, gates = _verified(names, row)
+            measured = json.loads(gates)
+            said = _listed(notes, str)
+            return Fit(recipe, identity, steering, said, Gates(**measured) if measured else None)
 
     def remember(self, model: str, method: str, attribute: str, fit: Fit) -> None:
         gates = json.dumps(fit.gates and asdict(fit.gates))
-        hashes = (fit.recipe, fit.weights, fit.steering)
+        row = (model, method, attribute, fit.recipe, fit.identity, fit.steering, json.dumps(fit.notes), gates)
         with self._transaction() as write:
-            row = (model, method, attribute, *hashes, json.dumps(fit.notes), gates)
-            write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _checksum(*row)))
 
     def write(self, key: Key, answers: Iterable[Answer]) -> None:
         """Add a batch, whole or not at all; an item that is answered already keeps its answer."""
         with self._transaction() as write:
-            values = (key.weights, key.steering, key.alpha, key.suite)
-            write("INSERT OR IGNORE INTO runs (weights, steering, alpha, suite) VALUES (?, ?, ?, ?)", values)
+            write("INSERT OR IGNORE INTO runs (identity, steering, alpha, suite) VALUES (?, ?, ?, ?)", key.parts)
             run = self._run(key)
             for item, answer, probabilities in answers:
-                row = (run, item, answer, json.dumps(probabilities, separators=(",", ":")))
-                write("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?)", row)
+                content = (item, answer, json.dumps(probabilities, separators=(",", ":")))
+                row = (run, *content, _checksum(*key.parts, *content))
+                write("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", row)
 
     def answered(self, key: Key) -> set[str]:
         """The keys of the items that are answered."""
-        return {item for (item,) in self._rows("SELECT item FROM answers WHERE run = ?", self._run(key))}
+        return set(self.answers(key))
 
     def answers(self, key: Key) -> dict[str, tuple[str, tuple[float, ...]]]:
         """By item key, the raw answer and the options' probabilities."""
-        rows = self._rows("SELECT item, answer, probabilities FROM answers WHERE run = ?", self._run(key))
-        return {item: (answer, tuple(json.loads(probabilities))) for item, answer, probabilities in rows}
+        run, parts, found, item = self._run(key), key.parts, {}, ""
+        rows = self._rows("SELECT item, answer, probabilities, checksum FROM answers WHERE run = ?", run)
+        with self._refusing(lambda: f"the answer to {item!r}", f"answers WHERE run = {run}"):
+            for item, *row in rows:
+                answer, probabilities = _verified((*parts, item), row)
+                found[item] = answer, _listed(probabilities, int | float)
+        return found
 
     def count(self) -> int:
         """All answers there are, of this plan and of earlier ones."""
@@ -136,11 +131,7 @@ class Store:
 
     def _run(self, key: Key) -> int | None:
         row = self._first(
-            "SELECT id FROM runs WHERE weights = ? AND steering = ? AND alpha = ? AND suite = ?",
-            key.weights,
-            key.steering,
-            key.alpha,
-            key.suite,
+            "SELECT id FROM runs WHERE identity = ? AND steering = ? AND alpha = ? AND suite = ?", *key.parts
         )
         return None if row is None else row[0]
 
@@ -149,12 +140,24 @@ class Store:
         return rows[0] if rows else None
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        with self._turn, _told(self.path):
+        with self._turn, database.told(self.path):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
+    def _refusing(self, what: Callable[[], str], rows: str) -> Iterator[None]:
+        """StoreError instead of whatever a damaged row raises; `rows`: what to delete to have it made again."""
+        try:
+            yield
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreError(
+                f"the store {str(self.path)!r} is damaged: {what()} is not as it was written. Restore the folder "
+                "from a copy; or delete what is wrong and run the study again, which makes it anew: "
+                f"sqlite3 {shlex.quote(str(self.path))} 'DELETE FROM {rows}'"
+            ) from error
+
+    @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        with self._turn, _told(self.path), self._connection:
+        with self._turn, database.told(self.path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection.execute
 
@@ -176,8 +179,8 @@ def writing(folder: str | Path) -> Iterator[Store]:
             raise InputError(
                 f"another process is running the study in {str(folder)!r}: wait for it, or choose another folder"
             ) from None
-        with _told(path):
-            connection = _checked(path, _connect(path, "rwc"), new=True)
+        with database.told(path):
+            connection = database.checked(path, database.connect(path, "rwc"), new=True)
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 yield Store(path, connection)
@@ -190,59 +193,31 @@ def reading(folder: str | Path) -> Store:
     path = Path(folder) / DATABASE
     if not path.is_file():
         raise InputError(f"there is no study in {str(folder)!r}: it has no {DATABASE}; give a folder of `study run`")
-    with _told(path):
+    with database.told(path):
         try:
-            return Store(path, _checked(path, _connect(path, "ro")))
+            return Store(path, database.checked(path, database.connect(path, "ro")))
         except sqlite3.OperationalError:  # a write-ahead log cannot be opened in a read-only folder
-            return Store(path, _checked(path, _connect(path, "ro&immutable=1")))
+            return Store(path, database.checked(path, database.connect_read_only(path)))
 
 
-def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    address = f"{path.resolve().as_uri()}?mode={mode}"
-    return sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None, timeout=60)
+_spelled = json.JSONEncoder(default=repr).encode  # a damaged row may have bytes where text was
 
 
-def _create(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    pragmas = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
-    # One transaction: after a crash the database has its tables and its version, or it is empty.
-    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
+def _checksum(*row: Any) -> str:
+    return hashlib.sha256(_spelled(row).encode()).hexdigest()[:32]
 
 
-def _checked(path: Path, connection: sqlite3.Connection, new: bool = False) -> sqlite3.Connection:
-    """The connection; with `new` an empty database gets its tables. InputError for a database of something else."""
-    try:
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if empty and new:
-            _create(connection)
-        elif application != _APPLICATION:
-            raise InputError(f"{str(path)!r} is not a study's database: choose another folder")
-        elif version != VERSION:
-            raise InputError(
-                f"{str(path)!r} has version {version} and this ggss reads version {VERSION}: "
-                "use the ggss that made it, or choose another folder"
-            )
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+def _verified(key: Sequence[Any], row: Sequence[Any]) -> Sequence[Any]:
+    """A row's content, without the checksum that is its last column; ValueError if it is not the row's."""
+    *content, checksum = row
+    if checksum != _checksum(*key, *content) or not all(isinstance(one, str) for one in content):
+        raise ValueError("the checksum differs")
+    return content
 
 
-@contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """SQLite's errors as messages that say what to do; an unfinished transaction is rolled back."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        reason = str(error)
-        kept = "what was answered before is kept"
-        advice = f"{kept}; run the same command again"
-        if "full" in reason or "disk I/O" in reason:
-            advice = f"free some space and run the same command again, {kept}"
-        elif "readonly" in reason or "unable to open" in reason:
-            advice = "make the folder writable or choose another one"
-        elif isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
-            advice = "it is damaged or no database; move it away, or choose another folder"
-        raise StoreError(f"the store {str(path)!r}: {reason}; {advice}") from error
+def _listed(text: str, kind: Any) -> tuple[Any, ...]:
+    """A list in JSON, all of one kind; ValueError if it is something else."""
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+        raise ValueError(f"not a list of {kind}")
+    return tuple(found)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
+from ggss.models import ModelIdentity
 from ggss.steering.gates import Gates
-from ggss.study import grid, identity
+from ggss.study import fit_hashes, grid
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 from ggss.study.plan_items import PlanItems
 from ggss.study.results import Results
 from ggss.study.store import Fit, Key, Store, reading
 
+IDENTITY = "identity of "  # and a model's name: a fact about the study
 KEPT = 256  # runs, with their metrics
 
 
@@ -25,13 +27,28 @@ class StoredRuns(Mapping[Cell, Run]):
         self._read = lru_cache(KEPT)(self._load)
 
     def fit(self, cell: Cell) -> Fit | None:
-        """The cell's fit, or None if it was not fitted or the plan has changed since."""
+        """The cell's fit, or None if it was not fitted, or if the plan or the model has changed since."""
         found = self.store.fit(cell.model, cell.method, cell.attribute)
-        wanted = identity.recipe(self.plan, cell.model, cell.method, cell.attribute)
-        return found if found and found.recipe == wanted else None
+        wanted = fit_hashes.recipe(self.plan, cell.model, cell.method, cell.attribute)
+        if found is None or found.recipe != wanted:
+            return None
+        # A run that was stopped may have answers of the model before and after it changed: they are not compared.
+        return found if found.identity == self.identity(cell.model).hash else None
+
+    def identity(self, model: str) -> ModelIdentity:
+        """The model's identity when it was last run."""
+        parts = self.store.about(f"{IDENTITY}{model}")
+        return ModelIdentity(parts if isinstance(parts, dict) else {})
+
+    def identify(self, model: str, identity: ModelIdentity) -> list[str]:
+        """Write down a model's identity; returns what has changed since it was last run."""
+        before = self.identity(model)
+        if before != identity:
+            self.store.tell(f"{IDENTITY}{model}", dict(identity.parts))
+        return identity.differences(before) if before.parts else []
 
     def key(self, cell: Cell, fit: Fit) -> Key:
-        return Key(fit.weights, fit.steering, cell.alpha, self.asked.hash(cell.task))
+        return Key(fit.identity, fit.steering, cell.alpha, self.asked.hash(cell.task))
 
     def gates(self) -> dict[tuple[str, str, str], Gates]:
         """By model, method and attribute."""
@@ -70,8 +87,9 @@ class StoredRuns(Mapping[Cell, Run]):
             cell.alpha,
             self.asked.suite(cell.task).name,
             self.asked.hash(cell.task),
-            fit.weights if fit else "",
             fit.steering if fit else "",
+            self.asked.max_new_tokens(cell.task),
+            self.identity(cell.model).parts if fit else {},
         )
 
     def __iter__(self) -> Iterator[Cell]:

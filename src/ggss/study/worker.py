@@ -10,21 +10,22 @@ from functools import cached_property
 
 import torch
 
+from ggss import ranges
 from ggss.activations.collection import collect
-from ggss.analysis.asking import answer_of
-from ggss.models import load_vlm
+from ggss.analysis.asking import Reply, replies
+from ggss.errors import InputError
+from ggss.models import ModelIdentity, load_vlm
 from ggss.models.feature_cache import FeatureCache
+from ggss.models.prompt_length import PromptLengths
 from ggss.probes.steered_model import SteeredModel
 from ggss.steering import gates
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
-from ggss.study import grid, identity
+from ggss.study import grid
 from ggss.study.discovery_set import DiscoverySet
+from ggss.study.memory import longest_prompt
 from ggss.study.plan import Plan
 from ggss.study.plan_items import PlanItems
-
-Reply = tuple[int, str, tuple[float, ...]]
-"""An item's number in its task, the raw answer, the options' probabilities."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Worker:
     device: str | None = None
     _name: str = ""
     _model: SteeredModel | None = None
-    _weights: str = ""
+    _identity: ModelIdentity | None = None
     _fits: dict[tuple[str, str], tuple[Steerer, FitReply]] = field(default_factory=dict)
     _steered: tuple[tuple[object, ...], SteeredModel] | None = None
 
@@ -51,33 +52,34 @@ class Worker:
         if self.plan.threads:
             torch.set_num_threads(self.plan.threads)
 
-    def open(self, model: str) -> str:
-        """Load the model, unless it is loaded; returns the hash of its weights."""
+    def open(self, model: str) -> ModelIdentity:
+        """Load the model, unless it is loaded; returns its identity."""
         if self._name != model:
             # Free the old model first: both may not fit in memory.
             self._name, self._model, self._fits, self._steered = "", None, {}, None
             wanted = self.plan.model(model)
-            vlm = load_vlm(wanted.name, dtype=wanted.dtype, device_map=wanted.device_map or self.device)
+            place = wanted.device_map or self.device
+            vlm = load_vlm(wanted.name, wanted.dtype, place, wanted.trust_remote_code, wanted.attention)
+            if self.plan.batch_size == ranges.AUTO:
+                vlm.limit_batch(longest_prompt(self.plan, self._asked, PromptLengths(vlm.processor)))
             pictures = [*self._discovery.pictures(), *self._asked.pictures()]
-            self._model, self._weights = (
-                SteeredModel(FeatureCache(vlm, together=pictures)),
-                identity.weights_hash(vlm),
-            )
+            self._model, self._identity = SteeredModel(FeatureCache(vlm, together=pictures)), vlm.identity
             self._name = model
-        return self._weights
+        assert self._identity is not None
+        return self._identity
 
     def fit(self, model: str, label: str, attribute: str) -> FitReply:
         """Fit a method of the plan on its discovery pictures."""
         self.open(model)
         return self._fitted(label, attribute)[1]
 
-    def read(self, cell: grid.Cell, numbers: Sequence[int]) -> list[Reply]:
-        """Ask the numbered items of the cell's task, as one batch."""
+    def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Reply]:
+        """Ask the numbered items of the cell's task, as one batch, of a model that must have this identity."""
         cell = grid.Cell(*cell)
-        self.open(cell.model)
-        items = [self._asked.items(cell.task)[number] for number in numbers]
-        readings = self._under(cell).read_batch(items, self._asked.max_new_tokens(cell.task))
-        return [(number, *answer_of(reading)) for number, reading in zip(numbers, readings, strict=True)]
+        if self.open(cell.model).hash != identity:
+            raise InputError(f"{cell.model} has changed while the study was running: run the same command again")
+        items, longest = self._asked.items(cell.task), self._asked.max_new_tokens(cell.task)
+        return replies(self._under(cell), items, numbers, longest)
 
     @cached_property
     def _asked(self) -> PlanItems:

@@ -1,27 +1,9 @@
-"""Content hashes of a model's weights and of everything that a fit depends on."""
-
-import hashlib
-import json
-from typing import TYPE_CHECKING, Any
+"""Content hashes of everything that a fit depends on, besides its model."""
 
 from ggss import hashing
 from ggss.methods import registry
 from ggss.study.plan import Plan
 from ggss.version import library_versions
-
-if TYPE_CHECKING:
-    from ggss.models import Vlm
-
-
-def weights_hash(vlm: "Vlm") -> str:
-    """sha256 of all that decides a model's answers: every weight, the text model's too, and how prompts and images
-    are prepared."""
-    digest = hashlib.sha256()
-    images = vlm.processor.image_processor.to_dict()
-    prepared = [vlm.backend, getattr(vlm.processor, "chat_template", None), images]
-    digest.update(json.dumps(prepared, sort_keys=True, default=str).encode())
-    hashing.add(digest, vlm.model.state_dict())
-    return digest.hexdigest()
 
 
 def recipe(plan: Plan, model: str, label: str, attribute: str) -> str:
@@ -37,7 +19,7 @@ def recipe(plan: Plan, model: str, label: str, attribute: str) -> str:
         discovery,
         plan.seed,
     ]
-    return of(said)
+    return hashing.of(said)
 
 
 def steering(plan: Plan, label: str, attribute: str, data: str) -> str:
@@ -52,9 +34,4 @@ def steering(plan: Plan, label: str, attribute: str, data: str) -> str:
         decides += [method.sites, attribute, data, plan.seed]
     else:
         del versions["ggss"]
-    return of([decides, versions])
-
-
-def of(value: Any) -> str:
-    """sha256 of plain data."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    return hashing.of([decides, versions])

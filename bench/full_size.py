@@ -1,0 +1,296 @@
+"""A random model of a real one's dimensions, through every command: time, memory, and steering's share of the time.
+
+    python -m bench.full_size [--size 4b|tiny] [-o DIR]      writes docs/full-size.md (4b only)
+
+The weights are random, so the answers mean nothing; their number, shapes and dtype are Qwen3-VL-4B's. The processor
+is the small world's, with the real size of patches; its vocabulary of some words is padded to the real one. Each
+command is a process of its own, as a user runs it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+import yaml
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+DOC = ROOT / "docs" / "full-size.md"
+
+WORDS = [*"ABCD", "first", "second", "nurse", "doctor", "yes", "no", "the", "person", "in", "this", "picture"]
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """Of a Qwen3-VL."""
+
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head: int
+    intermediate: int
+    vocabulary: int
+    vision_hidden: int
+    vision_layers: int
+    vision_heads: int
+    vision_intermediate: int
+    deepstack: tuple[int, ...]
+    side: int  # of the pictures that are asked about
+
+
+SIZES = {
+    "4b": Dimensions(2560, 36, 32, 8, 128, 9728, 151_936, 1024, 24, 16, 4096, (5, 11, 17), 512),
+    "tiny": Dimensions(64, 2, 4, 2, 16, 128, 512, 64, 3, 4, 128, (0, 1), 128),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=SIZES, default="4b")
+    parser.add_argument("-o", "--out", type=Path, default=ROOT / "full-size-out")
+    parser.add_argument("--doc", type=Path, help="where to write the page; docs/full-size.md for the 4b")
+    parser.add_argument("--keep", action="store_true", help="keep the folder: the 4b's model has 9.6 GB")
+    given = parser.parse_args()
+    size, out = SIZES[given.size], given.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    model = out / "model"
+    seconds = built(size, model)
+    manifest = pictures(out / "faces", size.side)
+    report = measured(size, model, manifest, out)
+    page = written(given.size, size, seconds, report)
+    doc = given.doc or (DOC if given.size == "4b" else None)
+    if doc:
+        doc.write_text(page, encoding="utf-8")
+    print(page)
+    if not given.keep:
+        shutil.rmtree(out)
+
+
+def built(size: Dimensions, folder: Path) -> float | None:
+    """Save a random model in bfloat16; the seconds it took, None if it was there."""
+    if (folder / "done").exists():
+        return None
+    from ggss.smallworld.architectures import build
+
+    start = time.monotonic()
+    _, processor = build("qwen3-vl", WORDS, width=64, layers=1, deepstack=(0,))
+    processor.image_processor.patch_size = 16
+    processor.image_processor.size = {"shortest_edge": 64 * 64, "longest_edge": size.side * size.side}
+    ids = {name: processor.tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in TOKENS}
+    config = hf.Qwen3VLConfig(
+        vision_config=hf.Qwen3VLVisionConfig(
+            hidden_size=size.vision_hidden,
+            depth=size.vision_layers,
+            num_heads=size.vision_heads,
+            intermediate_size=size.vision_intermediate,
+            out_hidden_size=size.hidden,
+            deepstack_visual_indexes=list(size.deepstack),
+        ),
+        text_config=hf.Qwen3VLTextConfig(
+            vocab_size=size.vocabulary,
+            hidden_size=size.hidden,
+            num_hidden_layers=size.layers,
+            num_attention_heads=size.heads,
+            num_key_value_heads=size.key_value_heads,
+            head_dim=size.head,
+            intermediate_size=size.intermediate,
+            rope_parameters={
+                "rope_type": "default",
+                "rope_theta": 5_000_000.0,
+                "mrope_interleaved": True,
+                "mrope_section": [size.head // 2 - 2 * (size.head // 6), size.head // 6, size.head // 6],
+            },
+        ),
+        image_token_id=ids["image_pad"],
+        video_token_id=ids["video_pad"],
+        vision_start_token_id=ids["vision_start"],
+        vision_end_token_id=ids["vision_end"],
+        dtype="bfloat16",
+    )
+    model = filled(config)
+    model.save_pretrained(folder, max_shard_size="2GB")
+    processor.save_pretrained(folder)
+    (folder / "done").touch()
+    return time.monotonic() - start
+
+
+TOKENS = ("vision_start", "image_pad", "vision_end", "video_pad")
+
+
+@torch.no_grad()
+def filled(config: Any) -> Any:
+    """The model with random weights, made in bfloat16 from the start: there is never a copy in float32."""
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            model = hf.Qwen3VLForConditionalGeneration(config)
+    finally:
+        torch.set_default_dtype(usual)
+    model.to_empty(device="cpu")  # buffers, such as the frequencies of positions, are not saved: loading makes them
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 1:
+            parameter.fill_(0.0 if name.endswith("bias") else 1.0)
+        else:
+            parameter.normal_(0.0, 0.02, generator=generator)
+    model.generation_config = hf.GenerationConfig(pad_token_id=0, eos_token_id=2)
+    return model
+
+
+def pictures(folder: Path, side: int) -> Path:
+    """Forty pictures of noise: two people in each of two occupations, with five races and two genders."""
+    from ggss.data.manifests import write_manifest
+
+    rows = []
+    people = product(
+        ("cook", "ceo"), ("1", "2"), ("Asian", "Black", "Latino", "Middle_Eastern", "White"), ("man", "woman")
+    )
+    folder.mkdir(exist_ok=True)
+    for number, (occupation, identity, race, gender) in enumerate(people):
+        path = folder / f"{number}.png"
+        Image.effect_noise((side // 8, side // 8), 60 + number).convert("RGB").resize((side, side)).save(path)
+        labels = {"occupation": occupation, "identity": identity, "race": race, "gender": gender}
+        rows.append({"path": path.name, **labels})
+    write_manifest(rows, folder / "faces.csv")
+    return folder / "faces.csv"
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that was run: how long it took, its processors' time, and the most memory it had, in bytes."""
+
+    name: str
+    seconds: float
+    processor: float
+    peak: int
+    said: str
+
+
+def run(name: str, *arguments: object, env: dict[str, str] | None = None) -> Step:
+    """Run a command to its end. Linux counts the peak of all children together, so each has a parent of its own."""
+    watcher = [sys.executable, "-c", WATCHER, *map(str, arguments)]
+    start = time.monotonic()
+    done = subprocess.run(watcher, env=os.environ | (env or {}), capture_output=True, text=True)
+    seconds = time.monotonic() - start
+    if done.returncode:
+        raise SystemExit(f"{name} failed ({done.returncode}): {done.stderr[-2000:]}")
+    *said, used = done.stdout.rstrip("\n").split("\n")
+    processor, peak = map(float, used.split())
+    print(
+        f"{name}: {seconds:.0f} s, {processor:.0f} s of processors, {peak / 1e6:.1f} GB", file=sys.stderr, flush=True
+    )
+    return Step(name, seconds, processor, int(peak * 1000), "\n".join(said))
+
+
+WATCHER = (
+    "import resource, subprocess, sys; code = subprocess.call(sys.argv[1:]); sys.stdout.flush(); "
+    "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+    "print(used.ru_utime + used.ru_stime, used.ru_maxrss); sys.exit(code)"
+)
+
+
+def measured(size: Dimensions, model: Path, manifest: Path, out: Path) -> dict[str, Any]:
+    """Every command once, each in a process of its own."""
+    ggss = [sys.executable, "-c", "from ggss.cli import main; main()"]
+    where = ["--dtype", "bfloat16"]
+    cache = {"GGSS_CACHE": str(out / "cache")}
+    steerer = out / "steerer"
+    face = manifest.parent / "0.png"
+    shutil.rmtree(steerer, ignore_errors=True)
+    shutil.rmtree(out / "study", ignore_errors=True)
+    steps = [run("doctor", *ggss, "doctor", model, *where, "--json", env=cache)]
+    few = ["--images", manifest, "--attribute", "race", "--exclude", "occupation=ceo", "-o", steerer]
+    steps.append(run("discover, 20 pictures", *ggss, "discover", model, *few, *where, env=cache))
+    asked = [model, face, "yes or no ?", "--steer", steerer, "--alpha", "0", "--max-new-tokens", "4", "--json"]
+    steps.append(run("ask at alpha 0", *ggss, "ask", *asked, *where, env=cache))
+    plan = out / "plan.yaml"
+    plan.write_text(yaml.safe_dump(study(model, manifest)))
+    steps.append(run("study plan", *ggss, "study", "plan", plan, "--no-measure", env=cache))
+    steps.append(
+        run("study run, 2 cells of 40 questions", *ggss, "study", "run", plan, "-o", out / "study", env=cache)
+    )
+    probe = run("one probe batch", sys.executable, "-m", "bench.full_size_batch", model, steerer, manifest, env=cache)
+    examined, answered = json.loads(steps[0].said), json.loads(steps[2].said)
+    return {
+        "steps": [*steps, probe],
+        "healthy": examined["healthy"],
+        "checks": examined["checks"],
+        "answers": (answered["unsteered"], answered["steered"]),
+        "batch": json.loads(probe.said.split("\n")[-1]),
+    }
+
+
+def study(model: Path, manifest: Path) -> dict[str, Any]:
+    """One task, unsteered and steered at one strength."""
+    return {
+        "suite": {"name": "reflect", "images": str(manifest)},
+        "discovery": str(manifest),
+        "models": [{"name": str(model), "dtype": "bfloat16"}],
+        "methods": ["none", "ggss"],
+        "alphas": [1.0],
+        "steering": {"race": {"discover_on": ["cook"], "tasks": ["mcq"]}},
+        "limit": 40,
+        "batch_size": 8,
+    }
+
+
+def written(name: str, size: Dimensions, building: float | None, report: dict[str, Any]) -> str:
+    batch = report["batch"]
+    same = report["answers"][0] == report["answers"][1]
+    lines = [
+        "# A model of true size",
+        "",
+        f"`make full-size`: a Qwen3-VL with random weights in the dimensions of Qwen3-VL-{name.upper()}: "
+        f"{size.layers} layers of {size.hidden}, a vision tower of {size.vision_layers} x {size.vision_hidden}, "
+        f"deepstack at {', '.join(map(str, size.deepstack))}; {batch['parameters'] / 1e9:.2f} billion weights, "
+        f"{2 * batch['parameters'] / 1e9:.1f} GB in bfloat16. Its answers mean nothing; its time and memory do.",
+        "",
+        f"Measured on {platform.processor() or platform.machine()}, {os.cpu_count()} cores that others used at the "
+        f"same time, without an accelerator; torch {torch.__version__}.",
+        "",
+        "| step | time | processor time | peak memory |",
+        "| --- | --- | --- | --- |",
+    ]
+    if building is not None:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        times = f"{building:.0f} s | {used.ru_utime + used.ru_stime:.0f} s"
+        lines.append(f"| build and save | {times} | {used.ru_maxrss / 1e6:.1f} GB |")
+    lines += [
+        f"| {step.name} | {step.seconds:.0f} s | {step.processor:.0f} s | {step.peak / 1e9:.1f} GB |"
+        for step in report["steps"]
+    ]
+    lines += [
+        "",
+        "Times include starting Python and loading the weights. The processor time is that of all threads together; "
+        "it does not depend on what else the machine does.",
+        "",
+        f"- The doctor finds it {'healthy' if report['healthy'] else 'NOT healthy'}: "
+        + "; ".join(f"{what}: {seen}" for what, _, seen in report["checks"])
+        + ".",
+        f"- Asked at alpha 0, the answer is {'identical to' if same else 'NOT that of'} the unsteered one.",
+        f"- A batch of {batch['questions']} questions about {batch['tokens']} visual tokens each: "
+        f"{batch['seconds']:.1f} s of processor time, of which steering takes {1000 * batch['steering']:.1f} ms, "
+        f"**{batch['steering'] / batch['seconds']:.2%}** (goal: under 1 %); encoding its pictures took "
+        f"{batch['encoding']:.1f} s.",
+        f"- In features that are kept, alpha 0 gives logits {batch['identical']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""`ggss data`: from a published set of pictures, as it was downloaded, to the manifest that all commands read."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ggss.cli.arguments import Force
+from ggss.errors import InputError
+from ggss.output import check_file, never
+
+if TYPE_CHECKING:
+    from ggss.data.published_layouts import Layout
+
+data = typer.Typer(
+    no_args_is_help=True, help="Make a manifest of a published set of counterfactual pictures, and check the set."
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds the set.", show_default=False)]
+Manifest = Annotated[Path, typer.Option("--out", "-o", help="The manifest to write, a .csv file.")]
+CompleteOnly = Annotated[
+    bool, typer.Option(help="Leave out people of whom a picture is missing, damaged or of another size.")
+]
+
+
+@data.command()
+def focus(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, force: Force = False) -> None:
+    """REFLECT/FOCUS: {occupation}/{identity}/{Race}_{gender}.jpg, 480 pictures.
+
+    Example: ggss data focus FOCUS -o faces.csv
+    """
+    from ggss.data.published_layouts import FOCUS
+
+    _write(FOCUS, folder, out, complete_only, force)
+
+
+@data.command()
+def pairs(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, force: Force = False) -> None:
+    """PAIRS: {section}/{scenario}/{race}_{gender}.png, 200 pictures; the section becomes the occupation.
+
+    Example: ggss data pairs PAIRS/data -o pairs.csv
+    """
+    from ggss.data.published_layouts import PAIRS
+
+    _write(PAIRS, folder, out, complete_only, force)
+
+
+@data.command("social-counterfactuals")
+def social_counterfactuals(
+    folder: Folder,
+    out: Manifest,
+    kind: Annotated[str, typer.Option(help="race_gender, physical_gender or physical_race.")] = "race_gender",
+    complete_only: CompleteOnly = False,
+    force: Force = False,
+) -> None:
+    """SocialCounterfactuals: the folder `images` that its authors' process_data.py writes, one of the three kinds.
+
+    Example: ggss data social-counterfactuals SocialCounterfactuals/images -o faces.csv
+    """
+    from ggss.data.published_layouts import SOCIAL_COUNTERFACTUALS
+
+    if kind not in SOCIAL_COUNTERFACTUALS:
+        raise InputError(f"there is no kind {kind!r}: choose one of {', '.join(SOCIAL_COUNTERFACTUALS)}")
+    _write(SOCIAL_COUNTERFACTUALS[kind], folder, out, complete_only, force)
+
+
+def _write(layout: "Layout", folder: Path, out: Path, complete_only: bool, force: bool) -> None:
+    from ggss.data.manifests import write_manifest
+    from ggss.data.published_layouts import complete, placed, read_layout
+    from ggss.terminal import Terminal
+
+    if out.suffix.lower() != ".csv":
+        raise InputError(f"{str(out)!r} is no .csv file: a manifest is one, such as faces.csv")
+    check_file(out, "ggss data", never, force)
+    found = read_layout(layout, folder)
+    rows = complete(found, layout, complete_only)
+    write_manifest(placed(rows, out), out)
+    console = Terminal(stderr=True)
+    for flaw in found.flaws:
+        console.print(f"left out: {flaw}")
+    if found.others:
+        console.print(f"not of {layout.title}, by their names: {len(found.others)} images, such as {found.others[0]}")
+    people = len(rows) // math.prod(map(len, layout.values.values()))
+    values = ", ".join(f"{column} ({', '.join(values)})" for column, values in layout.values.items())
+    print(f"{len(rows)} pictures of {people} people, varied in {values}: {out}")

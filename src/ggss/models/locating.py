@@ -1,0 +1,82 @@
+"""From a model's name to its place: a registered collection, a directory, or the hub.
+
+Nothing here imports torch: a wrong name is refused at once.
+"""
+
+import os
+import threading
+from functools import cache
+from pathlib import Path
+
+from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+from ggss.errors import InputError
+from ggss.escaping import is_unicode
+from ggss.models.collections import COLLECTIONS
+
+PATIENCE = 4.0  # seconds; the looking up of the hub's address, which has no limit of its own, included
+
+
+def locate(name: str, ask_hub: bool = True) -> str:
+    """The directory or hub id of a name. ask_hub: whether the hub has it, too."""
+    if not is_unicode(name):
+        raise InputError(f"the model's name {name!r} is not UTF-8, and it is written into files: rename or link it")
+    collection, slash, own = name.partition("/")
+    if slash and collection in COLLECTIONS:
+        folders = COLLECTIONS.get(collection)()
+        if own not in folders:
+            there = ", ".join(f"{collection}/{other}" for other in folders) or "none yet"
+            raise InputError(f"there is no model {name!r}: {collection} has {there}")
+        return str(folders[own])
+    path = Path(os.path.expanduser(name))  # unlike pathlib's, it leaves the home of an unknown user as it is
+    looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InputError(
+                f"{name!r} is not a model, it has no config.json: give a directory saved with save_pretrained"
+            )
+        return str(path)
+    if path.exists() or looks_local:
+        seen = "is a file" if path.exists() else "does not exist"
+        raise InputError(f"the model directory {name!r} {seen}: give a directory or a hub id")
+    if ask_hub:
+        check_reachable(name)
+    return name
+
+
+@cache
+def check_reachable(name: str, file: str = "config.json") -> None:
+    """InputError unless a file of a repository is in the local cache, or the hub answers in time that it has it.
+
+    Without a network, transformers would ask again and again for half a minute.
+    """
+    try:
+        if isinstance(try_to_load_from_cache(name, file), str):
+            return
+    except HFValidationError as error:
+        raise InputError(f"{name!r} is neither a folder nor a name on the hub: {error}") from error
+    wait = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or PATIENCE)
+    found: list[Exception | None] = []
+
+    def ask() -> None:
+        try:
+            get_hf_file_metadata(hf_hub_url(name, file), timeout=wait)
+            found.append(None)
+        except Exception as error:  # of the hub, its HTTP client or the operating system
+            found.append(error)
+
+    asking = threading.Thread(target=ask, daemon=True)  # which does not outlive the process
+    asking.start()
+    asking.join(wait)
+    error = found[0] if found else TimeoutError(f"no answer in {wait:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer")
+    if isinstance(error, HfHubHTTPError) and getattr(error, "response", None) is not None:
+        raise InputError(
+            f"the hub does not give {file} of {name!r} (status {error.response.status_code}): check the name; for a "
+            "private or gated model log in with `hf auth login`"
+        ) from error
+    if error is not None:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"{name!r} is no folder here and the hub cannot be reached, offline? ({reason}): give a folder"
+        ) from error

@@ -1,0 +1,77 @@
+"""The terminal: the one place that makes a rich console, so that text is never read as markup, and no table is cut.
+
+Style is given apart from the text: `Text(question, "bold")`, `Text.assemble((name, "bold"), ": ", found)`.
+"""
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment
+from rich.status import Status
+from rich.table import Table
+from rich.text import Text
+
+from ggss.escaping import visible
+
+UNLIMITED = 10_000  # columns of a file or a pipe
+PROSE = 32  # characters: what is longer may be broken between words
+
+
+class Terminal(Console):
+    """Prints text as it is; control characters, also those of styled text, are shown and not sent.
+
+    A table that does not fit the screen is printed as a list. Files and pipes are as wide as it needs, unless COLUMNS
+    says how wide they are.
+    """
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = UNLIMITED
+
+    def print(self, *shown: Any, **options: Any) -> None:
+        super().print(*(self._fitting(one) if isinstance(one, Table) else one for one in shown), **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text), style, control)
+
+    def status(self, status: RenderableType, **options: Any) -> Status:
+        """A spinner before a text while a block runs; rich itself would read the text as markup."""
+        return super().status(Text(status) if isinstance(status, str) else status, **options)
+
+    def _fitting(self, table: Table) -> RenderableType:
+        """The table, the names of its columns broken if need be; or a list, if names and numbers had to be broken."""
+        if self._measured(table).maximum <= self.width:
+            return table
+        for column in table.columns:
+            cells = max((self._measured(cell).maximum for cell in column.cells), default=0)
+            column.max_width, column.overflow = max(cells, self._measured(column.header).minimum), "fold"
+        widths = [column.max_width or 0 for column in table.columns]
+        frame = self._measured(table).maximum - sum(widths)
+        return table if sum(min(width, PROSE) for width in widths) + frame <= self.width else _as_list(table)
+
+    def _measured(self, shown: RenderableType) -> Measurement:
+        """The width with all lines broken between words, and with none."""
+        return Measurement.get(self, self.options.update(width=UNLIMITED), shown)
+
+
+def _as_list(table: Table) -> Group:
+    """For each row its first cell, then a line for each other one that is not empty, after the column's name."""
+    blocks: list[RenderableType] = [table.title] if table.title else []
+    for first, *others in zip(*(column.cells for column in table.columns), strict=True):
+        lines = Table.grid("name", "value", padding=(0, 2))
+        lines.columns[0].no_wrap = True
+        lines.columns[1].overflow = "fold"
+        for column, cell in zip(table.columns[1:], others, strict=True):
+            if str(cell):
+                lines.add_row(column.header, cell)
+        blocks += [first, Padding(lines, (0, 0, 0, 2), expand=False)]
+    return Group(*blocks)

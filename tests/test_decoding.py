@@ -1,0 +1,203 @@
+"""The one decoder: what can be shown faithfully is, and said where it changes; everything else is refused by name."""
+
+import logging
+import os
+import socket
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ggss import InputError
+from ggss.data import decoding
+from ggss.data.picture import BytesPicture, FilePicture
+
+RAMP = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch):
+    monkeypatch.setattr(decoding, "_said", set())
+
+
+def encoded(image, form="PNG", **options):
+    file = BytesIO()
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def pixels(data):
+    image = decoding.decoded(data, "image 'x'")
+    assert image.mode == "RGB"
+    return np.asarray(image).astype(int)
+
+
+def noise(mode, size=(8, 6), seed=0):
+    bands = len(Image.new(mode, (1, 1)).getbands())
+    drawn = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], bands), dtype=np.uint8)
+    return Image.merge(mode, [Image.fromarray(drawn[..., band]) for band in range(bands)])
+
+
+@pytest.mark.parametrize("form", ["PNG", "TIFF", "PPM"])
+def test_sixteen_bits_are_scaled(form):
+    shown = pixels(encoded(Image.fromarray(RAMP), form))
+    assert np.abs(shown - RAMP[..., None] / 257).max() <= 0.5
+    assert (shown.min(), shown.max()) == (0, 255)
+    assert len(np.unique(shown)) == 64
+
+
+def test_a_transparent_value_of_sixteen_bits_is_white():
+    shown = pixels(encoded(Image.fromarray(RAMP), transparency=int(RAMP[3, 3])))
+    assert (shown[3, 3] == 255).all()
+    assert shown[3, 4].max() < 255
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_alpha_is_laid_over_white(mode):
+    image = noise(mode)
+    values = np.asarray(image).astype(float)
+    alpha = values[..., -1:] / 255
+    expected = np.broadcast_to(values[..., :-1] * alpha + 255 * (1 - alpha), (6, 8, 3))
+    assert np.abs(pixels(encoded(image)) - expected).max() <= 1
+
+
+def test_a_transparent_pixel_is_white_whatever_colour_it_hides():
+    red = Image.new("RGBA", (4, 4), (255, 0, 0, 0))
+    palette = Image.new("P", (4, 4), 1)
+    palette.putpalette([0, 0, 0, 255, 0, 0])
+    plain = Image.new("RGB", (4, 4), (255, 0, 0))
+    for data in (
+        encoded(red),
+        encoded(red, "WEBP", lossless=True),
+        encoded(palette, transparency=1),
+        encoded(palette, "GIF", transparency=1),
+        encoded(plain, transparency=(255, 0, 0)),
+        encoded(Image.new("L", (4, 4), 7), transparency=7),
+        encoded(Image.new("1", (4, 4), 0), transparency=0),
+    ):
+        assert (pixels(data) == 255).all()
+
+
+def test_colours_are_kept():
+    picture = noise("RGB")
+    assert (pixels(encoded(picture)) == np.asarray(picture)).all()
+    few = picture.quantize(8)
+    assert (pixels(encoded(few)) == np.asarray(few.convert("RGB"))).all()
+    grey = noise("L")
+    assert (pixels(encoded(grey)) == np.asarray(grey)[..., None]).all()
+    assert set(np.unique(pixels(encoded(grey.convert("1"))))) == {0, 255}
+    for form in ("TIFF", "JPEG"):
+        ink = Image.new("CMYK", (4, 4), (255, 0, 0, 0))  # cyan
+        assert np.abs(pixels(encoded(ink, form)) - (0, 255, 255)).max() <= 3
+
+
+@pytest.mark.parametrize(
+    ("data", "seen"),
+    [
+        (encoded(Image.fromarray(RAMP.astype(np.float32)), "TIFF"), "mode 'F', floating point"),
+        (encoded(Image.fromarray(RAMP.astype(np.int32)), "TIFF"), "mode 'I', 32-bit integers"),
+        (encoded(Image.new("LAB", (4, 4)), "TIFF"), "mode 'LAB'"),
+    ],
+)
+def test_what_rgb_cannot_show_is_refused_by_name(data, seen):
+    for use in (decoding.decoded, decoding.header_size):
+        with pytest.raises(InputError, match=f"image 'x' is of {seen}"):
+            use(data, "image 'x'")
+
+
+@pytest.mark.parametrize("form", ["GIF", "WEBP", "TIFF", "PNG"])
+def test_several_frames_are_refused(form):
+    several = encoded(noise("RGB"), form, save_all=True, append_images=[noise("RGB", seed=1), noise("RGB", seed=2)])
+    for use in (decoding.decoded, decoding.header_size):
+        with pytest.raises(InputError, match=f"has 3 frames or pages \\({form}\\): save the one that is meant"):
+            use(several, "image 'x'")
+
+
+def test_the_photograph_of_several_pictures_is_used_and_that_is_said(caplog):
+    first = noise("RGB", (16, 16))
+    data = encoded(first, "MPO", save_all=True, append_images=[Image.new("RGB", (16, 16))], quality=95)
+    assert np.abs(pixels(data) - np.asarray(Image.open(BytesIO(encoded(first, "JPEG", quality=95))))).max() == 0
+    assert "holds several pictures (MPO), and the first is used" in caplog.text
+
+
+def test_turned_pictures_are_turned_and_that_is_said_once(caplog):
+    picture, exif = noise("RGB"), Image.Exif()
+    exif[0x0112] = 6
+    for number in range(3):
+        upright = decoding.decoded(encoded(picture, exif=exif), f"image '{number}'")
+        assert upright.size == (6, 8)
+        assert (np.asarray(upright) == np.rot90(np.asarray(picture), -1)).all()
+    assert [record.getMessage() for record in caplog.records] == [
+        "image '0' is turned as its EXIF orientation says; the same holds for every picture like it"
+    ]
+
+
+def test_transparency_is_said_once_and_only_where_there_is_some(caplog):
+    opaque = noise("RGB")
+    opaque.putalpha(255)
+    pixels(encoded(opaque))
+    pixels(encoded(noise("RGB")))
+    assert not caplog.records
+    for number in range(3):
+        decoding.decoded(encoded(noise("RGBA")), f"image '{number}'")
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("image '0' has transparent parts, which are shown over white")
+
+
+def test_a_decompression_bomb_is_a_sentence(monkeypatch):
+    data = encoded(Image.new("L", (64, 64)))
+    for most in (4095, 2000):  # Pillow warns of the first, and refuses the second
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        with pytest.raises(InputError, match=f"image 'x' has more than {most:,} pixels"):
+            decoding.decoded(data, "image 'x'")
+
+
+def test_an_image_in_memory_follows_the_same_rules():
+    image = noise("RGB")
+    assert decoding.in_rgb(image, "the image") is image
+    assert np.asarray(decoding.in_rgb(Image.fromarray(RAMP), "the image")).max() == 255
+    assert (np.asarray(decoding.in_rgb(Image.new("RGBA", (2, 2)), "the image")) == 255).all()
+    with pytest.raises(InputError, match="the image is of mode 'F'"):
+        decoding.in_rgb(Image.fromarray(RAMP.astype(np.float32)), "the image")
+
+
+def test_a_digest_hangs_on_the_bytes_and_on_the_decoder(tmp_path, monkeypatch):
+    data = encoded(noise("RGB"))
+    (tmp_path / "a.png").write_bytes(data)
+    own = FilePicture(tmp_path / "a.png").digest
+    assert own == BytesPicture.of(data).digest != BytesPicture.of(data + b" ").digest
+    monkeypatch.setattr("ggss.data.picture.DECODER", decoding.DECODER + 1)
+    assert BytesPicture.of(data).digest != own
+    assert FilePicture(tmp_path / "a.png").digest != own
+
+
+def test_only_ordinary_files_are_opened(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe.png")
+    monkeypatch.chdir(tmp_path)  # the name of a socket must be short
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind("socket.png")
+    listening.close()
+    (tmp_path / "zero.png").symlink_to("/dev/zero")
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    for name, seen in {
+        "pipe.png": r"is a named pipe \(FIFO\)",
+        "socket.png": "is a socket",
+        "zero.png": "is a device",
+        "folder.png": "is a folder",
+        "loop.png": "cannot be read",
+        "none.png": "does not exist: correct its path",
+    }.items():
+        picture = FilePicture(tmp_path / name)
+        for use in (picture.image, picture.size, lambda: picture.digest):  # noqa: B023
+            with pytest.raises(InputError, match=f"image '.*{name}' {seen}"):
+                use()
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path):
+    with (tmp_path / "large.png").open("wb") as file:
+        file.truncate(2**30 + 1)
+    with pytest.raises(InputError, match="is larger than 1 GiB"):
+        FilePicture(tmp_path / "large.png").image()

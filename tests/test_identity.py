@@ -1,0 +1,232 @@
+"""The identity of a model: an edited file of its folder makes another model and names a part; a copy is the same."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conftest import noise
+from ggss import Counterfactuals, InputError, collect, fit
+from ggss.data.manifests import write_manifest
+from ggss.models import ModelIdentity, Vlm, load_vlm
+from rounding import assert_same
+
+
+def edit(file, *path_and_value):
+    """Set a value in a JSON file, at a path of keys."""
+    *path, last, value = path_and_value
+    whole = told = json.loads(file.read_text())
+    for key in path:
+        told = told[key]
+    assert told.get(last) != value
+    told[last] = value
+    file.write_text(json.dumps(whole))
+
+
+def swap_words(folder):
+    """Two words of the vocabulary change places."""
+    words = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    for word, other in (("red", "blue"), ("blue", "red")):
+        edit(folder / "tokenizer.json", "model", "vocab", word, words[other])
+
+
+def end_with_a_word(folder):
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text() + " red")
+
+
+def nudge(folder, part):
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in sorted(weights) if part in name)
+    weights[name].view(-1)[0] += 1e-6  # less than bfloat16 can tell
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def config(*path_and_value):
+    return lambda folder: edit(folder / "config.json", *path_and_value)
+
+
+def processor(*path_and_value):
+    return lambda folder: edit(folder / "processor_config.json", *path_and_value)
+
+
+VISUAL = {
+    "image_mean": ("image processor", processor("image_processor", "image_mean", [0.5, 0.5, 0.5])),
+    "image_std": ("image processor", processor("image_processor", "image_std", [1.0, 1.0, 1.0])),
+    "vision_feature_layer": ("vision config", config("vision_feature_layer", -2)),
+    "layer_norm_eps": ("vision config", config("vision_config", "layer_norm_eps", 0.1)),
+}
+TEXT = {
+    "rms_norm_eps": ("text config", config("text_config", "rms_norm_eps", 0.1)),
+    "tokenizer": ("tokenizer", swap_words),
+    "special token": ("tokenizer", lambda folder: edit(folder / "tokenizer_config.json", "eos_token", "ASSISTANT:")),
+    "chat template": ("chat template", end_with_a_word),
+    "generation": (
+        "generation settings",
+        lambda folder: edit(folder / "generation_config.json", "repetition_penalty", 1.5),
+    ),
+    "text weights": ("text weights", lambda folder: nudge(folder, "language_model")),
+}
+EDITS = VISUAL | TEXT | {"vision weights": ("vision weights", lambda folder: nudge(folder, "vision_tower"))}
+
+
+@pytest.fixture(scope="module")
+def folder(tiny, tmp_path_factory):
+    vlm, folder = tiny("llava-vicuna"), tmp_path_factory.mktemp("llava")
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def first(folder):
+    return load_vlm(folder)
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+@pytest.fixture
+def faces(tmp_path):
+    rows = []
+    for identity, race in ((who, race) for who in range(3) for race in "ab"):
+        noise(identity * 10 + ord(race)).save(tmp_path / f"{identity}{race}.png")
+        rows.append({"path": f"{identity}{race}.png", "identity": str(identity), "race": race})
+    write_manifest(rows, tmp_path / "manifest.csv")
+    return Counterfactuals.load(tmp_path / "manifest.csv", attributes="race")
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_one_edit_changes_one_part(first, copy, name):
+    part, change = EDITS[name]
+    change(copy)
+    edited = load_vlm(copy)
+    assert edited.identity.differences(first.identity) == [part]
+    assert edited.identity.hash != first.identity.hash
+    assert (edited.visual_identity.hash != first.visual_identity.hash) == (name not in TEXT)
+
+
+def test_a_copy_under_another_name_is_the_same_model(first, copy, pictures):
+    edit(copy / "config.json", "_name_or_path", "somewhere/else")
+    edit(copy / "config.json", "transformers_version", "4.0.0")
+    edit(copy / "generation_config.json", "transformers_version", "4.0.0")
+    (copy / "notes.txt").write_text("mine")
+    same = load_vlm(copy)
+    assert same.identity == first.identity
+    # Nor does use change it: tokenizers and processors keep something of their last call.
+    same.answer(["what colour is the hat ?"] * 2, [pictures[:1], pictures[:2]], max_new_tokens=3)
+    same.processor(text=["<image> red", "<image>"], images=pictures[:2], padding=True, return_tensors="pt")
+    same.processor.tokenizer(["red", "red blue"], padding=True, truncation=True, max_length=3)
+    assert Vlm(same.model, same.processor).identity == first.identity
+
+
+def test_dtype_and_attention_are_named(first, folder, copy):
+    half = load_vlm(folder, dtype="bfloat16")
+    assert half.identity.differences(first.identity) == [
+        "vision weights",
+        "dtype (float32 before, bfloat16 now)",
+        "text weights",
+    ]
+    edit(copy / "config.json", "attn_implementation", "eager")
+    eager = load_vlm(copy)
+    assert eager.identity.differences(first.identity) == [
+        "vision attention (sdpa before, eager now)",
+        "text attention (sdpa before, eager now)",
+    ]
+    assert len({one.visual_identity.hash for one in (first, half, eager)}) == 3
+
+
+def test_library_versions_are_named(first, monkeypatch):
+    monkeypatch.setattr("ggss.models.identity.version", lambda name: "0")
+    told = Vlm(first.model, first.processor).identity.differences(first.identity)
+    assert len(told) == 1
+    assert told[0].startswith("library versions (numpy ")
+
+
+class SlowTokenizer:
+    """Not of the tokenizers library: its files are what it is."""
+
+    special_tokens_map, padding_side = {"eos_token": "</s>"}, "left"
+
+    def __init__(self, words, place):
+        self.words, self.init_kwargs = words, {"name_or_path": place}
+
+    def save_pretrained(self, folder):
+        Path(folder, "vocab.txt").write_text(self.words)
+        Path(folder, "tokenizer_config.json").write_text(folder)
+
+
+def test_a_slow_tokenizer_is_its_files_wherever_they_lie(first, monkeypatch):
+    seen = []
+    for words, place in (("red", "here"), ("red", "there"), ("blue", "there")):
+        monkeypatch.setattr(first.processor, "tokenizer", SlowTokenizer(words, place))
+        seen.append(Vlm(first.model, first.processor).identity)
+    assert seen[0] == seen[1]
+    assert seen[2].differences(seen[1]) == ["tokenizer"]
+
+
+def test_weights_that_are_not_in_memory_get_a_sentence(tiny):
+    vlm = tiny("llava-vicuna")
+    vlm.model.to("meta")
+    with pytest.raises(InputError, match="is not in memory"):
+        _ = vlm.identity
+
+
+def test_differences_have_names_on_either_side():
+    one, other = ModelIdentity({"dtype": "float32", "old": "1"}), ModelIdentity({"dtype": "float16", "new": "2"})
+    assert one.differences(other) == ["dtype (float16 before, float32 now)", "old", "new"]
+    assert one.differences(one) == []
+
+
+@pytest.mark.parametrize("name", VISUAL)
+def test_discovering_again_after_an_edit_is_discovering_afresh(first, copy, faces, tmp_path, name):
+    old = collect(first, faces, cache=tmp_path / "cache").pooled
+    VISUAL[name][1](copy)
+    edited = load_vlm(copy)
+    again = collect(edited, faces, cache=tmp_path / "cache").pooled
+    assert_same(again, collect(edited, faces, cache=tmp_path / "fresh").pooled)
+    assert (again - old).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_steerer_knows_the_vision_path_it_was_made_with(first, copy, faces, tmp_path, name):
+    steerer = fit("ggss", collect(first, faces, cache=tmp_path / "cache"), attribute="race", k=1)
+    loaded = type(steerer).from_pretrained(steerer.save_pretrained(tmp_path / "steerer"))
+    EDITS[name][1](copy)
+    edited = load_vlm(copy)
+    if name not in VISUAL:  # the vision weight was changed by less than a bfloat16 can tell
+        assert loaded.check(edited)
+        return
+    with pytest.raises(InputError, match=rf"{name}: the steerer was made with .*, the model has .*force=True"):
+        loaded.check(edited)
+    assert loaded.check(edited, force=True)
+    # Without its processor nobody knows how a model's images are prepared.
+    if EDITS[name][0] == "image processor":
+        assert loaded.check(edited.model)
+    else:
+        with pytest.raises(InputError, match=name):
+            loaded.check(edited.model)
+
+
+def test_a_steerer_may_be_used_in_another_dtype_and_with_other_attention(first, folder, copy, faces, tmp_path):
+    steerer = fit("ggss", collect(first, faces, cache=tmp_path / "cache"), attribute="race", k=1)
+    edit(copy / "config.json", "attn_implementation", "eager")
+    assert steerer.check(load_vlm(folder, dtype=torch.bfloat16))
+    assert steerer.check(load_vlm(copy))
+
+
+def test_settings_that_only_one_version_of_transformers_knows_are_not_compared(first, faces, tmp_path):
+    steerer = fit("ggss", collect(first, faces, cache=tmp_path / "cache"), attribute="race", k=1)
+    del steerer.source["settings"]["config.vision_feature_layer"]
+    with pytest.raises(InputError, match="vision_feature_layer: the steerer was made with none"):
+        steerer.check(first)
+    steerer.versions["transformers"] = "5.0.0"
+    assert steerer.check(first)
+    steerer.source["settings"]["config.vision_feature_select_strategy"] = "full"
+    with pytest.raises(InputError, match="vision_feature_select_strategy: the steerer was made with full"):
+        steerer.check(first)

@@ -1,0 +1,205 @@
+"""Mock material for the paper's plan: its true layouts and sizes, pictures of noise, tiny models of its classes.
+
+    FOCUS/ceo/1/Asian_man.jpg, ...   480 pictures        -> reflect.csv, by `ggss data focus`
+    MMStar.tsv                       1,500 questions, 250 in each of six dimensions
+    MME_Benchmark/                   1,187 pictures with two questions each, in 14 subtasks
+    models/                          four random models that answer with a word of the question, or one that fits it
+    paper.yaml                       the plan, with these models and files
+
+`make paper-mock` runs all of it: every method, task, site and table.
+"""
+
+import base64
+import sys
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from PIL import Image
+from transformers import GenerationConfig
+
+from ggss.data.manifests import write_manifest
+from ggss.data.published_layouts import FOCUS, complete, placed, read_layout
+from ggss.models import Vlm
+from ggss.probes.mmstar import DIMENSIONS
+from ggss.smallworld.architectures import build
+
+PLAN = Path(__file__).resolve().parent.parent / "studies" / "paper.yaml"
+
+CLASSES = {
+    "mistral-community/pixtral-12b": "pixtral",
+    "llava-hf/llava-v1.6-vicuna-7b-hf": "llava-vicuna",
+    "llava-hf/llava-v1.6-mistral-7b-hf": "llava-mistral",
+    "Qwen/Qwen3-VL-4B-Instruct": "qwen3-vl",
+}
+
+# By subtask of MME: its pictures, and whether they lie in folders of their own.
+MME = {
+    "existence": (30, False),
+    "count": (30, False),
+    "position": (30, False),
+    "color": (30, False),
+    "posters": (147, True),
+    "celebrity": (170, True),
+    "scene": (200, True),
+    "landmark": (200, True),
+    "artwork": (200, True),
+    "OCR": (20, False),
+    "commonsense_reasoning": (70, False),
+    "numerical_calculation": (20, False),
+    "text_translation": (20, False),
+    "code_reasoning": (20, False),
+}
+
+ANSWERS = [*"ABCDEF", "first", "second", "nurse", "doctor", "yes", "no", "man", "woman"]
+ANSWERS += ["asian", "black", "latino", "arab", "white", "45000", "90000", "150000"]
+# What is open in a question is answered with one of these words.
+SUGGESTED = {
+    "occupation": ("nurse", "doctor"),
+    "race": ("asian", "black", "latino", "arab", "white"),
+    "gender": ("man", "woman"),
+    "salary": ("45000", "90000", "150000"),
+    "income": ("A", "B", "first", "second"),
+}
+
+
+SEEN = 10.0  # the length of all visual tokens of a picture together; that of a word is 1
+PAIRS = 0.1  # of a person's 45 pairs; all of them are two thirds of all questions
+LIMIT = 24  # items of each task; without a limit the plan has more than a million questions
+
+
+def main(folder: Path, limit: int | None = LIMIT) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    focus(folder)
+    mmstar(folder / "MMStar.tsv")
+    mme(folder / "MME_Benchmark")
+    models = {name: str((folder / "models" / kind).resolve()) for name, kind in CLASSES.items()}
+    for seed, (name, kind) in enumerate(CLASSES.items()):
+        model(kind, seed, Path(models[name]))
+    (folder / "paper.yaml").write_text(yaml.safe_dump(plan(models, limit), sort_keys=False))
+
+
+def plan(models: dict[str, str], limit: int | None) -> dict[str, Any]:
+    """The paper's plan on the mock models and files."""
+    said = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+    said["models"] = [{"name": models[one["name"]]} for one in said["models"]]
+    for method in said["methods"]:
+        if isinstance(method, dict) and "models" in method:
+            method["models"] = [models[name] for name in method["models"]]
+    said = {name: _moved(value) for name, value in said.items()}
+    if limit:
+        said["suite"] |= {"pairs": PAIRS}
+    return said | {"threads": 1, "limit": limit}
+
+
+def _moved(said: Any) -> Any:
+    """The plan's paths in data/ are beside the mock plan."""
+    if isinstance(said, dict):
+        return {name: _moved(value) for name, value in said.items()}
+    return said.removeprefix("data/") if isinstance(said, str) else said
+
+
+def noise(seed: int, side: int = 64) -> Image.Image:
+    """Coarse noise, so that the pictures of a model's patches differ."""
+    cells = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    return Image.fromarray(cells).resize((side, side), Image.Resampling.NEAREST)
+
+
+def face(person: int, *values: int) -> Image.Image:
+    """The person's noise with something of each value mixed in."""
+    seen = noise(person)
+    for value in values:
+        seen = Image.blend(seen, noise(1000 + value), 0.3)
+    return seen
+
+
+def focus(folder: Path) -> None:
+    names = {name: i for i, name in enumerate([*FOCUS.values["race"], *FOCUS.values["gender"]])}
+    for number, (work, who) in enumerate(product(*FOCUS.fixed.values())):
+        place = folder / "FOCUS" / work / who
+        place.mkdir(parents=True, exist_ok=True)
+        for race, gender in product(*FOCUS.values.values()):
+            face(number, names[race], names[gender]).save(place / f"{race}_{gender}.jpg", quality=95)
+    found = read_layout(FOCUS, folder / "FOCUS")
+    write_manifest(placed(complete(found, FOCUS, False), folder / "reflect.csv"), folder / "reflect.csv")
+
+
+def mmstar(path: Path) -> None:
+    lines = ["\t".join(["index", "question", "A", "B", "C", "D", "answer", "category", "l2_category", "image"])]
+    for index in range(1500):
+        noise(index).save(file := BytesIO(), "PNG")
+        picture = base64.b64encode(file.getvalue()).decode()
+        own = [str(index), f"Which picture is number {index}?", "red", "green", "blue", "none"]
+        lines.append("\t".join([*own, "ABCD"[index % 4], DIMENSIONS[index // 250], "mock", picture]))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def mme(folder: Path) -> None:
+    seed = 5000
+    for subtask, (count, apart) in MME.items():
+        pictures = folder / subtask / ("images" if apart else "")
+        texts = folder / subtask / ("questions_answers_YN" if apart else "")
+        pictures.mkdir(parents=True, exist_ok=True)
+        texts.mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            noise(seed := seed + 1).save(pictures / f"{number:05}.jpg")
+            asked = [
+                f"Is this {what}? Please answer yes or no.\t{said}"
+                for what, said in (("so", "Yes"), ("not so", "No"))
+            ]
+            (texts / f"{number:05}.txt").write_text("\n".join(asked) + "\n", encoding="utf-8")
+
+
+@torch.no_grad()
+def model(kind: str, seed: int, folder: Path) -> None:
+    """A model whose every position is the mean of all before it: it says the words of the question, and what it sees
+    of the pictures decides which of them. It stops after one word."""
+    words = [*ANSWERS, *SUGGESTED]
+    vlm, processor = build(kind, words, seed, width=96, layers=1, heads=4, deepstack=(0,))
+    tokenizer, text = processor.tokenizer, vlm.model.language_model
+    generator = torch.Generator().manual_seed(seed)
+    meaning = torch.nn.functional.normalize(torch.randn(len(tokenizer), 96, generator=generator), dim=1)
+    ids = {word: tokenizer.convert_tokens_to_ids(word) for word in words}
+    for word, suggested in SUGGESTED.items():
+        meaning[ids[word]] = sum(meaning[ids[one]] for one in suggested)
+    silent = [i for i in range(len(tokenizer)) if i not in [ids[word] for word in ANSWERS]]
+    meaning[[i for i in silent if i not in [ids[word] for word in SUGGESTED]]] *= 0.01
+    text.embed_tokens.weight.copy_(meaning)
+    vlm.lm_head.weight.copy_(meaning)
+    for norm in [module for module in text.modules() if hasattr(module, "variance_epsilon")]:
+        norm.variance_epsilon = 1.0  # small vectors stay small
+    vlm.config.get_text_config().rms_norm_eps = 1.0
+    for layer in text.layers:
+        attention = layer.self_attn
+        attention.q_proj.weight.zero_()
+        attention.v_proj.weight.copy_(torch.eye(96))
+        attention.o_proj.weight.copy_(torch.eye(96))
+        layer.mlp.down_proj.weight.zero_()
+    seeing = Vlm(vlm, processor)
+    for site, path in seeing.sites("all").items():
+        seen = [one.rows[site] for one in seeing.encode([face(one, one % 5, 5 + one % 2) for one in range(40)])]
+        rows = torch.cat(seen)
+        output: Any = vlm.get_submodule(path)
+        share = SEEN / len(seen[0]) / (rows - rows.mean(0)).norm(dim=1).mean()
+        output.weight.mul_(share)
+        output.bias.sub_(rows.mean(0)).mul_(share)
+    if hasattr(vlm.model, "image_newline"):
+        vlm.model.image_newline.zero_()
+    end = tokenizer.eos_token_id
+    vlm.generation_config = GenerationConfig(
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=end,
+        suppress_tokens=[i for i in silent if i != end],
+        begin_suppress_tokens=[end],
+        exponential_decay_length_penalty=(0, 1e6),
+    )
+    vlm.save_pretrained(folder)
+    processor.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else LIMIT)
