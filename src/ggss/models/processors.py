@@ -1,15 +1,19 @@
 """Processors that turn images and text into model inputs without torchvision.
 
 LLaVA-NeXT's processor of transformers is used as it is. Pixtral's module imports torchvision and Qwen3-VL's needs
-a video processor that does, so both are replaced by small ones here. They keep the class names of transformers,
-because these are written to `processor_config.json`: a directory saved here loads with plain `AutoProcessor`
-where torchvision is installed, and any ordinary directory loads here.
+a video processor that does, so both are replaced by small ones here; the others that need a video processor are used
+without it. They keep the class names of transformers, because these are written to `processor_config.json`: a
+directory of Pixtral or Qwen3-VL saved here loads with plain `AutoProcessor` where torchvision is installed, and any
+ordinary directory loads here.
 """
 
+from functools import cache, wraps
 from typing import Any
 
 import numpy as np
+import transformers
 from transformers import AutoImageProcessor, AutoProcessor
+from transformers.models.auto import processing_auto
 from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_output_image_size
 from transformers.models.qwen3_vl import processing_qwen3_vl
 from transformers.processing_utils import ProcessorMixin
@@ -78,16 +82,57 @@ class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
         return super().to_dict() | {"video_processor": video}
 
 
+class _WithoutVideo(ProcessorMixin):
+    """Takes the place of `ProcessorMixin` below a class of transformers that asks for a video processor, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(super().get_attributes(), args, strict=False)) | kwargs
+        given.pop("video_processor", None)
+        super().__init__(**given)
+
+    @classmethod
+    def get_attributes(cls) -> list[str]:
+        return [name for name in super().get_attributes() if name != "video_processor"]
+
+
+@cache
+def images_only(base: Any) -> type[ProcessorMixin]:
+    """A processor of transformers as it is, without its video processor, which needs torchvision."""
+
+    @wraps(base.__init__)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(self.get_attributes(), args, strict=False)) | kwargs
+        base.__init__(self, **{"video_processor": None} | given)
+
+    return type(base.__name__, (base, _WithoutVideo), {"__init__": __init__, "__module__": __name__})
+
+
 _OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
     ("llava", "pixtral"): PixtralProcessor,
+    ("mistral3", None): PixtralProcessor,
+    ("mistral_large4", None): PixtralProcessor,
     ("qwen3_vl", None): Qwen3VLProcessor,
+    ("qwen3_vl_moe", None): Qwen3VLProcessor,
+    ("qwen3_5", None): Qwen3VLProcessor,
+    ("qwen3_5_moe", None): Qwen3VLProcessor,
 }
+
+
+def processor_class(config: Any) -> type[ProcessorMixin] | None:
+    """The processor that takes the place of the one that `AutoProcessor` would choose; None: that one is used."""
+    tower = getattr(getattr(config, "vision_config", None), "model_type", None)
+    if ours := _OURS.get((config.model_type, tower)) or _OURS.get((config.model_type, None)):
+        return ours
+    names: Any = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    own: Any = getattr(transformers, names.get(config.model_type) or "", None)
+    if isinstance(own, type) and issubclass(own, ProcessorMixin) and "video_processor" in own.get_attributes():
+        return images_only(own)
+    return None
 
 
 def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> Any:
     """The processor of the model in a directory (or on the hub), with the PIL backend and left padding."""
-    tower = getattr(getattr(config, "vision_config", None), "model_type", None)
-    ours = _OURS.get((config.model_type, tower)) or _OURS.get((config.model_type, None))
+    ours = processor_class(config)
     processor: Any = (ours or AutoProcessor).from_pretrained(path, trust_remote_code=trust_remote_code)
     processor.image_processor = AutoImageProcessor.from_pretrained(
         path, backend=BACKEND, trust_remote_code=trust_remote_code

@@ -1,57 +1,117 @@
-"""Finding the site of a model of an unknown family, by hooks on the model while it encodes an image.
+"""Finding the family of a model: in the table, or by hooks on the model while it encodes images.
 
-The output of every Linear is recorded while the image features are computed. The site is the last one called whose
-output rows are found, bit for bit, among the image tokens that the text model gets: nothing after it changes them.
-(The last Linear in the order of modules would be wrong: in Qwen3-VL that is a deepstack merger.)
+The output of every Linear is recorded while the image features are computed. The site is the one whose rows are
+found, bit for bit, among the image tokens that the text model gets, the last called if there are several: nothing
+after it changes them. (The last Linear in the order of modules would be wrong: in Qwen3-VL that is a deepstack
+merger.) If no Linear is like that, any module may be: Gemma 3's projector ends in a product with a bare parameter.
+
+What is found is kept with the model, a refusal too, so that all who ask about a model get the same answer.
 """
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from ggss.errors import InputError
+from ggss.models.capture import captured
 from ggss.models.families import Family, Inputs, known_family
+from ggss.models.projector import image_features, resolve
+from ggss.models.row_proof import Prepare, pictures, rows_follow_tokens
 from ggss.models.sites import MLP2
+from ggss.models.told_rows import by_tokens, told_pixels
+
+ENOUGH = 0.5  # of the image tokens; some families add tokens of their own, as LLaVA-NeXT its newlines
+
+_found: WeakKeyDictionary[nn.Module, Family | InputError] = WeakKeyDictionary()
+_processors: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
-def family_of(model: Any, inputs: Inputs | None = None) -> Family:
-    """The family of a transformers model: a registered one, or one made from what the model does with `inputs`.
+def family_of(model: Any, inputs: Inputs | None = None, paths: Mapping[str, str] | None = None) -> Family:
+    """The family of a transformers model: a registered one, or one made from what the model does with images.
 
-    `inputs` are an image processor's outputs for one image. Without them a model of an unknown family gets an image
-    of noise in the size of its vision config, which works for models that take only `pixel_values`.
+    A model that `load_vlm` loaded is shown two pictures, which proves which rows belong to which image. Of another
+    model of an unknown family only the site is found: from `inputs`, an image processor's outputs for one image; from
+    `paths`, site name -> module path, as an artefact records them; or from noise in the size of its vision config,
+    which works for models that take only `pixel_values`. Then its images cannot be told apart in a batch.
     """
-    return known_family(model.config) or _discover(model, inputs or _noise(model))
+    if known := known_family(model.config):
+        return known
+    if model not in _found:
+        processor = _processors.get(model)
+        if processor is None:
+            _found[model] = _unproved(model, inputs, paths)
+        else:
+            try:
+                _found[model] = _proved(model, lambda images: told_pixels(model, processor, images)[0])
+            except InputError as refusal:
+                _found[model] = refusal
+    found = _found[model]
+    if isinstance(found, InputError):
+        raise found
+    return found
+
+
+def prepared_by(model: nn.Module, processor: Any) -> None:
+    """From now on `family_of` may show pictures to the model, prepared by its processor."""
+    _processors[model] = processor
+    _found.pop(model, None)
 
 
 def find_site(model: Any, inputs: Inputs) -> str:
     """The module path of the site, found by running the model; InputError lists the candidates if there is none."""
-    return _watch(model, inputs)[0]
+    return _watch(model, inputs)
 
 
-def _discover(model: Any, inputs: Inputs) -> Family:
-    path, rows, pooled = _watch(model, inputs)
+def _proved(model: Any, prepare: Prepare) -> Family:
     kind = model.config.model_type
-    # Each picture gives one block of rows, and there is no input that could give the next picture another size.
-    only_pixels = set(inputs) == {"pixel_values"} and inputs["pixel_values"].ndim == 4
-    alike = only_pixels and torch.equal(torch.cat(pooled), rows)
+    wide, tall = pictures()
+    path, other = (_watch(model, prepare([picture])) for picture in (wide, tall))
+    if path != other:
+        raise InputError(
+            f"the site of this {kind} model depends on the picture ({path!r} for one, {other!r} for another): "
+            "register a ggss.models.Family that names it"
+        )
 
-    def rows_per_image(_: Any, inputs: Inputs) -> list[int]:
-        if not alike:
-            raise InputError(
-                f"it is not known which rows of {path!r} belong to which image of this {kind} model: "
-                "use one image at a time, or register a ggss.models.Family with rows_per_image"
-            )
-        return [len(rows)] * len(inputs["pixel_values"])
+    def encode(inputs: dict[str, Tensor]) -> Tensor:
+        with torch.inference_mode(), captured(model, {MLP2: path}) as rows:
+            image_features(model, inputs)
+        return torch.cat(rows[MLP2])
 
+    batched = rows_follow_tokens(kind, prepare, encode)
+    return _found_family(kind, {MLP2: path}, by_tokens if batched else _unknown_rows(path))
+
+
+def _unproved(model: Any, inputs: Inputs | None, paths: Mapping[str, str] | None) -> Family:
+    if inputs is not None or not paths:
+        paths = {MLP2: _watch(model, _noise(model) if inputs is None else inputs)}
+    for path in paths.values():
+        resolve(model, path)
+    return _found_family(model.config.model_type, dict(paths), _unknown_rows(next(iter(paths.values()))))
+
+
+def _found_family(kind: str, paths: dict[str, str], rows_per_image: Callable[[Any, Inputs], list[int]]) -> Family:
     return Family(
         kind,
         recognises=lambda config: config.model_type == kind,
-        site_paths=lambda _: {MLP2: path},
+        site_paths=lambda _: dict(paths),
         rows_per_image=rows_per_image,
-        batched=alike,
+        batched=rows_per_image is by_tokens,
     )
+
+
+def _unknown_rows(path: str) -> Callable[[Any, Inputs], list[int]]:
+    def rows_per_image(model: Any, inputs: Inputs) -> list[int]:
+        raise InputError(
+            f"it is not known which rows of {path!r} belong to which image of this {model.config.model_type} model: "
+            "load it with ggss.load_vlm, use one image at a time and a method and a strength that are the same for "
+            "all images, or register a ggss.models.Family with rows_per_image"
+        )
+
+    return rows_per_image
 
 
 def _noise(model: Any) -> dict[str, Tensor]:
@@ -66,41 +126,73 @@ def _noise(model: Any) -> dict[str, Tensor]:
 
 
 @torch.inference_mode()
-def _watch(model: Any, inputs: Inputs) -> tuple[str, Tensor, list[Tensor]]:
-    """The site's path and rows, and the image tokens."""
-    encode = getattr(model.base_model, "get_image_features", None)
-    if encode is None:
-        raise InputError(f"this {model.config.model_type} model has no get_image_features: ggss cannot steer it")
-    called: deque[tuple[str, Tensor]] = deque(maxlen=32)  # the projector is last; outputs of the tower are dropped
+def _watch(model: Any, inputs: Inputs) -> str:
+    """The path of the site."""
+    seen: list[str] = []
+    for kind in (nn.Linear, nn.Module):
+        called, tokens = _called(model, inputs, kind)
+        shares = {name: _share(tokens, rows) for name, rows in called.items()}
+        if best := max(shares.values(), default=0.0):
+            path = [name for name, share in shares.items() if share == best][-1]
+            if best >= ENOUGH:
+                return path
+            seen.append(f"{path} has {best:.0%} of them")
+        else:
+            seen += [f"{name} {list(rows.shape)}" for name, rows in list(called.items())[-8:]]
+    raise InputError(
+        f"no module of this {model.config.model_type} model hands its rows unchanged to the text model: register a "
+        f"ggss.models.Family that names the site; the last ones called were {', '.join(seen[:8]) or 'none'}"
+    )
+
+
+def _called(model: Any, inputs: Inputs, kind: type[nn.Module]) -> tuple[dict[str, Tensor], Tensor]:
+    """The rows of the last modules that returned some, in the order of their last calls, and the image tokens."""
+    called: deque[tuple[str, Tensor]] = deque(maxlen=256 if kind is nn.Linear else 64)
+    width = _text_width(model)
 
     def note(name: str, output: Any) -> None:
-        called.append((name, output.detach()))
+        first = output[0] if isinstance(output, tuple) and output else output
+        # The text model's width: most outputs of the tower are dropped at once.
+        if isinstance(first, Tensor) and first.ndim >= 2 and width in (None, first.shape[-1]):
+            called.append((name, first.detach().flatten(0, -2).clone()))
 
     hooks = [
         module.register_forward_hook(lambda _, __, output, name=name: note(name, output))
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if name and isinstance(module, kind)
     ]
     try:
-        pooled = encode(**inputs, return_dict=True).pooler_output
-    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        pooled = image_features(model, inputs).pooler_output
+    except InputError:
+        raise
+    except Exception as error:  # towers raise exceptions of many types for what they do not expect
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise InputError(
-            f"this {model.config.model_type} model could not encode the image it was shown ({error})"
+            f"this {model.config.model_type} model could not encode the image it was shown ({reason}): load it with "
+            "load_vlm, or register a ggss.models.Family for it"
         ) from error
     finally:
         for hook in hooks:
             hook.remove()
-    pooled = [tokens.flatten(0, -2) for tokens in ([pooled] if isinstance(pooled, Tensor) else pooled)]
-    tokens = {row for image in pooled for row in _row_bytes(image)}
-    for name, output in reversed(called):
-        rows = output.flatten(0, -2)
-        if rows.shape[-1] == pooled[0].shape[-1] and not tokens.isdisjoint(_row_bytes(rows)):
-            return name, rows, pooled
-    candidates = [f"{name} {list(output.shape)}" for name, output in list(called)[-8:]]
-    raise InputError(
-        f"no Linear of this {model.config.model_type} model hands its rows unchanged to the text model: register a "
-        f"ggss.models.Family that names the site; the last ones called were {', '.join(candidates) or 'none'}"
-    )
+    if pooled is None:
+        raise InputError(f"this {model.config.model_type} model returns no image tokens: ggss cannot steer it")
+    tokens = torch.cat([one.flatten(0, -2) for one in ([pooled] if isinstance(pooled, Tensor) else pooled)])
+    rows: dict[str, list[Tensor]] = {}
+    for name, output in called:
+        if output.shape[-1] == tokens.shape[-1] and output.dtype == tokens.dtype:
+            rows[name] = [*rows.pop(name, []), output]
+    return {name: torch.cat(outputs) for name, outputs in rows.items()}, tokens
+
+
+def _text_width(model: Any) -> int | None:
+    width = getattr(model.config.get_text_config(), "hidden_size", None)
+    return width if isinstance(width, int) else None
+
+
+def _share(tokens: Tensor, rows: Tensor) -> float:
+    """The share of the image tokens that are among the rows."""
+    there = set(_row_bytes(rows))
+    return sum(token in there for token in _row_bytes(tokens)) / max(1, len(tokens))
 
 
 def _row_bytes(rows: Tensor) -> list[bytes]:

@@ -15,14 +15,16 @@ from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.models.batching import Batches
 from ggss.models.capture import captured
-from ggss.models.families import Family, known_family
+from ggss.models.families import Family
 from ggss.models.features import Features
 from ggss.models.identity import ModelIdentity, fingerprint, visual_identity, visual_settings, whole_identity
 from ggss.models.processors import BACKEND
+from ggss.models.projector import image_features
 from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
-from ggss.models.site_search import family_of
+from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2
 from ggss.models.size import USABLE, ModelSize, free_memory
+from ggss.models.told_rows import told_pixels
 
 Shown = Image.Image | Features
 """What a question can be asked about: an image, or the encoded features of one."""
@@ -48,14 +50,16 @@ class Vlm:
         self._prompts = Prompts(processor, self._chat)
         self._asking, self._encoding = Batches("questions"), Batches("images")
         self._word = cache(lambda token: processor.tokenizer.decode([token], skip_special_tokens=True).strip())
+        prepared_by(model, processor)
 
     @cached_property
     def family(self) -> Family:
-        """The model's family; if it is unknown, the site is found by encoding an image of noise."""
-        if known := known_family(self.model.config):
-            return known
-        noise = Image.effect_noise((64, 64), 80).convert("RGB")
-        return family_of(self.model, self._pixels([noise])[0])
+        """The model's family; if it is unknown, it is found by encoding two pictures (`site_search`)."""
+        return family_of(self.model)
+
+    def pixels(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
+        """What the vision tower needs for the images."""
+        return told_pixels(self.model, self.processor, images)[0]
 
     @cached_property
     def visual_identity(self) -> ModelIdentity:
@@ -84,6 +88,7 @@ class Vlm:
             "settings": visual_settings(self.model, self.processor),
             "identity": dict(self.visual_identity.parts),
             "sites": list(self.sites("all")),
+            "paths": self.family.site_paths(self.model.config),
         }
 
     def sites(self, which: str | Sequence[str] = MLP2) -> dict[str, str]:
@@ -261,7 +266,10 @@ class Vlm:
         return [[encoded.get(id(picture), picture) for picture in pictures] for pictures in images]
 
     def _placeholders(self, pictures: Sequence[Shown]) -> list[str]:
-        return [p.placeholder if isinstance(p, Features) else self._pixels([p])[1][0] for p in pictures]
+        return [
+            p.placeholder if isinstance(p, Features) else told_pixels(self.model, self.processor, [p])[1][0]
+            for p in pictures
+        ]
 
     def _image_inputs(self, images: Sequence[Sequence[Shown]]) -> tuple[dict[str, Any], list[str]]:
         """The model's inputs for the images of a batch of prompts, and each image's placeholder."""
@@ -270,10 +278,11 @@ class Vlm:
             return {}, []
         if raw := [picture for picture in pictures if isinstance(picture, Image.Image)]:
             if len(raw) == len(pictures):
-                return self._pixels(raw)
+                return told_pixels(self.model, self.processor, raw)
             pictures = list(chain(*self._kept(images)))
         features = [picture for picture in pictures if isinstance(picture, Features)]
-        inputs = {name: torch.stack([one.inputs[name] for one in features]) for name in features[0].inputs}
+        shared = [name for name in features[0].inputs if all(name in one.inputs for one in features)]
+        inputs = {name: torch.stack([one.inputs[name] for one in features]) for name in shared}
         output = self.family.encoder_output(self.model, [one.rows for one in features], inputs)
         encoded = {"mm_encoder_outputs": {"image": ModelOutput(**output)}}
         return inputs | encoded, [one.placeholder for one in features]
@@ -281,22 +290,26 @@ class Vlm:
     def _text_inputs(self, sequences: Sequence[list[int]]) -> dict[str, Tensor]:
         return prompts.left_padded(self.processor, sequences, self.model.device)
 
-    def _pixels(self, images: Sequence[Image.Image]) -> tuple[dict[str, Tensor], list[str]]:
-        """What the vision tower needs for the images, and each image's placeholder."""
-        batch, placeholders = prompts.preprocessed(self.processor, images)
-        names = [name for name in self.processor.image_processor.model_input_names if name in batch]
-        inputs = batch.to(self.model.device, self.model.dtype)
-        return {name: inputs[name] for name in names}, placeholders
-
     def _encode(self, images: Sequence[Image.Image], sites: dict[str, str]) -> list[Features]:
-        inputs, placeholders = self._pixels(images)
+        inputs, placeholders = told_pixels(self.model, self.processor, images)
         with captured(self.model, sites) as found:
-            self.model.base_model.get_image_features(**inputs, return_dict=True)
+            image_features(self.model, inputs)
         rows = {site: torch.cat(outputs) for site, outputs in found.items()}
         one = next(iter(rows.values()))
         counts = [len(one)] if len(images) == 1 else self.family.rows_per_image(self.model, inputs)
+        if len(counts) != len(images) or any(sum(counts) != len(own) for own in rows.values()):
+            seen = ", ".join(f"{len(own)} at {site}" for site, own in rows.items())
+            raise InputError(
+                f"{self.family.name}: {len(images)} images should have {counts} rows, the model gave {seen}: "
+                "use batch_size=1, or correct the family's rows_per_image"
+            )
         split = {site: all_rows.split(counts) for site, all_rows in rows.items()}
-        sizes = {name: value for name, value in inputs.items() if not name.startswith("pixel")}
+        # What has a row for each image; what has one for each tile is not needed once the tower has run.
+        sizes = {
+            name: value
+            for name, value in inputs.items()
+            if not name.startswith("pixel") and isinstance(value, Tensor) and len(value) == len(images)
+        }
         return [
             Features(
                 rows={site: parts[i].clone() for site, parts in split.items()},

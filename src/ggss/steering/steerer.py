@@ -181,15 +181,24 @@ class Steerer:
         How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
         """
         from ggss.models import Vlm, family_of, resolve
+        from ggss.models.families import known_family
 
         model: Any = vlm.model if isinstance(vlm, Vlm) else vlm
-        family = family_of(model)
+        made = self.source.get("paths")
+        recorded: dict[str, str] = made if isinstance(made, dict) else {}
+        family = family_of(model, paths=recorded)
         paths = family.site_paths(model.config)
         found = [f"site {site!r}: the model has {', '.join(paths)}" for site in self.operators if site not in paths]
         for site, chosen in self.operators.items():
             width = site in paths and getattr(resolve(model, paths[site]), "out_features", None)
             if width and width != chosen.width:
                 found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
+        if known_family(model.config) is None:  # of a family in the table, another version may name modules otherwise
+            found += [
+                f"site {site!r}: the steerer was made at {recorded[site]}, the model has it at {paths[site]}"
+                for site in self.operators
+                if site in paths and recorded.get(site, paths[site]) != paths[site]
+            ]
         if not force and not found:
             found += self._differences(model, vlm.processor if isinstance(vlm, Vlm) else None, family.name)
         if found:
