@@ -41,6 +41,7 @@ def _qwen(rope: dict[str, Any] | None = None, vision: dict[str, Any] | None = No
         },
         special=QWEN,
         images={"size": PIXELS, "patch_size": PATCH // 2, "merge_size": 2},
+        image_class="Qwen2VLImageProcessorPil",
         image="<|vision_start|><|image_pad|><|vision_end|>",
     )
 

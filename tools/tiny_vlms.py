@@ -75,6 +75,8 @@ class Recipe:
     """Options of the image processor."""
     processor: Mapping[str, Any] = field(default_factory=dict)
     """Options of the processor."""
+    image_class: str = ""
+    """The image processor, where transformers does not name one for the class."""
     image: str = "<image>"
     """What the chat template writes for an image."""
 
@@ -121,7 +123,7 @@ def tiny_config(kind: str, words: Any, recipe: Recipe) -> Any:
 def tiny_processor(kind: str, config: Any, words: Any, recipe: Recipe) -> Any:
     """The class's own processor, without torchvision."""
     names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
-    name = names.get("pil") if isinstance(names, dict) else names
+    name = recipe.image_class or (names.get("pil") if isinstance(names, dict) else names)
     if name is None:
         raise ImportError(f"the image processor of {kind} is there for torchvision only")
     images = getattr(hf, name)(**recipe.images)

@@ -7,6 +7,9 @@ directory of Pixtral or Qwen3-VL saved here loads with plain `AutoProcessor` whe
 ordinary directory loads here.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, wraps
 from typing import Any
 
@@ -95,6 +98,19 @@ class _WithoutVideo(ProcessorMixin):
         return [name for name in super().get_attributes() if name != "video_processor"]
 
 
+@contextmanager
+def _numbers_in_words(module: Any) -> Iterator[None]:
+    """SmolVLM's processor refuses to be made without the package num2words, which it uses for videos only."""
+    lacking = getattr(module, "num2words", True) is None
+    if lacking:
+        module.num2words = str
+    try:
+        yield
+    finally:
+        if lacking:
+            module.num2words = None
+
+
 @cache
 def images_only(base: Any) -> type[ProcessorMixin]:
     """A processor of transformers as it is, without its video processor, which needs torchvision."""
@@ -102,7 +118,8 @@ def images_only(base: Any) -> type[ProcessorMixin]:
     @wraps(base.__init__)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(self.get_attributes(), args, strict=False)) | kwargs
-        base.__init__(self, **{"video_processor": None} | given)
+        with _numbers_in_words(sys.modules[base.__module__]):
+            base.__init__(self, **{"video_processor": None} | given)
 
     return type(base.__name__, (base, _WithoutVideo), {"__init__": __init__, "__module__": __name__})
 
