@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ggss.errors import InputError
+from ggss.models.eager import eager
 from ggss.models.families import Family, Inputs, known_family
 from ggss.models.sites import MLP2
 
@@ -65,6 +66,7 @@ def _noise(model: Any) -> dict[str, Tensor]:
     return {"pixel_values": noise.to(model.device, model.dtype)}
 
 
+@eager()
 @torch.inference_mode()
 def _watch(model: Any, inputs: Inputs) -> tuple[str, Tensor, list[Tensor]]:
     """The site's path and rows, and the image tokens."""
