@@ -132,9 +132,19 @@ def test_a_failing_operator_leaves_no_hook(vlm, pictures):
 def test_never_fired_is_an_error(vlm, pictures):
     with pytest.raises(NeverFired, match="never called it"), steerer_for(vlm).attach(vlm.model):
         pass
-    features = vlm.encode(pictures[:1])
-    with pytest.raises(NeverFired), steerer_for(vlm).attach(vlm.model):
-        vlm.answer([QUESTION], [features], max_new_tokens=2)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_features_from_before_are_refused_even_beside_images(vlm, pictures, before):
+    steerer, features = steerer_for(vlm), vlm.encode(pictures[:1])
+    with steerer.attach(vlm.model):
+        live = vlm.logits([QUESTION], [[pictures[0]]])
+        if before:
+            for asked in ([features], [[*features, pictures[1]]]):
+                with pytest.raises(InputError, match="these features were encoded before"):
+                    vlm.answer([QUESTION], asked, max_new_tokens=2)
+        else:  # encoded while the steerer acts, they are steered
+            assert_same(vlm.logits([QUESTION], [vlm.encode(pictures[:1])]), live)
 
 
 def test_two_steerers_act_in_the_order_of_attaching(vlm, pictures):

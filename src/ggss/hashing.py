@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,15 +18,15 @@ def of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def of_tensors(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> str:
+def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor] | None = None) -> str:
     """SHA-256 of the names, dtypes, shapes and bytes of tensors. Several are hashed at a time: a model has gigabytes.
 
-    dtype: what real numbers are rounded to, one tensor at a time, if not their own.
+    rounded: what is done to real numbers first, one tensor at a time.
     """
 
     def one(name: str) -> str:
         digest, tensor = hashlib.sha256(), tensors[name]
-        add_one(digest, name, tensor.to(dtype) if dtype and tensor.is_floating_point() else tensor)
+        add_one(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
         return digest.hexdigest()
 
     with ThreadPoolExecutor(_THREADS) as pool:

@@ -3,7 +3,8 @@
 Appendix A.1: the site's output is captured with a hook, an image of more than 2048 tokens keeps a subset drawn
 with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
 are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
-output is computed before any text is seen, so the language model is not run at all.
+output is computed before any text is seen, so the language model is not run at all. It is run, with that prompt, for
+sites inside it (`lm-layer2`): their rows are those of the image's tokens.
 
 The key of a cache entry is all that decides its rows: the model's visual identity, the image file's bytes, the site,
 cap and seed. So no entry is ever out of date. An entry has its key and a checksum of each tensor in it; one that is
@@ -24,7 +25,11 @@ from ggss import ranges
 from ggss.activations import SITE, Activations, Rows, pool
 from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
+from ggss.models.capture import is_hooked
+from ggss.models.identity import text_fingerprint
+from ggss.models.layer_sites import is_layer, layer_width
 from ggss.models.projector import resolve
+from ggss.models.sites import in_text
 from ggss.progress import track
 
 if TYPE_CHECKING:
@@ -60,18 +65,19 @@ def collect(
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
 
-    sites: a site name, "all", or several names. keep_tokens: also keep the tokens. Memory is one row per image and
-    site, whatever the number of tokens: tokens are in the cache on disk, and images found there are not run again.
+    sites: a site name, "all" (every output of a projector), or several names. keep_tokens: also keep the tokens.
+    Memory is one row per image and site, whatever the number of tokens: tokens are in the cache on disk, and images
+    found there are not run again.
     features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
     written to disk.
     """
     ranges.TOKENS.check("max_tokens", max_tokens)
     ranges.SEED.check("the seed of the tokens that are kept", seed)
     ranges.BATCH.check("the batch size", batch_size)
-    names = list(vlm.sites(sites) if isinstance(sites, str) else sites)
+    names = list(vlm.sites(sites))
     if features is not None and features.vlm is not vlm:
         raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give the model's own")
-    if any(resolve(vlm.model, path)._forward_hooks for path in vlm.sites(names).values()):
+    if any(is_hooked(resolve(vlm.model, path)) for path in vlm.sites(names).values()):
         raise InputError("the model is being steered or watched at a site: collect activations before or after that")
     if features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
         source: _Source = _FromFeatures(features, keep_tokens, max_tokens, seed)
@@ -96,6 +102,7 @@ def collect(
         [picture.context for picture in counterfactuals],
         {
             **vlm.describe(),
+            **({"text_fingerprint": text_fingerprint(vlm.model)} if any(map(in_text, names)) else {}),
             "data_hash": counterfactuals.content_hash,
             "images": len(counterfactuals),
             "prompt": DISCOVERY_PROMPT,
@@ -172,10 +179,9 @@ class _FromDisk:
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
         entries = [{site: self._entry(site, picture) for site in sites} for picture in pictures]
         missing = [i for i, own in enumerate(entries) if not all(map(self._whole, own.values()))]
-        encoded = self.vlm.encode([pictures[i].image() for i in missing], sites=sites) if missing else []
-        for i, found in zip(missing, encoded, strict=True):
+        for i, found in zip(missing, self._run([pictures[i] for i in missing], sites), strict=True):
             for site in sites:
-                rows = _capped(found.rows[site], self.max_tokens, self.seed)
+                rows = _capped(found[site], self.max_tokens, self.seed)
                 entries[i][site].write({POOLED: pool(rows)} | ({TOKENS: rows} if self.keep_tokens else {}))
         for own in entries:
             yield {site: (entry.need(POOLED), entry) for site, entry in own.items()}
@@ -183,16 +189,36 @@ class _FromDisk:
     def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
         return TokenFiles(kept)
 
+    def _run(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> list[dict[str, Tensor]]:
+        """Each picture's rows by site."""
+        images = [picture.image() for picture in pictures]
+        inner = [site for site in sites if is_layer(site)]
+        outer = [site for site in sites if site not in inner]
+        found: list[dict[str, Tensor]] = [{} for _ in images]
+        if images and outer:
+            found = [one.rows for one in self.vlm.encode(images, sites=outer)]
+        if images and inner:
+            layers = self.vlm.layer_rows(images, inner, DISCOVERY_PROMPT)
+            found = [rows | own for rows, own in zip(found, layers, strict=True)]
+        return found
+
     def _entry(self, site: str, picture: "Picture") -> CacheEntry:
+        # What a text layer makes of an image depends on the text model too, and on what stands before the image.
+        model = self.vlm.identity if in_text(site) else self.vlm.visual_identity
         key = {
             "version": _ENTRY_VERSION,
-            "model": self.vlm.visual_identity.hash,
+            "model": model.hash,
             "site": site,
             "image": picture.digest,
             "max_tokens": self.max_tokens,
             "seed": self.seed,
         }
-        width = getattr(resolve(self.vlm.model, self.vlm.sites(site)[site]), "out_features", None)
+        if in_text(site):
+            key["prompt"] = DISCOVERY_PROMPT
+        if is_layer(site):
+            width = layer_width(self.vlm.model.config, site)
+        else:
+            width = getattr(resolve(self.vlm.model, self.vlm.sites(site)[site]), "out_features", None)
         return CacheEntry(self.folder / "activations", json.dumps(key, sort_keys=True), width)
 
     def _whole(self, entry: CacheEntry) -> bool:

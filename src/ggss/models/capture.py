@@ -7,7 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ggss.models.eager import eager
 from ggss.models.projector import resolve
+
+RECORDER = "output_capturing_hook"  # with which transformers records hidden states; it stays when it was once needed
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody watches or changes a module's output."""
+    return any(getattr(hook, "__name__", "") != RECORDER for hook in module._forward_hooks.values())
 
 
 @contextmanager
@@ -27,7 +35,8 @@ def captured(model: nn.Module, sites: Mapping[str, str]) -> Iterator[dict[str, l
         for site, module in modules.items()
     ]
     try:
-        yield found
+        with eager():
+            yield found
     finally:
         for hook in hooks:
             hook.remove()

@@ -9,7 +9,8 @@ A site is the output of a module, as flat rows [rows of all images, D] in prompt
 - `projection-mlp2`, the paper's: the last Linear of the vision-to-language projector (if it does not end in one, the
   projector itself);
 - `projection-mlp1`: the Linear before it, whose rows reach the text model through the rest of the projector;
-- `deepstack-0`, ...: Qwen3-VL's further projectors, whose rows are added to the first decoder layers.
+- `deepstack-0`, ...: Qwen3-VL's further projectors, whose rows are added to the first decoder layers;
+- `vision-block0`, `lm-layer0`, ...: inside the vision tower and the text model of every family (`layer_sites.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError
+from ggss.models.layer_sites import is_layer, layer_path
 from ggss.models.sites import MLP1, MLP2
 from ggss.plugins import Registry
 
@@ -52,9 +54,11 @@ class Family:
         if which == "all":
             return {name: path for name, path in known.items() if name != MLP1}
         names = [which] if isinstance(which, str) else list(which)
+        known |= {name: layer_path(model, name) for name in names if is_layer(name)}
         if missing := [name for name in names if name not in known]:
             raise InputError(
-                f"{self.name} has no site {missing[0]!r}: choose 'all' or one of {', '.join(sorted(known))}"
+                f"{self.name} has no site {missing[0]!r}: choose 'all' or one of {', '.join(sorted(known))}, "
+                "lm-layer0, vision-block0, ..."
             )
         return {name: known[name] for name in names}
 

@@ -3,6 +3,7 @@
 import io
 import tempfile
 import weakref
+from dataclasses import replace
 from typing import IO
 
 import torch
@@ -16,7 +17,7 @@ class FeatureFile:
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
-        self._places: dict[str, tuple[int, int, str, torch.device]] = {}
+        self._places: dict[str, tuple[int, int, Features, torch.device]] = {}
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._places
@@ -35,18 +36,19 @@ class FeatureFile:
         except OSError:
             return
         if whole:
-            self._places[digest] = (start, len(data), features.placeholder, next(iter(features.rows.values())).device)
+            device = next(iter(features.rows.values())).device
+            self._places[digest] = (start, len(data), replace(features, rows={}, inputs={}), device)
 
     def get(self, digest: str) -> Features:
         """The same features, on the device they came from."""
-        start, size, placeholder, device = self._places[digest]
+        start, size, rest, device = self._places[digest]
         file = self._open()
         file.seek(start)
         parts: dict[str, dict[str, torch.Tensor]] = {"rows": {}, "inputs": {}}
         for name, value in load(file.read(size)).items():
             part, _, own = name.partition("/")
             parts[part][own] = value.to(device)
-        return Features(parts["rows"], parts["inputs"], placeholder)
+        return replace(rest, rows=parts["rows"], inputs=parts["inputs"])
 
     def _open(self) -> IO[bytes]:
         if self._file is None:

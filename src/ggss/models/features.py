@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ggss.errors import InputError
-from ggss.models.sites import MLP1, MLP2
+from ggss.models.attachments import Attachment
+from ggss.models.sites import MLP1, MLP2, in_text, in_tower
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Features:
     """What else the text model needs for this image: its size or grid."""
     placeholder: str
     """The text that represents the image in the prompt."""
+    under: frozenset[Attachment] = frozenset()
+    """The steerers that were attached before the text model when the image was encoded, and have changed the rows."""
 
     def steered(self, steerer: Any, alpha: float = 1.0) -> "Features":
         """The features with the rows of each of the steerer's sites steered; the original is not changed."""
@@ -31,6 +34,11 @@ def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> l
     """Many images steered together, which is much faster than one after the other. The originals are not changed."""
     sites: Sequence[str] = list(steerer.operators)
     for one in features:
+        if inner := [site for site in sites if in_text(site) or in_tower(site)]:
+            raise InputError(
+                f"the steerer acts on {inner[0]!r}, and encoded features are what the projector gives out: attach "
+                "the steerer to the model and pass the images"
+            )
         if missing := [site for site in sites if site not in one.rows]:
             raise InputError(
                 f"the steerer acts on {missing[0]!r} and these features have {', '.join(one.rows)}: "

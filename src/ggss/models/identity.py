@@ -10,7 +10,7 @@ study that began on one machine may be finished on another.
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ggss import hashing
 from ggss.errors import InputError
+from ggss.models.wrappers import active_adapters, plain_weights, tuned_layers
 from ggss.version import library_versions
 
 PREPARATION = 1
@@ -66,7 +67,7 @@ def visual_identity(model: Any, processor: Any, backend: str) -> ModelIdentity:
     del versions["ggss"]  # PREPARATION counts for it
     return ModelIdentity(
         {
-            "vision weights": hashing.of_tensors(_weights(model, language=False)),
+            "vision weights": _hash(model, language=False),
             "vision config": hashing.of({k: v for k, v in settings.items() if k.startswith("config.")}),
             "image processor": hashing.of({k: v for k, v in settings.items() if not k.startswith("config.")}),
             "dtype": str(model.dtype).removeprefix("torch."),
@@ -85,7 +86,7 @@ def whole_identity(model: Any, processor: Any, visual: ModelIdentity) -> ModelId
     return ModelIdentity(
         {
             **visual.parts,
-            "text weights": hashing.of_tensors(_weights(model, language=True)),
+            "text weights": _hash(model, language=True),
             "text config": hashing.of(_plain(model.config.to_diff_dict().get(text, {}))),
             "text attention": _attention(model.config).get(text, ""),
             "tokenizer": hashing.of(_tokenizer(processor.tokenizer)),
@@ -111,32 +112,60 @@ def visual_settings(model: Any, processor: Any = None) -> dict[str, Any]:
     return dict(_flat(told))
 
 
-_fingerprints: WeakKeyDictionary[nn.Module, tuple[object, str]] = WeakKeyDictionary()
+_fingerprints: WeakKeyDictionary[nn.Module, dict[bool, tuple[object, str]]] = WeakKeyDictionary()
 
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of the weights an image passes through before the text model: which model a steerer is for.
 
-    Values are rounded to bfloat16, so a model is recognised in float32, in bfloat16 and in the dtype of its
-    checkpoint; in float16 only if it is that. Computed once, and again after a weight was changed.
+    Values are rounded so that a model is recognised in float32, in bfloat16 and in the dtype of its checkpoint, and
+    that of a bfloat16 checkpoint in float16 too. (Of a float32 checkpoint in float16 it is not: both roundings one
+    after the other give other numbers than one of them.) Computed once, and again after a weight was changed or an
+    adapter was switched on or off.
     """
-    weights = _weights(model, language=False)
+    return _fingerprint(model, language=False)
+
+
+def text_fingerprint(model: nn.Module) -> str:
+    """The same of the text model's weights, for steerers that act inside it."""
+    return _fingerprint(model, language=True)
+
+
+def _fingerprint(model: nn.Module, language: bool) -> str:
+    weights = _weights(model, language)
     if any(weight.is_inference() for weight in weights.values()):  # torch does not count their changes
-        return hashing.of_tensors(weights, torch.bfloat16)
-    state = [(weight.data_ptr(), weight._version) for weight in weights.values()]
-    kept = _fingerprints.get(model)
-    if kept is None or kept[0] != state:
-        kept = _fingerprints[model] = (state, hashing.of_tensors(weights, torch.bfloat16))
-    return kept[1]
+        return _hash(model, language, _coarse)
+    state = [_adapters(model, language), [(weight.data_ptr(), weight._version) for weight in weights.values()]]
+    kept = _fingerprints.setdefault(model, {})
+    if language not in kept or kept[language][0] != state:
+        kept[language] = state, _hash(model, language, _coarse)
+    return kept[language][1]
+
+
+def _coarse(values: Tensor) -> Tensor:
+    """Rounded to what bfloat16 and float16 both can say: 8 significant bits, and float16's smallest steps."""
+    return values.to(torch.bfloat16).to(torch.float16).to(torch.bfloat16)
+
+
+def _hash(model: nn.Module, language: bool, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
+    """Of the weights of one side, and of the adapters that act there."""
+    weights, adapters = hashing.of_tensors(_weights(model, language), rounded), _adapters(model, language)
+    return hashing.of([weights, adapters]) if adapters else weights
+
+
+def _adapters(model: nn.Module, language: bool) -> list[tuple[str, list[str]]]:
+    """Where PEFT's adapters act, and which: their weights alone do not say whether they are switched on."""
+    found = ((path, active_adapters(layer)) for path, layer in tuned_layers(model))
+    return [(path, names) for path, names in found if names and _of_language(f"{path}.") == language]
+
+
+def _of_language(name: str) -> bool:
+    return any(part in name for part in _LANGUAGE)
 
 
 def _weights(model: nn.Module, language: bool) -> dict[str, Tensor]:
     """The weights of the text model, or all others."""
-    found = {
-        name: weight
-        for name, weight in model.state_dict(keep_vars=True).items()
-        if any(part in name for part in _LANGUAGE) == language
-    }
+    found = {name: weight for name, weight in plain_weights(model).items() if _of_language(name) == language}
     if absent := [name for name, weight in found.items() if weight.is_meta]:
         raise InputError(
             f"the weight {absent[0]} is not in memory, so the model cannot be identified: load it with a device_map "

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ggss.errors import InputError
 from ggss.models.capture import captured
+from ggss.models.eager import eager
 from ggss.models.families import Family, Inputs, known_family
 from ggss.models.projector import image_features, resolve
 from ggss.models.row_proof import Prepare, pictures, rows_follow_tokens
@@ -125,6 +126,7 @@ def _noise(model: Any) -> dict[str, Tensor]:
     return {"pixel_values": noise.to(model.device, model.dtype)}
 
 
+@eager()
 @torch.inference_mode()
 def _watch(model: Any, inputs: Inputs) -> str:
     """The path of the site."""

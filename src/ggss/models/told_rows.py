@@ -14,6 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ggss.errors import InputError
 from ggss.models import prompts
+from ggss.models.wrappers import execution_device
 
 _TOKENS = WeakTensorKeyDictionary()
 
@@ -22,7 +23,7 @@ def told_pixels(model: Any, processor: Any, images: Sequence[Image.Image]) -> tu
     """What the vision tower needs for the images, and each image's placeholder in a prompt."""
     batch, placeholders = prompts.preprocessed(processor, images)
     names = [name for name in processor.image_processor.model_input_names if name in batch]
-    moved = batch.to(model.device, model.dtype)
+    moved = batch.to(execution_device(model), model.dtype)
     inputs = {name: moved[name] for name in names}
     mark = _image_token(model.config, processor)
     counts = tuple(placeholder.count(mark) for placeholder in placeholders)

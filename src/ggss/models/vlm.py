@@ -13,11 +13,14 @@ from transformers.utils.generic import ModelOutput
 from ggss import ranges
 from ggss.errors import InputError
 from ggss.models import prompts
+from ggss.models.attachments import acting_before_text
 from ggss.models.batching import Batches
 from ggss.models.capture import captured
 from ggss.models.families import Family
 from ggss.models.features import Features
 from ggss.models.identity import ModelIdentity, fingerprint, visual_identity, visual_settings, whole_identity
+from ggss.models.layer_rows import layer_rows
+from ggss.models.layer_sites import is_layer
 from ggss.models.processors import BACKEND
 from ggss.models.projector import image_features
 from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
@@ -25,6 +28,7 @@ from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2
 from ggss.models.size import USABLE, ModelSize, free_memory
 from ggss.models.told_rows import told_pixels
+from ggss.models.wrappers import check_alone, execution_device, unwrapped
 
 Shown = Image.Image | Features
 """What a question can be asked about: an image, or the encoded features of one."""
@@ -37,12 +41,16 @@ Tail = tuple[int, int, list[int]]
 
 
 class Vlm:
-    """A transformers model and its processor. Answers are greedy; hooks on the model act in every method."""
+    """A transformers model and its processor. Answers are greedy; hooks on the model act in every method.
+
+    Of a compiled or PEFT model it has the model inside, with its adapters.
+    """
 
     backend = BACKEND
 
     def __init__(self, model: Any, processor: Any, name: str = "") -> None:
-        self.model = model.eval()
+        check_alone(model)
+        self.model = unwrapped(model).eval()
         self.processor = processor
         self.name = name or type(model).__name__
         # A study asks the same question about many images, and rendering a chat template is slow.
@@ -50,7 +58,7 @@ class Vlm:
         self._prompts = Prompts(processor, self._chat)
         self._asking, self._encoding = Batches("questions"), Batches("images")
         self._word = cache(lambda token: processor.tokenizer.decode([token], skip_special_tokens=True).strip())
-        prepared_by(model, processor)
+        prepared_by(self.model, processor)
 
     @cached_property
     def family(self) -> Family:
@@ -60,6 +68,11 @@ class Vlm:
     def pixels(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
         """What the vision tower needs for the images."""
         return told_pixels(self.model, self.processor, images)[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs go."""
+        return torch.device(execution_device(self.model))
 
     @cached_property
     def visual_identity(self) -> ModelIdentity:
@@ -100,7 +113,7 @@ class Vlm:
 
         tokens: of a prompt and its answer, the longest there will be.
         """
-        free = free_memory(self.model.device)
+        free = free_memory(self.device)
         if free is not None:
             each = ModelSize.of(self.model.config).question(tokens, self.model.dtype)
             self._asking.most = max(1, int(USABLE * free) // each)
@@ -116,10 +129,22 @@ class Vlm:
         """
         outputs = self.sites("all")
         asked = outputs if sites is None else self.sites(sites)
+        if inner := [site for site in asked if is_layer(site)]:
+            raise InputError(
+                f"features are what the projector gives out and do not have {inner[0]!r}: "
+                "ggss.collect runs the model over images and keeps the rows of such sites"
+            )
         # The hidden site replaces the output that is computed from it.
         wanted = {name: path for name, path in outputs.items() if name != MLP2 or MLP1 not in asked} | asked
         size = batch_size if self.family.batched else 1
         return self._encoding(images, size, lambda batch: self._encode(batch, wanted))
+
+    def layer_rows(
+        self, images: Sequence[Image.Image], sites: Sequence[str], prompt: str, batch_size: int = 8
+    ) -> list[dict[str, Tensor]]:
+        """Each image's rows [T, D] at sites inside the vision tower and the text model, with a prompt about it."""
+        paths = self.sites(sites)
+        return self._encoding(images, batch_size, lambda batch: layer_rows(self, batch, paths, prompt))
 
     @torch.inference_mode()
     def answer(
@@ -281,6 +306,11 @@ class Vlm:
                 return told_pixels(self.model, self.processor, raw)
             pictures = list(chain(*self._kept(images)))
         features = [picture for picture in pictures if isinstance(picture, Features)]
+        if unseen := [own for one in features for own in acting_before_text(self.model) - one.under]:
+            raise InputError(
+                f"a steerer is attached at {', '.join(sorted(unseen[0].sites))}, and these features were encoded "
+                "before that, so it cannot steer them: pass the images, or steer the features without attaching"
+            )
         shared = [name for name in features[0].inputs if all(name in one.inputs for one in features)]
         inputs = {name: torch.stack([one.inputs[name] for one in features]) for name in shared}
         output = self.family.encoder_output(self.model, [one.rows for one in features], inputs)
@@ -288,7 +318,7 @@ class Vlm:
         return inputs | encoded, [one.placeholder for one in features]
 
     def _text_inputs(self, sequences: Sequence[list[int]]) -> dict[str, Tensor]:
-        return prompts.left_padded(self.processor, sequences, self.model.device)
+        return prompts.left_padded(self.processor, sequences, self.device)
 
     def _encode(self, images: Sequence[Image.Image], sites: dict[str, str]) -> list[Features]:
         inputs, placeholders = told_pixels(self.model, self.processor, images)
@@ -310,11 +340,13 @@ class Vlm:
             for name, value in inputs.items()
             if not name.startswith("pixel") and isinstance(value, Tensor) and len(value) == len(images)
         }
+        under = acting_before_text(self.model)
         return [
             Features(
                 rows={site: parts[i].clone() for site, parts in split.items()},
                 inputs={name: value[i].clone() for name, value in sizes.items()},
                 placeholder=placeholder,
+                under=under,
             )
             for i, placeholder in enumerate(placeholders)
         ]

@@ -1,7 +1,8 @@
 """A model under some steering, or none, that is asked many items fast.
 
 Pictures are encoded once, in a cache that all steerings of a model share; steering changes the features of many
-pictures together. If a model cannot answer from features, the steerer is attached to the model instead.
+pictures together. If a model cannot answer from features, the steerer is attached to the model instead. So is one
+that acts inside the vision tower, while pictures are encoded, and one inside the text model, while it answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +11,9 @@ from dataclasses import dataclass, field
 
 from ggss import ranges
 from ggss.data.picture import Picture
+from ggss.models import sites
 from ggss.models.feature_cache import BoundedFeatures, FeatureCache
-from ggss.models.features import steered
+from ggss.models.features import Features, steered
 from ggss.models.reading import Reading
 from ggss.models.vlm import Shown, Vlm
 from ggss.probes.base import Item
@@ -20,13 +22,16 @@ from ggss.steering.steerer import Steerer
 
 BATCH = 64  # questions asked together
 
+Steering = tuple[Steerer, float]
+"""A steerer and its strength."""
+
 
 @dataclass(frozen=True)
 class SteeredModel:
     """A model that answers items; `steerings` act one after the other, each a steerer and its strength."""
 
     cache: FeatureCache
-    steerings: tuple[tuple[Steerer, float], ...] = ()
+    steerings: tuple[Steering, ...] = ()
     _kept: BoundedFeatures = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,16 +68,33 @@ class SteeredModel:
 
     def see(self, pictures: Sequence[Picture]) -> list[Shown]:
         """The pictures as the steered model sees them, in order."""
-        if not self.steerings or not self.cache.from_features:
+        early = self._steerings(in_text=False)
+        if not early or not self.cache.from_features:
             return self.cache.see(pictures)
+        inside = any(sites.in_tower(site) for steerer, _ in early for site in steerer.operators)
         for batch in self.cache.batches([picture for picture in pictures if picture.digest not in self._kept]):
-            features = self.cache.features(batch)
-            for steerer, alpha in self.steerings:
+            features = self._encoded(batch, early) if inside else self.cache.features(batch)
+            for steerer, alpha in () if inside else early:
                 features = steered(features, steerer, alpha)
             self._kept.add(dict(zip((picture.digest for picture in batch), features, strict=True)))
         seen = [self._kept[picture.digest] for picture in pictures]
         self._kept.make_room()
         return seen
+
+    def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
+        """Encoded anew under steerings of which one is inside the tower: features without it do not help there."""
+        with ExitStack() as live:
+            for steerer, alpha in early:
+                live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
+            return self.vlm.encode([picture.image() for picture in pictures])
+
+    def _steerings(self, in_text: bool) -> list[Steering]:
+        """The steerings at their sites inside the text model, or at all others."""
+        parts = [
+            (steerer.only_at([site for site in steerer.operators if sites.in_text(site) == in_text]), alpha)
+            for steerer, alpha in self.steerings
+        ]
+        return [(steerer, alpha) for steerer, alpha in parts if steerer.operators]
 
     def read(
         self,
@@ -92,10 +114,11 @@ class SteeredModel:
 
     def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Reading]:
         """The items asked together, as one batch."""
-        seen: Iterator[Shown] = iter(self.see([picture for item in items for picture in item.images]))
+        pictures = [picture for item in items for picture in item.images]
+        seen: Iterator[Shown] = iter(self.see(pictures))
         with ExitStack() as live:
-            if not self.cache.from_features:
-                for steerer, alpha in self.steerings:
+            if pictures:
+                for steerer, alpha in self._steerings(in_text=True) if self.cache.from_features else self.steerings:
                     live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
             return self.vlm.read(
                 [item.prompt + self.suffix for item in items],

@@ -1,7 +1,5 @@
 """Hooks on a live model: they are installed, replace the output of modules, count, and are removed."""
 
-import functools
-import inspect
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +12,11 @@ from torch.nn.modules import module as torch_module
 
 from ggss.errors import InputError
 from ggss.methods.operator import Steered
+from ggss.models.attachments import Attachment, noted
+from ggss.models.capture import RECORDER
+from ggss.models.eager import eager
+from ggss.models.image_rows import ImageRows
+from ggss.models.sites import in_text
 
 Steer = Callable[[str, Tensor, Tensor | None, Tensor | None], Steered]
 
@@ -55,40 +58,72 @@ class AttachedRun:
 
 @contextmanager
 def attached(
-    model: nn.Module, modules: Mapping[str, nn.Module], steer: Steer, by_image: bool
+    model: nn.Module,
+    modules: Mapping[str, nn.Module],
+    steer: Steer,
+    by_image: bool,
+    only_this_thread: bool = False,
 ) -> Iterator[AttachedRun]:
-    """Replace each module's output by `steer(site, rows, images, out)` inside the block.
+    """Replace each module's output by `steer(site, rows, images, out)` inside the block; in the text model only the
+    rows of image tokens.
 
     by_image: give `steer` the image that each row belongs to. `out` is the rows themselves where they may be
-    overwritten, which saves an allocation that costs as much as the update; else it is None.
+    overwritten, which saves an allocation that costs as much as the update; else it is None. only_this_thread: leave
+    alone what the model does in other threads.
     """
+    from ggss.models import family_of
+
     run = AttachedRun()
-    rows_of_images = _RowsOfImages(model) if by_image else None
+    here = Attachment(frozenset(modules), threading.get_ident() if only_this_thread else None)
+    before_text = not all(map(in_text, modules))
+    rows_of_images = ImageRows(model, family_of(model) if by_image and before_text else None)
 
     def hook_for(site: str) -> Callable[[nn.Module, Any, Any], Any]:
         def hook(module: nn.Module, args: Any, output: Any) -> Any:
             first = output[0] if isinstance(output, tuple) else output
-            rows = first.reshape(-1, first.shape[-1])
-            images = rows_of_images.current(rows) if rows_of_images else None
+            found = rows_of_images.select(site, first) if here.acts() else None
+            if found is None:
+                return output
+            rows, mask = found
+            images = rows_of_images.owners(site, first, len(rows)) if by_image else None
             with torch.no_grad():
                 steered = steer(site, rows, images, rows if may_overwrite(module, output) else None)
             run.count(steered)
-            replaced = steered.rows.reshape(first.shape)
+            replaced = steered.rows.reshape(first.shape) if mask is None else _put(first, mask, steered.rows)
             return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
 
+        hook._torchdynamo_disable = True  # type: ignore[attr-defined]  # run as it is, should it be compiled
         return hook
 
     with ExitStack() as hooks:
-        if rows_of_images:
-            hooks.callback(rows_of_images.install())
+        hooks.enter_context(eager())
+        if by_image or any(map(in_text, modules)):
+            hooks.enter_context(rows_of_images.watching())
         for site, module in modules.items():
             hooks.callback(module.register_forward_hook(hook_for(site)).remove)
+            _before_records(module)
+        hooks.enter_context(noted(model, here))
         yield run
     if run.calls == 0:
         raise NeverFired(
             f"the steerer was attached at {', '.join(modules)} but the model never called it: nothing was steered "
             "(no image in the prompts, or features that were encoded before)"
         )
+
+
+def _put(hidden: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
+    """A copy with other rows where the mask is set; the caller may keep the original."""
+    changed = hidden.clone()
+    changed[mask] = rows
+    return changed
+
+
+def _before_records(module: nn.Module) -> None:
+    """Let hooks with which transformers records hidden states see what ours make of them: models that give the hidden
+    state of a certain block to the projector take it from these records."""
+    hooks: Any = module._forward_hooks
+    for key in [key for key, hook in hooks.items() if getattr(hook, "__name__", "") == RECORDER]:
+        hooks.move_to_end(key)
 
 
 def may_overwrite(module: nn.Module, output: Any) -> bool:
@@ -111,73 +146,3 @@ def may_overwrite(module: nn.Module, output: Any) -> bool:
         and not (torch.is_grad_enabled() or output.requires_grad)
         and output.is_inference() == torch.is_inference_mode_enabled()
     )
-
-
-class _RowsOfImages:
-    """Knows, for each thread, the number of rows of each image whose features are being computed."""
-
-    def __init__(self, model: nn.Module) -> None:
-        from ggss.models import family_of
-
-        self.model = model
-        self.family = family_of(model)
-        self.local = threading.local()
-
-    def install(self) -> Callable[[], None]:
-        """Start to watch the model compute image features; returns the function that stops it."""
-        base: Any = getattr(self.model, "base_model", self.model)
-        with _WATCHING:
-            watchers: list[_RowsOfImages] | None = getattr(base.get_image_features, "watchers", None)
-            if watchers is None:
-                watchers = []
-                base.get_image_features = _watched(base.get_image_features, watchers)
-            watchers.append(self)
-
-        def end() -> None:
-            with _WATCHING:
-                watchers.remove(self)
-                if not watchers:
-                    del base.get_image_features  # the method of the class is used again
-
-        return end
-
-    def current(self, rows: Tensor) -> Tensor:
-        """The image that each row belongs to, [N]."""
-        counts = getattr(self.local, "counts", None)
-        if counts is None:
-            raise InputError(
-                "this steering works image by image and must see the model compute its image features: "
-                "call forward, generate or get_image_features with what the processor returns"
-            )
-        if sum(counts) != rows.shape[0]:
-            raise InputError(f"this batch should have {sum(counts)} rows, the site gave {rows.shape[0]}")
-        repeats = torch.tensor(counts, device=rows.device)
-        return torch.repeat_interleave(torch.arange(len(counts), device=rows.device), repeats)
-
-
-_WATCHING = threading.Lock()
-
-
-def _watched(compute: Callable[..., Any], watchers: list[_RowsOfImages]) -> Callable[..., Any]:
-    """`get_image_features`, which tells the watchers about its inputs before it runs.
-
-    A hook on a module cannot do this: `generate` calls `get_image_features` before any forward, and the projector
-    does not see the sizes of the images.
-    """
-    signature = inspect.signature(compute)
-
-    @functools.wraps(compute)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind_partial(*args, **kwargs).arguments
-        inputs = {**given.pop("kwargs", {}), **given}
-        present = list(watchers)
-        for watcher in present:
-            watcher.local.counts = watcher.family.rows_per_image(watcher.model, inputs)
-        try:
-            return compute(*args, **kwargs)
-        finally:
-            for watcher in present:
-                watcher.local.counts = None
-
-    watched.watchers = watchers  # type: ignore[attr-defined]
-    return watched

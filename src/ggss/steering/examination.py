@@ -1,7 +1,6 @@
 """Examine a model: can it be steered, and how much image information reaches the text model around the site?"""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,9 +11,10 @@ from torch import Tensor
 
 from ggss.activations.collection import DISCOVERY_PROMPT
 from ggss.methods.geodesic import Geodesic
+from ggss.methods.operator import Steered
 from ggss.models import MLP2, Vlm, resolve
 from ggss.models.vlm import Shown
-from ggss.steering.attachment import NeverFired
+from ggss.steering.attachment import NeverFired, attached
 from ggss.steering.steerer import Steerer
 
 LEAK_LIMIT = 0.01
@@ -124,22 +124,21 @@ def _distance(logits: Tensor) -> float:
     return float((logits[0] - logits[1]).abs().max())
 
 
+def leak(vlm: Vlm, sites: str | Sequence[str]) -> float:
+    """The share of the difference which two images make in the logits that is left while the sites are silenced.
+
+    In a text layer only the rows of image tokens are: what later tokens have read from them in the layers up to this
+    one is not undone. 0 if the model does not look at its images.
+    """
+    pictures = _pictures(max(_picture_side(vlm), 64))
+    moved = _distance(_next(vlm, pictures))
+    return _leak(vlm, list(vlm.sites(sites)), pictures) / moved if moved else 0.0
+
+
 def _leak(vlm: Vlm, sites: list[str], pictures: Sequence[Image.Image]) -> float:
-    with _silenced(vlm, sites):
+    modules = {site: resolve(vlm.model, path) for site, path in vlm.sites(sites).items()}
+    with attached(vlm.model, modules, lambda site, rows, *_: Steered(torch.zeros_like(rows), None), by_image=False):
         return _distance(_next(vlm, pictures))
-
-
-@contextmanager
-def _silenced(vlm: Vlm, sites: list[str]) -> Iterator[None]:
-    def silence(module: Any, args: Any, output: Any) -> Any:
-        if isinstance(output, tuple):
-            return (torch.zeros_like(output[0]), *output[1:])
-        return torch.zeros_like(output)
-
-    with ExitStack() as hooks:
-        for path in vlm.sites(sites).values():
-            hooks.callback(resolve(vlm.model, path).register_forward_hook(silence).remove)
-        yield
 
 
 def _tried(check: Callable[[], Outcome]) -> Outcome:

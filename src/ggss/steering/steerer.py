@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -132,6 +132,10 @@ class Steerer:
             prompt_suffix=self.prompt_suffix + other.prompt_suffix,
         )
 
+    def only_at(self, sites: Collection[str]) -> "Steerer":
+        """The same steerer at some of its sites."""
+        return replace(self, operators={site: own for site, own in self.operators.items() if site in sites})
+
     def _operator(self, site: str | None) -> operator.Operator:
         if site is None and len(self.operators) == 1:
             return next(iter(self.operators.values()))
@@ -148,6 +152,7 @@ class Steerer:
         *,
         force: bool = False,
         allow_amplify: bool = False,
+        only_this_thread: bool = False,
     ) -> Iterator[AttachedRun]:
         """Steer a live model inside a `with` block. After the block the model is as before, whatever happened in it.
 
@@ -156,10 +161,13 @@ class Steerer:
         model never called a site. Of several steerers, the one that was attached first acts first.
         alpha: a number, or one for each image of the batch, in the order of the images in the prompts; None: the
         recommended strength, or 1.
+        only_this_thread: an attached model is steered in all threads of the process, such as that in which a streamer
+        generates; True leaves the others alone. Compiled models run uncompiled inside the block.
         """
         from ggss.models import Vlm, resolve  # this imports transformers, which takes seconds
+        from ggss.models.wrappers import unwrapped
 
-        module: nn.Module = model.model if isinstance(model, Vlm) else model
+        module: nn.Module = model.model if isinstance(model, Vlm) else unwrapped(model)
         used = self.strength(alpha)
         checked_alpha(used, allow_amplify)
         paths = self.check(model, force=force)
@@ -172,7 +180,7 @@ class Steerer:
             return operator.apply(self.operators[site], rows, strengths, images, out)
 
         by_image = isinstance(used, Tensor) or any(op.needs_images for op in self.operators.values())
-        with attached(module, modules, steer, by_image) as run:
+        with attached(module, modules, steer, by_image, only_this_thread) as run:
             yield run
 
     def check(self, vlm: "Vlm | nn.Module", force: bool = False) -> dict[str, str]:
@@ -182,15 +190,19 @@ class Steerer:
         """
         from ggss.models import Vlm, family_of, resolve
         from ggss.models.families import known_family
+        from ggss.models.layer_sites import is_layer, layer_path, layer_width
+        from ggss.models.wrappers import unwrapped
 
-        model: Any = vlm.model if isinstance(vlm, Vlm) else vlm
+        model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
         made = self.source.get("paths")
         recorded: dict[str, str] = made if isinstance(made, dict) else {}
         family = family_of(model, paths=recorded)
-        paths = family.site_paths(model.config)
-        found = [f"site {site!r}: the model has {', '.join(paths)}" for site in self.operators if site not in paths]
+        known = family.site_paths(model.config)
+        paths = known | {site: layer_path(model, site) for site in self.operators if is_layer(site)}
+        found = [f"site {site!r}: the model has {', '.join(known)}" for site in self.operators if site not in paths]
         for site, chosen in self.operators.items():
-            width = site in paths and getattr(resolve(model, paths[site]), "out_features", None)
+            module = resolve(model, paths[site]) if site in paths else None
+            width = layer_width(model.config, site) if is_layer(site) else getattr(module, "out_features", None)
             if width and width != chosen.width:
                 found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
         if known_family(model.config) is None:  # of a family in the table, another version may name modules otherwise
@@ -212,12 +224,15 @@ class Steerer:
     def _differences(self, model: nn.Module, processor: Any, family: str) -> list[str]:
         """Differences that `force` allows: another family, other weights of the vision path, other settings of it."""
         from ggss.models import fingerprint
-        from ggss.models.identity import visual_settings
+        from ggss.models.identity import text_fingerprint, visual_settings
+        from ggss.models.sites import in_text
 
         pairs = {
             "family": (self.source.get("family"), family),
             "vision weights": (self.source.get("fingerprint"), fingerprint(model)),
         }
+        if any(map(in_text, self.operators)):
+            pairs["text weights"] = self.source.get("text_fingerprint"), text_fingerprint(model)
         made = self.source.get("settings")
         if isinstance(made, dict) and self.source.get("family") == family:
             seen = visual_settings(model, processor)

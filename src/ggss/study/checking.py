@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from ggss.errors import InputError, problems
 from ggss.files import read_json
 from ggss.models.families import known_family
+from ggss.models.layer_sites import check_layer, is_layer
 from ggss.models.locating import locate
 from ggss.models.placement import check_placement
 from ggss.models.sites import MLP2
@@ -133,6 +134,9 @@ def _check_site(folder: Path, site: str) -> None:
     except Exception as error:  # of many types
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise InputError(f"its config cannot be read ({reason}): get the model again") from error
+    if is_layer(site):
+        check_layer(config, site)
+        return
     if (family := known_family(config)) is None:
         raise InputError(f"{config.model_type} is no known family: of its sites only {MLP2!r} can be found")
     family.sites(SimpleNamespace(config=config), site)
