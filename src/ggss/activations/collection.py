@@ -3,7 +3,8 @@
 Appendix A.1: the site's output is captured with a hook, an image of more than 2048 tokens keeps a subset drawn
 with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
 are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
-output is computed before any text is seen, so the language model is not run at all.
+output is computed before any text is seen, so the language model is not run at all. With `prompt` it is: then
+each image is seen in a pass of the whole model, as in the paper. A study measures that both give the same subspace.
 
 The key of a cache entry is all that decides its rows: the model's visual identity, the image file's bytes, the site,
 cap and seed. So no entry is ever out of date. An entry has its key and a checksum of each tensor in it; one that is
@@ -24,6 +25,7 @@ from ggss import ranges
 from ggss.activations import SITE, Activations, Rows, pool
 from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
+from ggss.models.capture import captured
 from ggss.models.projector import resolve
 from ggss.progress import track
 
@@ -56,6 +58,7 @@ def collect(
     cache: str | os.PathLike[str] | None = None,
     features: "FeatureCache | None" = None,
     batch_size: int = 8,
+    prompt: str | None = None,
     show: bool | None = None,
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
@@ -63,7 +66,8 @@ def collect(
     sites: a site name, "all", or several names. keep_tokens: also keep the tokens. Memory is one row per image and
     site, whatever the number of tokens: tokens are in the cache on disk, and images found there are not run again.
     features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
-    written to disk.
+    written to disk. prompt: run the whole model on each image with this prompt instead, and capture the sites there;
+    nothing is taken from a cache or written to one.
     """
     ranges.TOKENS.check("max_tokens", max_tokens)
     ranges.SEED.check("the seed of the tokens that are kept", seed)
@@ -73,8 +77,10 @@ def collect(
         raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give the model's own")
     if any(resolve(vlm.model, path)._forward_hooks for path in vlm.sites(names).values()):
         raise InputError("the model is being steered or watched at a site: collect activations before or after that")
-    if features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
-        source: _Source = _FromFeatures(features, keep_tokens, max_tokens, seed)
+    if prompt is not None:
+        source: _Source = _Prompted(vlm, prompt, keep_tokens, max_tokens, seed)
+    elif features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
+        source = _FromFeatures(features, keep_tokens, max_tokens, seed)
     else:
         folder = Path(cache) if cache is not None else default_cache()
         source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed)
@@ -98,7 +104,7 @@ def collect(
             **vlm.describe(),
             "data_hash": counterfactuals.content_hash,
             "images": len(counterfactuals),
-            "prompt": DISCOVERY_PROMPT,
+            "prompt": DISCOVERY_PROMPT if prompt is None else prompt,
             "max_tokens": max_tokens,
             "seed": seed,
         },
@@ -154,6 +160,27 @@ class _FromFeatures:
         for one in self.features.features(pictures):
             capped = {site: _capped(one.rows[site], self.max_tokens, self.seed).float() for site in sites}
             yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in capped.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return kept
+
+
+@dataclass(frozen=True)
+class _Prompted:
+    """Rows from passes of the whole model, one for each image, with a prompt about it."""
+
+    vlm: "Vlm"
+    prompt: str
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        for picture in pictures:
+            with captured(self.vlm.model, self.vlm.sites(sites)) as found:
+                self.vlm.logits([self.prompt], [[picture.image()]])
+            own = {site: _capped(torch.cat(found[site]), self.max_tokens, self.seed).float() for site in sites}
+            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in own.items()}
 
     def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
         return kept
