@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond study study-kill paper-mock full-size world clean
+.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond study discovery-prompts study-kill paper-mock full-size world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -109,6 +109,10 @@ paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout
 full-size: $(READY)  ## a random model of a real one's dimensions through every command; writes docs/full-size.md
 	$(BIN)/python -m bench.full_size
 
+discovery-prompts: $(READY)  ## what the prompt of discovery changes; writes results/discovery-prompts (some minutes)
+	$(BIN)/ggss study run studies/discovery-prompts.yaml -o prompts-out
+	$(BIN)/ggss study tables prompts-out -o results/discovery-prompts
+
 study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if nothing had happened
 	$(BIN)/python tools/kill_study.py
 
@@ -118,4 +122,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out mock-out full-size-out .pytest_cache .ruff_cache mutants
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out mock-out full-size-out .pytest_cache .ruff_cache mutants

@@ -64,6 +64,12 @@ def sensitivity(task: str = "mcq") -> list[dict[str, Any]]:
     return [{**point, "tasks": [task]} for point in GRID]
 
 
+def prompted(task: str = "mcq") -> list[dict[str, Any]]:
+    """Discovery with prompts, measured on one task alone."""
+    said = {"see": "What do you see?", "caption": "Caption this."}
+    return [{"name": "ggss", "label": name, "prompt": words, "tasks": [task]} for name, words in said.items()]
+
+
 def _item(task: str, cluster: str, about: str, *shown: dict[str, str], **more: Any) -> Item:
     told = [value for attributes in (*shown, more.get("context", {})) for value in attributes.values()]
     key = "/".join([task, cluster, *told, more.get("question", "")])
@@ -197,4 +203,7 @@ def results(
     study = study or plan()
     found = Gates(0.113, 0.05, 0.196, 0.85, 0.72, 0.14)
     gates = {(model.name, "ggss", attribute): found for model in study.models for attribute in study.steering}
-    return Results(study, {cell: run(cell, say) for cell in grid.all_cells(study) if keep(cell)}, gates)
+    cosines = {
+        (m.name, e.label, a): 0.9999 for m in study.models for e in study.methods for a in study.steering if e.prompt
+    }
+    return Results(study, {cell: run(cell, say) for cell in grid.all_cells(study) if keep(cell)}, gates, cosines)

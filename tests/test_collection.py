@@ -199,3 +199,37 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(vlm, faces, tmp_path):
         collect(vlm, faces, cache=tmp_path / "file")
     with pytest.raises(InputError, match="max_tokens must be from 1"):
         collect(vlm, faces, max_tokens=0, cache=tmp_path / "cache")
+
+
+def test_with_a_prompt_the_whole_model_is_run_and_gives_the_same_rows(vlm, faces, cache, encoded):
+    plain = collect(vlm, faces, cache=cache, keep_tokens=True)
+    passes, seen = [0], encoded[0]
+
+    def count(*_):
+        passes[0] += 1
+
+    hook = vlm.model.lm_head.register_forward_hook(count)
+    try:
+        prompted = collect(vlm, faces, cache=cache, keep_tokens=True, prompt="What is this?")
+        assert passes[0] == len(faces)
+        collect(vlm, faces, cache=cache)
+        assert passes[0] == len(faces)  # without a prompt the text model is not run
+    finally:
+        hook.remove()
+    assert encoded[0] == seen  # neither the vision path alone nor its cache was used
+    assert prompted.source["prompt"] == "What is this?"
+    torch.testing.assert_close(prompted.pooled, plain.pooled, rtol=1e-5, atol=1e-6)
+    for one, other in zip(prompted.tokens, plain.tokens, strict=True):
+        torch.testing.assert_close(one, other.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_prompt_that_reached_the_site_would_be_seen(vlm, faces, cache, monkeypatch):
+    """The negative control of the table of prompts: a model in which the words change the picture."""
+    plain, logits = collect(vlm, faces, cache=cache), vlm.logits
+
+    def leaking(questions, images):
+        return logits(questions, [[picture.point(lambda level: level // 2) for picture in own] for own in images])
+
+    monkeypatch.setattr(vlm, "logits", leaking)
+    prompted = collect(vlm, faces, cache=cache, prompt="What is this?")
+    assert not torch.allclose(prompted.pooled, plain.pooled, rtol=1e-3, atol=1e-3)

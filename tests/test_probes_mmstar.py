@@ -3,6 +3,7 @@
 import base64
 import csv
 import sys
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from ggss.errors import InputError
-from ggss.probes import get
+from ggss.probes import get, suites
 from ggss.probes.mmstar import DIMENSIONS, load, split_options
 
 SUITCASE = "Which option describe the object relationship in the image correctly?"
@@ -125,6 +126,14 @@ def test_a_question_without_readable_options_is_answered_by_letter(tmp_path):
     assert item.prompt == "Question: Which of the four drawings?\n"
     assert get("mmstar").parse("The answer is C.", item) == "C"
     assert get("mmstar").parse("the third", item) is None
+
+
+def test_a_suffix_is_added_to_each_question_and_makes_another_suite(tsv):
+    plain, asked = (suites.benchmark("mmstar", tsv, suffix) for suffix in ("", "\nThe letter alone."))
+    for one, other in zip(plain.items("mmstar"), asked.items("mmstar"), strict=True):
+        assert other.prompt == one.prompt + "\nThe letter alone."
+        assert replace(other, prompt=one.prompt) == one
+    assert plain.hash("mmstar") != asked.hash("mmstar")
 
 
 def test_accuracy_and_dimensions_against_a_plain_count(tsv):

@@ -24,6 +24,11 @@ OPTIONS = {"A": "under 30k", "B": "30k to 60k", "C": "60k to 90k", "D": "over 90
         ("Option B.", "B"),
         ("B. 30k to 60k", "B"),
         ("The answer is C", "C"),
+        ("the answer is b", "B"),
+        ("the answer is (b) because of what A and C lack, as one can see", "B"),
+        ("The answer is a.", "A"),
+        ("The answer is a guess, whatever B or C may be", None),
+        ("the answer is bad, whatever B or C may be", None),
         # letters inside words are not letters
         ("BAD CAB", None),
         ("ABCD", None),

@@ -25,7 +25,7 @@ MEASURES = [{"tasks": ["mmstar", "mme", *RECOGNITION], "at": "all"}]
 
 def results(steering):
     first = next(iter(steering.values()))["tasks"][0]
-    methods = [*METHODS, *invented_study.sensitivity(first)]
+    methods = [*METHODS, *invented_study.sensitivity(first), *invented_study.prompted(first)]
     return invented_study.results(invented_study.plan(methods=methods, steering=steering, measures=MEASURES))
 
 

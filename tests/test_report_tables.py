@@ -41,6 +41,7 @@ METHODS = [
     "ggss-token-gate",
     {"name": "ggss", "label": "ggss, all sites", "sites": "all"},
     *invented_study.sensitivity(),
+    *invented_study.prompted(),
 ]
 
 
@@ -162,6 +163,23 @@ def test_gate_calibration_shows_how_the_gates_lie(written):
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_discovery_prompts_are_shown_with_their_cosine_and_their_own_run(results, written):
+    rows = table(written[1], "prompt_invariance")
+    alpha = results.best_alpha(QWEN, "ggss")
+    for label, words in {"see": "What do you see?", "caption": "Caption this."}.items():
+        row = rows["", words]
+        assert float(row["qwen3-vl cosine"]) == 0.9999
+        own = results.comparison(QWEN, label, "mcq", alpha).after.value()
+        assert float(row["qwen3-vl MCQ ×10³"]) == pytest.approx(1000 * own)
+    plain = results.comparison(QWEN, "ggss", "mcq", alpha).after.value()
+    assert float(rows["", "(no prompt: the vision path alone)"]["qwen3-vl MCQ ×10³"]) == pytest.approx(1000 * plain)
+    assert len({row["qwen3-vl MCQ ×10³"] for row in rows.values()}) == len(rows)  # each row is of its own run
+
+
+def test_discovery_prompts_are_no_methods_that_are_compared(results):
+    assert not {"see", "caption"} & {*names.compared(results), *names.grid_points(results).values()}
+
+
 def test_latex_compiles_and_fits_its_page(written, tmp_path):
     pages = "".join(rf"\input{{{file}}}\clearpage" for file in sorted(written[1].glob("*.tex")))
     makecell = r"\providecommand{\makecell}[2][c]{\begin{tabular}[c]{@{}#1@{}}#2\end{tabular}}"
@@ -278,9 +296,8 @@ def test_report_has_every_method_at_every_strength(results, written):
     rows = table(written[1], "results_report")
     for alpha in ("0.5", "1 (best-avg-α)"):
         assert f"| GGSS, {alpha} |" in text
-    assert len(rows) == len(results.models) * (
-        2 + 9 * 2 + 3
-    )  # none and prompt, nine at two strengths, the grid at one
+    # None and prompt, nine methods and two discovery prompts at two strengths, the grid at one.
+    assert len(rows) == len(results.models) * (2 + 9 * 2 + 2 * 2 + 3)
     assert "percentile over identities" in text
 
 
@@ -348,9 +365,9 @@ def test_tables_without_runs_are_left_out_with_the_reason(tmp_path):
         "heldout_alpha",
         "heldout_methods",
         "alpha_dial",
-        "prompt_invariance",
         "results_report",
     }
+    assert "needs runs of ggss with a discovery `prompt` on mcq" in done.left_out["prompt_invariance"]
     text = done.index.read_text()
     for name, reason in done.left_out.items():
         assert f"- {name}: {escaping.markdown(reason)}" in text

@@ -12,7 +12,7 @@ from ggss import probes
 from ggss.errors import InputError
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
-from ggss.study import grid
+from ggss.study import fit_hashes, grid
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan
 
@@ -160,8 +160,41 @@ def test_paths_are_relative_to_the_file(tmp_path):
     plan = Plan.load(tmp_path / "p.yaml")
     assert plan.discovery == plan.suite.options["images"] == str(tmp_path / "faces.csv")
     assert plan.suite.options["wording"] == str(tmp_path / "words.yaml")
-    assert plan.benchmarks == {"mmstar": str(tmp_path / "m.tsv"), "mme": None}
+    assert {task: file.path for task, file in plan.benchmarks.items()} == {
+        "mmstar": str(tmp_path / "m.tsv"),
+        "mme": None,
+    }
     assert Plan.of(plan.model_dump(mode="json")) == plan
+
+
+def test_a_benchmark_may_have_a_suffix_and_stays_the_same_through_the_store(tmp_path):
+    given = changed(benchmarks={"mmstar": {"path": "m.tsv", "suffix": " Only the letter."}})
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(given))
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert plan.benchmarks["mmstar"].suffix == " Only the letter."
+    assert plan.benchmarks["mmstar"].path == str(tmp_path / "m.tsv")
+    assert Plan.of(plan.model_dump(mode="json")) == plan
+
+
+def test_a_discovery_prompt_needs_a_discovery():
+    with pytest.raises(InputError, match="'none' has a discovery prompt, but it discovers nothing"):
+        Plan.of(changed(methods=[{"name": "none", "prompt": "Caption this image."}, "ggss"]))
+    with pytest.raises(InputError, match="at least 1 character"):
+        Plan.of(changed(methods=["none", {"name": "ggss", "prompt": ""}]))
+
+
+def test_a_discovery_prompt_makes_another_fit_and_none_the_fit_that_there_was():
+    methods = [
+        "none",
+        "ggss",
+        {"name": "ggss", "label": "one", "prompt": "One."},
+        {"name": "ggss", "label": "two", "prompt": "Two."},
+    ]
+    plan = Plan.of(changed(methods=methods))
+    attribute, model = next(iter(plan.steering)), plan.models[0].name
+    labels = ("ggss", "one", "two")
+    assert len({fit_hashes.recipe(plan, model, label, attribute) for label in labels}) == 3
+    assert len({fit_hashes.steering(plan, label, attribute, "data") for label in labels}) == 3
 
 
 def test_the_name_of_a_picture_set_is_no_path(tmp_path):
@@ -215,4 +248,9 @@ def test_the_papers_plan_differs_from_the_small_worlds_only_in_material():
     small, paper = Plan.load(STUDIES / "small-world.yaml"), Plan.load(STUDIES / "paper.yaml")
     assert paper.steering == small.steering
     assert paper.alphas == small.alphas
-    assert [m.label for m in paper.methods] == [m.label for m in small.methods if m.label != "ggss all sites"]
+    assert [m.label for m in paper.methods if not m.prompt] == [
+        m.label for m in small.methods if m.label != "ggss all sites"
+    ]
+    assert (
+        len({m.prompt for m in paper.methods} - {None}) == 5
+    )  # the discovery prompts, which have a small plan of their own

@@ -136,6 +136,22 @@ def test_results_compare_every_cell_with_the_unsteered_model(study):
     assert results.comparison(MODEL, "ggss", "ceo", alpha=1.0) is None
 
 
+def test_a_discovery_prompt_is_measured(study, tmp_path):
+    """Five prompts cannot change what leaves the projector; a plan that adds one asks only its own questions."""
+    shutil.copytree(study, tmp_path / "copy")
+    entry = {"name": "ggss", "label": "see", "prompt": "what is there in this image ?", "tasks": ["mcq"]}
+    done = run(Plan.of({**TINY, "methods": [*TINY["methods"], entry]}), tmp_path / "copy")
+    results = Results.load(tmp_path / "copy")
+    items = len(results.run(MODEL, "see", "mcq", 1.0).items)
+    assert done.asked == 2 * items  # two strengths
+    assert set(results.cosines) == {(MODEL, "see", "race")}
+    assert results.cosines[MODEL, "see", "race"] == pytest.approx(1, abs=1e-5)
+    for alpha in (0.5, 1.0):
+        plain, prompted = (results.run(MODEL, label, "mcq", alpha) for label in ("ggss", "see"))
+        for one, other in zip(plain.probabilities, prompted.probabilities, strict=True):
+            assert one == pytest.approx(other, abs=1e-3)  # the last digits of two passes differ
+
+
 def test_a_changed_plan_asks_only_what_is_new(study, tmp_path):
     shutil.copytree(study, tmp_path / "copy")
     asked = len(Results.load(study).run(MODEL, "none", "mcq").items)

@@ -68,6 +68,10 @@ def test_fits_and_facts_are_replaced(folder):
         assert store.fit("m", "ggss", "race") == Fit("recipe", "identity", "new", ("careful",), GATES)
         store.remember("m", "none", "", Fit("recipe", "identity", "nothing"))
         assert store.fit("m", "none", "") == Fit("recipe", "identity", "nothing", (), None)
+        for gates in (None, GATES):
+            prompted = Fit("recipe", "identity", "prompted", (), gates, 0.9998)
+            store.remember("m", "prompted", "race", prompted)
+            assert store.fit("m", "prompted", "race") == prompted
         assert store.about("plan") == {"name": "new"}
         assert store.fit("m", "ggss", "gender") is None
         assert store.about("nothing") is None

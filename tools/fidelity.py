@@ -283,7 +283,7 @@ EVALUATION = (
         "paper",
         "ggss.probes.mmstar.load",
         "test_probes_mmstar::test_accuracy_and_dimensions_against_a_plain_count",
-        "Without the release's suffix that asks for the letter alone.",
+        'The release adds a line that asks for the letter alone: `benchmarks: {mmstar: {path: MMStar.tsv, suffix: ...}}` adds one. "answer is a dog" names no option here.',
     ),
     Held(
         "MME totals and categories",
@@ -349,8 +349,9 @@ def page() -> str:
     lines += [f"| {name} | `{file}` |" for name, file in TABLES.items()]
     lines += [
         "",
-        "`prompt_invariance` argues instead of measuring: discovery runs the vision path alone, with no prompt, so there is",
-        "nothing that a prompt could change. The five prompts of the paper were not run.",
+        "`prompt_invariance` has the five prompts of the paper in `studies/paper.yaml`, and five of the small world's words in",
+        "`studies/discovery-prompts.yaml` (`make discovery-prompts` writes `results/discovery-prompts`). Elsewhere discovery",
+        "runs the vision path alone, with no prompt; the table compares the two.",
         "",
     ]
     return "\n".join(lines)

@@ -3,8 +3,9 @@
 Appendix A.1: the site's output is captured with a hook, an image of more than 2048 tokens keeps a subset drawn
 with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
 are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
-output is computed before any text is seen, so the language model is not run at all. It is run, with that prompt, for
-sites inside it (`lm-layer2`): their rows are those of the image's tokens.
+output is computed before any text is seen, so the language model is not run at all. With `prompt` it is: then
+each image is seen in a pass of the whole model, as in the paper. A study measures that both give the same subspace.
+For sites inside the text model (`lm-layer2`) it is always run; their rows are those of the image's tokens.
 
 The key of a cache entry is all that decides its rows: the model's visual identity, the image file's bytes, the site,
 cap and seed. So no entry is ever out of date. An entry has its key and a checksum of each tensor in it; one that is
@@ -25,7 +26,7 @@ from ggss import ranges
 from ggss.activations import SITE, Activations, Rows, pool
 from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
-from ggss.models.capture import is_hooked
+from ggss.models.capture import captured, is_hooked
 from ggss.models.identity import text_fingerprint
 from ggss.models.layer_sites import is_layer, layer_width
 from ggss.models.projector import resolve
@@ -61,6 +62,7 @@ def collect(
     cache: str | os.PathLike[str] | None = None,
     features: "FeatureCache | None" = None,
     batch_size: int = 8,
+    prompt: str | None = None,
     show: bool | None = None,
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
@@ -69,7 +71,8 @@ def collect(
     Memory is one row per image and site, whatever the number of tokens: tokens are in the cache on disk, and images
     found there are not run again.
     features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
-    written to disk.
+    written to disk. prompt: run the whole model on each image with this prompt instead, and capture the sites there;
+    nothing is taken from a cache or written to one.
     """
     ranges.TOKENS.check("max_tokens", max_tokens)
     ranges.SEED.check("the seed of the tokens that are kept", seed)
@@ -79,8 +82,10 @@ def collect(
         raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give the model's own")
     if any(is_hooked(resolve(vlm.model, path)) for path in vlm.sites(names).values()):
         raise InputError("the model is being steered or watched at a site: collect activations before or after that")
-    if features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
-        source: _Source = _FromFeatures(features, keep_tokens, max_tokens, seed)
+    if prompt is not None:
+        source: _Source = _Prompted(vlm, prompt, keep_tokens, max_tokens, seed)
+    elif features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
+        source = _FromFeatures(features, keep_tokens, max_tokens, seed)
     else:
         folder = Path(cache) if cache is not None else default_cache()
         source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed)
@@ -105,7 +110,7 @@ def collect(
             **({"text_fingerprint": text_fingerprint(vlm.model)} if any(map(in_text, names)) else {}),
             "data_hash": counterfactuals.content_hash,
             "images": len(counterfactuals),
-            "prompt": DISCOVERY_PROMPT,
+            "prompt": DISCOVERY_PROMPT if prompt is None else prompt,
             "max_tokens": max_tokens,
             "seed": seed,
         },
@@ -161,6 +166,32 @@ class _FromFeatures:
         for one in self.features.features(pictures):
             capped = {site: _capped(one.rows[site], self.max_tokens, self.seed).float() for site in sites}
             yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in capped.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return kept
+
+
+@dataclass(frozen=True)
+class _Prompted:
+    """Rows from passes of the whole model, one for each image, with a prompt about it."""
+
+    vlm: "Vlm"
+    prompt: str
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        inner = [site for site in sites if is_layer(site)]
+        outer = [site for site in sites if site not in inner]
+        for picture in pictures:
+            with captured(self.vlm.model, self.vlm.sites(outer)) as found:
+                self.vlm.logits([self.prompt], [[picture.image()]])
+            seen = {site: torch.cat(found[site]) for site in outer}
+            if inner:
+                seen |= self.vlm.layer_rows([picture.image()], inner, self.prompt)[0]
+            own = {site: _capped(seen[site], self.max_tokens, self.seed).float() for site in sites}
+            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in own.items()}
 
     def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
         return kept

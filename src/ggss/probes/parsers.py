@@ -10,6 +10,7 @@ from ggss.probes.naming import vocabulary
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(".()[],:;!*#{}", " "))
 _WITHHELD = re.compile(r"(?<!\w)(?:no|not|nor|neither|never|cannot|unable|unsure|unclear|sorry|\w+n['’]t)(?!\w)")
+_STATED = re.compile(r"(?i:answer\s+is)\W*(\w+)(\s+\w)?")
 _INSIDE_NUMBERS = str.maketrans("", "", ",，$")
 _EXACT = 15  # digits that a float holds exactly; no salary has more
 
@@ -24,14 +25,15 @@ def option(answer: str, options: Mapping[str, str]) -> str | None:
     """The letter of the option chosen, by VLMEvalKit's exact matching; `options` maps letters to their texts.
 
     In turn: exactly one option letter as a word of its own, upper case, first seen among the last four words; else
-    the letter in "answer is X"; else exactly one option whose text is in the answer, unless the answer is longer
-    than twice all the options. The article "A" counts as a letter, as it does there.
+    the letter in "answer is X", also in lower case; else exactly one option whose text is in the answer, unless the
+    answer is longer than twice all the options. The article "A" counts as a letter, as it does there; the "a" of
+    "answer is a dog" does not.
     """
     words = answer.translate(_PUNCTUATION).split()
     letters = [letter for letter in options if letter in words]
     if len(letters) == 1 and words.index(letters[0]) >= len(words) - 4:
         return letters[0]
-    stated = {found for found in re.findall(r"(?i:answer\s+is)\W*(\w+)", answer) if found in options}
+    stated = {_stated(*found, options) for found in _STATED.findall(answer)} - {None}
     if len(stated) == 1:
         return stated.pop()
     if len(answer) <= 2 * sum(map(len, options.values())):
@@ -39,6 +41,14 @@ def option(answer: str, options: Mapping[str, str]) -> str | None:
         if len(told) == 1:
             return told[0]
     return None
+
+
+def _stated(said: str, next_word: str, options: Mapping[str, str]) -> str | None:
+    """The letter that "answer is" is followed by."""
+    if said in options:
+        return said
+    article = said == "a" and next_word
+    return said.upper() if len(said) == 1 and said.upper() in options and not article else None
 
 
 def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:

@@ -5,7 +5,7 @@ A suite's wording says which attribute a task is about. Runs with equal `Suite.h
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from inspect import signature
 from typing import Any
@@ -85,12 +85,19 @@ def _asked(item: Item) -> list[Any]:
     ]
 
 
-def benchmark(task: str, path: str | None = None) -> Suite:
-    """A benchmark whose questions are in a file (None: in the folder GGSS_DATA), as a suite of one task."""
+def benchmark(task: str, path: str | None = None, suffix: str = "") -> Suite:
+    """A benchmark whose questions are in a file (None: in the folder GGSS_DATA), as a suite of one task.
+
+    suffix: what is added to each question, as it is: such as a line that asks for the letter alone.
+    """
     probe = get(task)
     if not probe.from_file:
         raise InputError(f"{task!r} is no benchmark that is read from a file")
-    return Suite(task, (task,), lambda _: probe.items(path), (task,))
+
+    def asked(_: str) -> list[Item]:
+        return [replace(item, prompt=item.prompt + suffix) for item in probe.items(path)]
+
+    return Suite(task, (task,), asked, (task,))
 
 
 SUITES: Registry[Callable[..., Suite]] = Registry("suite", "ggss.suites")

@@ -81,8 +81,9 @@ def subjects(results: "Results") -> list[str]:
 
 
 def compared(results: "Results") -> list[str]:
-    """The methods that are compared with one another: all but the unsteered one and the points of the grid."""
-    left_out = {UNSTEERED, *(entry.label for entry in results.plan.methods if _on_grid(entry))} - {GGSS}
+    """The methods that are compared with one another: not the unsteered one, the grid, discovery prompts."""
+    points = (entry.label for entry in results.plan.methods if _on_grid(entry) or entry.prompt)
+    left_out = {UNSTEERED, *points} - {GGSS}
     return [label for label in results.methods if label not in left_out]
 
 
@@ -100,9 +101,19 @@ def grid_points(results: "Results") -> dict[tuple[float, float], str]:
     }
 
 
+def prompted(results: "Results") -> list["MethodPlan"]:
+    """`ggss` as published, but for a prompt of discovery."""
+    published = GgssOptions().model_dump()
+    return [
+        entry
+        for entry in results.plan.methods
+        if entry.prompt and entry.name == GGSS and entry.sites == SITE and entry.options == published
+    ]
+
+
 def _on_grid(entry: "MethodPlan") -> bool:
     """`ggss` at the published site, with no option but kappa and floor."""
-    if entry.name != GGSS or entry.sites != SITE:
+    if entry.name != GGSS or entry.sites != SITE or entry.prompt:
         return False
     own = {name: entry.options[name] for name in ("kappa", "floor")}
     return entry.options == GgssOptions.model_validate(own).model_dump()

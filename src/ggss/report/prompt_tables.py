@@ -1,9 +1,11 @@
 """What prompts do: a fairness instruction instead of steering, and the prompt that is used in discovery."""
 
 from ggss import probes
+from ggss.analysis.comparison import Comparison
 from ggss.report import cells, names
 from ggss.report.figures import ABLATED, Figures
-from ggss.report.rendering import Column, Entry, Row, Table
+from ggss.report.rendering import Column, Entry, Figure, Row, Table
+from ggss.study import grid
 
 
 def prompt_baseline(figures: Figures) -> Table | str:
@@ -40,25 +42,46 @@ def prompt_baseline(figures: Figures) -> Table | str:
 
 
 def prompt_invariance(figures: Figures) -> Table | str:
-    task = figures.ablated or ABLATED
-    models = [model for model in figures.results.models if figures.at_best(model, names.GGSS, task)]
-    if not models:
-        return f"needs runs of ggss on {task}"
+    task, entries = figures.ablated, names.prompted(figures.results)
+    models = [
+        model
+        for model in figures.results.models
+        if task and any(_prompted(figures, model, entry.label, task) for entry in entries)
+    ]
+    if task is None or not models:
+        return f"needs runs of ggss with a discovery `prompt` on {ABLATED}; studies/discovery-prompts.yaml has them"
+    steered = grid.own_attribute(figures.plan, task)
+    rows = [
+        Row("(unsteered)", tuple(e for m in models for e in ("", cells.value(figures.unsteered(m, task))))),
+        Row(
+            "(no prompt: the vision path alone)",
+            tuple(e for m in models for e in ("", cells.measured(_prompted(figures, m, names.GGSS, task)))),
+        ),
+    ]
+    for entry in entries:
+        shown: list[Entry] = []
+        for model in models:
+            cosine = figures.results.cosines.get((model, entry.label, steered))
+            shown.append(cells.NOT_RUN if cosine is None else (Figure(cosine, spec=".7f"),))
+            shown.append(cells.measured(_prompted(figures, model, entry.label, task)))
+        rows.append(Row(str(entry.prompt), tuple(shown)))
     bias = f"{probes.get(task).title} {figures.about(task)} bias"
     return Table(
         "prompt_invariance",
-        f"{bias} under GGSS does not depend on the prompt of discovery, by construction (lower is better)",
+        f"{bias} under GGSS whose subspace was discovered with different prompts (lower is better)",
         "Discovery prompt",
-        tuple(Column(figures.label(task), names.model(model), parts=("", "change %")) for model in models),
-        (
-            Row("Unsteered", tuple(cells.value(figures.unsteered(model, task)) for model in models)),
-            Row(
-                "GGSS, whatever the discovery prompt",
-                tuple(cells.measured(figures.at_best(model, names.GGSS, task)) for model in models),
-            ),
+        tuple(
+            column
+            for name in map(names.model, models)
+            for column in (Column("cosine", name), Column(figures.label(task), name, parts=("", "change %")))
         ),
-        "The steered rows leave the vision-to-language projector before any text is read, and discovery captures "
-        "them there: it runs the vision tower and the projector on pictures alone, with no prompt. So there is one "
-        "subspace, and one row, for all prompts; nothing was measured twice. At GGSS's best-avg-α.",
+        tuple(rows),
+        "With a prompt, the whole model is run on each discovery picture and the site is captured in that pass; "
+        "everywhere else discovery runs the vision path alone. Cosine: of the largest principal angle between the "
+        "two subspaces. At the best-avg-α of GGSS without a prompt.",
         (cells.INTERVALS, cells.DEGENERATE),
     )
+
+
+def _prompted(figures: Figures, model: str, label: str, task: str) -> Comparison | None:
+    return figures.comparison(model, label, task, figures.alpha(model, names.GGSS))

@@ -2,7 +2,7 @@
 
 from ggss import hashing
 from ggss.methods import registry
-from ggss.study.plan import Plan
+from ggss.study.plan import MethodPlan, Plan
 from ggss.version import library_versions
 
 
@@ -19,7 +19,7 @@ def recipe(plan: Plan, model: str, label: str, attribute: str) -> str:
         discovery,
         plan.seed,
     ]
-    return hashing.of(said)
+    return hashing.of(said + _prompted(method))
 
 
 def steering(plan: Plan, label: str, attribute: str, data: str) -> str:
@@ -31,7 +31,12 @@ def steering(plan: Plan, label: str, attribute: str, data: str) -> str:
     method, versions = plan.method(label), library_versions()
     decides = [method.name, method.options, registry.get(method.name).prompt_suffix]
     if method.steers:
-        decides += [method.sites, attribute, data, plan.seed]
+        decides += [method.sites, attribute, data, plan.seed, *_prompted(method)]
     else:
         del versions["ggss"]
     return hashing.of([decides, versions])
+
+
+def _prompted(method: MethodPlan) -> list[str]:
+    """Nothing if discovery has no prompt: then the hashes are those of plans that have never heard of prompts."""
+    return [] if method.prompt is None else [method.prompt]

@@ -2,7 +2,8 @@
 
     plugins: [my_methods]                             # modules that register methods, probes, suites, families, ...
     suite: {name: reflect, images: faces.csv}         # the questions: a suite and its arguments
-    benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA
+    benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA;
+                                                      # or {path: data/MMStar.tsv, suffix: " Only the letter."}
     discovery: faces.csv                              # the counterfactual set: a manifest, or a registered set's name
     models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
@@ -12,8 +13,9 @@
     measures:                                         # what else is measured under every steering
       - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
-A method may be limited to `models`, `tasks` or `alphas` of the plan. Paths are relative to the plan's file. No
-steering may be fitted on pictures that it is scored on, unless the plan says `overlap: warn`.
+A method may be limited to `models`, `tasks` or `alphas` of the plan, and may discover with a `prompt`. Paths are
+relative to the plan's file. No steering may be fitted on pictures that it is scored on, unless the plan says
+`overlap: warn`.
 """
 
 from collections.abc import Mapping
@@ -43,6 +45,10 @@ def _named(given: Any) -> Any:
     return {"name": given} if isinstance(given, str) else given
 
 
+def _placed(given: Any) -> Any:
+    return {"path": given} if given is None or isinstance(given, str) else given
+
+
 class Piece(BaseModel):
     """Names and types are checked, unknown names refused."""
 
@@ -61,6 +67,13 @@ class SuitePlan(Piece):
         return dict(self.model_extra or {})
 
 
+class BenchmarkPlan(Piece):
+    """A task that is a file (None: in the folder GGSS_DATA). suffix: what is added to each of its questions."""
+
+    path: str | None = None
+    suffix: str = ""
+
+
 class ModelPlan(Piece):
     """The arguments of `load_vlm`. control: a model that steering should fail on; it has a table of its own."""
 
@@ -73,12 +86,16 @@ class ModelPlan(Piece):
 
 
 class MethodPlan(Piece):
-    """A method with its options, under a label of its own; None: all of the plan's models, tasks, alphas."""
+    """A method with its options, under a label of its own; None: all of the plan's models, tasks, alphas.
+
+    prompt: discovery runs the whole model on each picture with this prompt; None: the vision path alone.
+    """
 
     name: str
     label: str = ""
     options: dict[str, Any] = {}
     sites: str = MLP2
+    prompt: Annotated[str, Field(min_length=1)] | None = None
     models: Names | None = None
     tasks: Names | None = None
     alphas: Alphas | None = None
@@ -88,6 +105,8 @@ class MethodPlan(Piece):
         checked = registry.checked_options(registry.get(self.name), self.options)
         object.__setattr__(self, "label", self.label or self.name)
         object.__setattr__(self, "options", checked.model_dump())
+        if self.prompt and not self.steers:
+            raise ValueError(f"{self.label!r} has a discovery prompt, but it discovers nothing: leave the prompt out")
         return self
 
     @property
@@ -128,7 +147,7 @@ class Plan(Piece):
     description: str = ""
     plugins: tuple[str, ...] = ()
     suite: Annotated[SuitePlan, BeforeValidator(_named)]
-    benchmarks: dict[str, str | None] = {}
+    benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
@@ -219,7 +238,10 @@ class Plan(Piece):
 
         files = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
         suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **files})
-        benchmarks = {task: path and placed(path) for task, path in self.benchmarks.items()}
+        benchmarks = {
+            task: one.model_copy(update={"path": one.path and placed(one.path)})
+            for task, one in self.benchmarks.items()
+        }
         return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)})
 
 

@@ -50,7 +50,8 @@ class PlanItems:
 
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
-        return _benchmark(task, self.plan.benchmarks[task]) if task in self.plan.benchmarks else self._suite
+        file = self.plan.benchmarks.get(task)
+        return self._suite if file is None else _benchmark(task, file.path, file.suffix)
 
     @cached_property
     def _suite(self) -> Suite:
@@ -58,5 +59,5 @@ class PlanItems:
 
 
 @cache
-def _benchmark(task: str, path: str | None) -> Suite:
-    return suites.benchmark(task, path)
+def _benchmark(task: str, path: str | None, suffix: str) -> Suite:
+    return suites.benchmark(task, path, suffix)

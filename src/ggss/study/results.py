@@ -23,18 +23,27 @@ from ggss.study import grid
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 
+Fitted = tuple[str, str, str]
+"""A model, a method's label and an attribute."""
+
 
 class Results:
     """All complete runs of a plan; `runs` may read each one when it is first needed.
 
-    gates: by model, method and attribute, how far a gate opens on the discovery tokens.
+    By model, method and attribute, gates: how far a gate opens on the discovery tokens; cosines: of the largest angle
+    between the subspaces of a discovery with a prompt and of one without.
     """
 
     def __init__(
-        self, plan: Plan, runs: Mapping[Cell, Run], gates: Mapping[tuple[str, str, str], Gates] | None = None
+        self,
+        plan: Plan,
+        runs: Mapping[Cell, Run],
+        gates: Mapping[Fitted, Gates] | None = None,
+        cosines: Mapping[Fitted, float] | None = None,
     ) -> None:
         self.plan = plan
         self.gates = gates or {}
+        self.cosines = cosines or {}
         self._runs = runs
         self._baselines: dict[Cell, Measured] = {}
         self._comparisons: dict[Cell, Comparison | None] = {}

@@ -189,7 +189,7 @@ class Driver:
         """The cell's fit, made by the worker and written to the store."""
         recipe = fit_hashes.recipe(self.plan, cell.model, cell.method, cell.attribute)
         made = call("fit", cell.model, cell.method, cell.attribute)
-        fit = Fit(recipe, identity, self.steering(cell), made.notes, made.gates)
+        fit = Fit(recipe, identity, self.steering(cell), made.notes, made.gates, made.cosine)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)
         return fit
 

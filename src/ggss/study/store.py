@@ -27,6 +27,7 @@ from ggss.study import database
 from ggss.study.database import StoreError
 
 DATABASE, LOCK = "study.sqlite", "study.lock"
+_COSINE = "cosine"  # beside the gate's numbers, in their column
 
 Answer = tuple[str, str, tuple[float, ...]]
 """An item's key, the raw answer, the probabilities of its options."""
@@ -38,6 +39,7 @@ class Fit:
 
     recipe: hash of what the plan says of it. identity (of the model) and steering: hashes of all that decides its
     answers. notes: discovery's warnings. gates: how far its gate opens on the discovery tokens, if it has one.
+    cosine: of the largest angle between its subspace and that of a discovery without a prompt, if it had one.
     """
 
     recipe: str
@@ -45,6 +47,7 @@ class Fit:
     steering: str
     notes: tuple[str, ...] = ()
     gates: Gates | None = None
+    cosine: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,12 +94,15 @@ class Store:
             return None
         with self._refusing(lambda: f"the fit of {method!r} on {model!r}", "fits"):
             recipe, identity, steering, notes, gates = _verified(names, row)
-            measured = json.loads(gates)
-            said = _listed(notes, str)
-            return Fit(recipe, identity, steering, said, Gates(**measured) if measured else None)
+            measured = json.loads(gates) or {}
+            cosine, said = measured.pop(_COSINE, None), _listed(notes, str)
+            return Fit(recipe, identity, steering, said, Gates(**measured) if measured else None, cosine)
 
     def remember(self, model: str, method: str, attribute: str, fit: Fit) -> None:
-        gates = json.dumps(fit.gates and asdict(fit.gates))
+        measured = asdict(fit.gates) if fit.gates else {}
+        if fit.cosine is not None:
+            measured[_COSINE] = fit.cosine
+        gates = json.dumps(measured or None)
         row = (model, method, attribute, fit.recipe, fit.identity, fit.steering, json.dumps(fit.notes), gates)
         with self._transaction() as write:
             write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _checksum(*row)))

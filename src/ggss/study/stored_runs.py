@@ -7,12 +7,11 @@ from pathlib import Path
 from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
 from ggss.models import ModelIdentity
-from ggss.steering.gates import Gates
 from ggss.study import fit_hashes, grid
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan
 from ggss.study.plan_items import PlanItems
-from ggss.study.results import Results
+from ggss.study.results import Fitted, Results
 from ggss.study.store import Fit, Key, Store, reading
 
 IDENTITY = "identity of "  # and a model's name: a fact about the study
@@ -50,13 +49,10 @@ class StoredRuns(Mapping[Cell, Run]):
     def key(self, cell: Cell, fit: Fit) -> Key:
         return Key(fit.identity, fit.steering, cell.alpha, self.asked.hash(cell.task))
 
-    def gates(self) -> dict[tuple[str, str, str], Gates]:
-        """By model, method and attribute."""
-        found = {}
-        for cell in dict.fromkeys(grid.Cell(*cell[:3], 0.0, "") for cell in grid.all_cells(self.plan)):
-            if (fit := self.fit(cell)) and fit.gates:
-                found[cell[:3]] = fit.gates
-        return found
+    def fits(self) -> dict[Fitted, Fit]:
+        """All fits of the plan."""
+        cells = dict.fromkeys(grid.Cell(*cell[:3], 0.0, "") for cell in grid.all_cells(self.plan))
+        return {cell[:3]: fit for cell in cells if (fit := self.fit(cell))}
 
     def count(self, cell: Cell) -> int:
         """How many of a cell's items are answered."""
@@ -102,7 +98,10 @@ class StoredRuns(Mapping[Cell, Run]):
 def stored(folder: str | Path) -> Results:
     """The results in a study's folder."""
     plan, runs = opened(folder)
-    return Results(plan, runs, runs.gates())
+    fits = runs.fits()
+    gates = {names: fit.gates for names, fit in fits.items() if fit.gates}
+    cosines = {names: fit.cosine for names, fit in fits.items() if fit.cosine is not None}
+    return Results(plan, runs, gates, cosines)
 
 
 def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:

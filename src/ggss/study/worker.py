@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 
 from ggss import ranges
+from ggss.activations import Activations
 from ggss.activations.collection import collect
 from ggss.analysis.asking import Reply, replies
 from ggss.errors import InputError
@@ -21,19 +22,24 @@ from ggss.probes.steered_model import SteeredModel
 from ggss.steering import gates
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
+from ggss.steering.subspaces import subspace_cosine
 from ggss.study import grid
 from ggss.study.discovery_set import DiscoverySet
 from ggss.study.memory import longest_prompt
-from ggss.study.plan import Plan
+from ggss.study.plan import MethodPlan, Plan
 from ggss.study.plan_items import PlanItems
 
 
 @dataclass(frozen=True)
 class FitReply:
-    """What the store keeps of a fit: the warnings of discovery, and how far its gate opens on the tokens."""
+    """What the store keeps of a fit: the warnings of discovery, and how far its gate opens on the tokens.
+
+    cosine: if discovery had a prompt, that of the largest angle between its subspace and the one without a prompt.
+    """
 
     notes: tuple[str, ...]
     gates: gates.Gates | None
+    cosine: float | None = None
 
 
 @dataclass
@@ -101,20 +107,27 @@ class Worker:
         return self._fits[label, attribute]
 
     def _fit(self, label: str, attribute: str) -> tuple[Steerer, FitReply]:
-        method, model = self.plan.method(label), self._unsteered
+        method = self.plan.method(label)
         any_attribute = attribute or next(iter(self.plan.steering))
+        steerer, activations = self._discovered(method, any_attribute, method.prompt)
+        cosine = None
+        if method.prompt is not None:
+            cosine = subspace_cosine(steerer, self._discovered(method, any_attribute, None)[0])
+        return steerer, FitReply(tuple(steerer.warnings), gates.measure(steerer, activations), cosine)
+
+    def _discovered(self, method: MethodPlan, attribute: str, prompt: str | None) -> tuple[Steerer, Activations]:
         torch.manual_seed(self.plan.seed)
         activations = collect(
-            model.vlm,
-            self._discovery.of(any_attribute),
+            self._unsteered.vlm,
+            self._discovery.of(attribute),
             method.sites,
             keep_tokens=self._discovery.tokens,
             seed=self.plan.seed,
-            features=model.cache,
+            features=self._unsteered.cache,
+            prompt=prompt,
             show=False,
         )
-        steerer = fit(method.name, activations, attribute=any_attribute, **method.options)
-        return steerer, FitReply(tuple(steerer.warnings), gates.measure(steerer, activations))
+        return fit(method.name, activations, attribute=attribute, **method.options), activations
 
     def _under(self, cell: grid.Cell) -> SteeredModel:
         """The model under the cell's steering; the features of the steering before are freed."""
