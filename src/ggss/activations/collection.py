@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ggss import ranges
 from ggss.activations import SITE, Activations, Rows, pool
+from ggss.activations.cache_contents import FOLDER
 from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
 from ggss.models.projector import resolve
@@ -193,7 +194,7 @@ class _FromDisk:
             "seed": self.seed,
         }
         width = getattr(resolve(self.vlm.model, self.vlm.sites(site)[site]), "out_features", None)
-        return CacheEntry(self.folder / "activations", json.dumps(key, sort_keys=True), width)
+        return CacheEntry(self.folder / FOLDER, json.dumps(key, sort_keys=True), width)
 
     def _whole(self, entry: CacheEntry) -> bool:
         return all(entry.read(name) is not None for name in (POOLED, *([TOKENS] if self.keep_tokens else [])))

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.models.sites import MLP1, MLP2
 from ggss.plugins import Registry
 
@@ -50,9 +50,7 @@ class Family:
             return {name: path for name, path in known.items() if name != MLP1}
         names = [which] if isinstance(which, str) else list(which)
         if missing := [name for name in names if name not in known]:
-            raise InputError(
-                f"{self.name} has no site {missing[0]!r}: choose 'all' or one of {', '.join(sorted(known))}"
-            )
+            raise no_such(f"{self.name} has no site {missing[0]!r}", missing[0], ["all", *sorted(known)])
         return {name: known[name] for name in names}
 
     def encoder_output(self, model: Any, rows: Sequence[Mapping[str, Tensor]], inputs: Inputs) -> dict[str, Any]:
