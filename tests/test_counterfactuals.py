@@ -185,7 +185,7 @@ def test_a_choice_of_what_does_not_exist_is_refused(folder, option):
         "no column 'job' to choose by: there are occupation, identity, race, gender"
     )
     assert refused(loaded, folder, **{option: {"occupation": ["nurse", "pilot"]}}) == (
-        "no image has occupation=pilot: the values are cook, nurse"
+        "no image has occupation=pilot: there are cook, nurse"
     )
 
 

@@ -86,11 +86,13 @@ def grid(name: str, now: StudyMoment, console: Any) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from ggss.study.grid import Unit
+
     models = list(dict.fromkeys(one.unit.model for one in now.units))
     shares = {one.unit: one for one in now.units}
     rows = []
     for method in dict.fromkeys(one.unit.method for one in now.units):
-        own = [shares.get((model, method)) for model in models]
+        own = [shares.get(Unit(model, method)) for model in models]
         rows.append((method, own, all(one is None or one.answered == one.of for one in own)))
     finished = [method for method, _, done in rows if done]
     room = max(console.height - AROUND, 3)
