@@ -154,7 +154,7 @@ def bad_calls(model, faces, steerer, tmp_path):
     find = ("discover", model, "-o", out, "--attribute", "race", "--images")
     return {
         "is not a file": (*find, tmp_path / "none.csv"),
-        "no attribute 'age': the attributes are race, gender": (*find[:5], "age", "--images", manifest),
+        "no attribute 'age': there are race, gender": (*find[:5], "age", "--images", manifest),
         "no column 'age'": (*find, manifest, "--attributes", "age"),
         "none of the context": (*find, manifest, "--attributes", "race", "--context", "race"),
         "no image has occupation=pilot": (*find, manifest, "--exclude", "occupation=pilot"),

@@ -108,7 +108,7 @@ def test_the_only_site_of_a_steerer_is_written(run, steerer, tmp_path):
     assert run(folder, "-o", tmp_path / "b.pt", "--site", "deepstack-0")[0] == 0
     code, _, err = run(folder, "-o", tmp_path / "c.pt", "--site", SITE)
     assert code == 2
-    assert f"no site {SITE!r}; it has deepstack-0" in err
+    assert f"no site {SITE!r}: there are deepstack-0" in err
     assert not (tmp_path / "c.pt").exists()
 
 

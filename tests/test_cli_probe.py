@@ -173,9 +173,9 @@ def bad_calls(model, manifest, steerer, tmp_path):
     return {
         "a model is needed": ("probe",),
         "give --images": ("probe", model, "-o", out),
-        "cannot ask mcqq: choose from mcq": (*asked, "--tasks", "mcqq"),
+        "cannot ask mcqq: did you mean .mcq.. there are mcq": (*asked, "--tasks", "mcqq"),
         "cannot ask ceo": (*asked, "--tasks", "ceo"),
-        "nothing, as in --tasks": (*asked, "--tasks", ","),
+        "--tasks ',' names no task": (*asked, "--tasks", ","),
         "no suite 'big'": (*asked, "--suite", "big"),
         "missing white": ("probe", model, "--images", short, "-o", out),
         "is not a file": (*world, "--images", tmp_path / "nothing.csv"),

@@ -101,7 +101,7 @@ def test_values_groups_and_iteration(folder):
         for race, index in group.items():
             assert images.pictures[index].attributes["race"] == race
             assert held_fixed(images.pictures[index], "race") == u
-    assert "no attribute 'age': the attributes are race, gender" in refused(images.groups, "age")
+    assert "no attribute 'age': there are race, gender" in refused(images.groups, "age")
 
 
 def test_one_attribute_leaves_the_other_in_the_context(folder):
@@ -182,10 +182,10 @@ def test_exclude_can_use_a_column_outside_the_context(folder):
 @pytest.mark.parametrize("option", ["exclude", "include"])
 def test_a_choice_of_what_does_not_exist_is_refused(folder, option):
     assert refused(loaded, folder, **{option: {"job": ["nurse"]}}) == (
-        "no column 'job' to choose by: the columns are occupation, identity, race, gender"
+        "no column 'job' to choose by: there are occupation, identity, race, gender"
     )
     assert refused(loaded, folder, **{option: {"occupation": ["nurse", "pilot"]}}) == (
-        "no image has occupation=pilot: the values are cook, nurse"
+        "no image has occupation=pilot: there are cook, nurse"
     )
 
 
@@ -197,7 +197,7 @@ def test_a_choice_that_leaves_nothing_is_refused(folder):
 
 
 def test_unknown_and_conflicting_columns_are_refused(folder):
-    message = "has no column 'age': its columns are occupation, identity, race, gender"
+    message = "has no column 'age': there are occupation, identity, race, gender"
     assert message in refused(loaded, folder, attributes=("race", "age"))
     assert message in refused(loaded, folder, context=("age",))
     assert "none of the context" in refused(loaded, folder, attributes="race", context=("identity", "race"))
@@ -319,7 +319,7 @@ def test_fewer_than_two_contexts_are_named(folder):
 def test_an_unknown_attribute_is_named_beside_the_rest(folder):
     face(folder).write_bytes(b"")
     found = problems_of(loaded(folder), ("age", "race"))
-    assert found[0] == "no attribute 'age': the attributes are race, gender"
+    assert found[0] == "no attribute 'age': there are race, gender"
     assert found[1].startswith(f"image '{face(folder)}'")
 
 

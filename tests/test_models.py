@@ -559,7 +559,7 @@ def test_a_small_world_name_means_a_directory_of_the_package(
     loaded = load_vlm("small-world/mine")
     assert loaded.name == "small-world/mine"
     assert loaded.fingerprint == vlm.fingerprint
-    with pytest.raises(InputError, match="small-world has small-world/mine"):
+    with pytest.raises(InputError, match="there are small-world/mine"):
         load_vlm("small-world/yours")
 
 

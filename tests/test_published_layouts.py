@@ -153,7 +153,7 @@ def test_social_counterfactuals(tmp_path, run):
     Counterfactuals.load(tmp_path / "faces.csv").validate()
     code, _, said = run("social-counterfactuals", tmp_path, "-o", tmp_path / "x.csv", "--kind", "age")
     assert code == 2
-    assert "choose one of race_gender, physical_gender, physical_race" in said
+    assert "there are race_gender, physical_gender, physical_race" in said
 
 
 def test_a_folder_without_the_set(tmp_path, run):

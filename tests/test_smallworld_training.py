@@ -209,7 +209,7 @@ def test_training_writes_model_log_and_card(tmp_path: Path, album: Album, monkey
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no small-world model 'gpt' to train; choose one of llava-vicuna"):
+    with pytest.raises(InputError, match="no small-world model 'gpt' to train: there are llava-vicuna"):
         train("gpt", tmp_path)
     assert not list(tmp_path.iterdir())
 

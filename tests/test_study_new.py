@@ -44,7 +44,10 @@ def test_a_copy_has_the_plans_name_unless_another_is_given(tmp_path, monkeypatch
 def test_what_cannot_be_copied_is_refused_and_nothing_replaced(tmp_path):
     (tmp_path / "mine.yaml").write_text("name: mine")
     refused = {
-        "there is no plan 'large-world': choose from discovery-prompts, hair": ("--from", "large-world"),
+        "there is no plan 'large-world': did you mean 'small-world'? there are discovery-prompts": (
+            "--from",
+            "large-world",
+        ),
         "which plan should become": ("-o", tmp_path / "new.yaml"),
         "--force to replace it": ("--from", "smoke", "-o", tmp_path / "mine.yaml"),
     }

@@ -68,7 +68,7 @@ def test_the_chosen_strength_is_written_into_the_steerer(study, fit, tmp_path):
 
 def test_a_method_may_be_named_by_its_label(study, fit):
     assert recommended_alpha(study, fit(kappa=10), "sharp") == 0.5
-    with pytest.raises(InputError, match="the plan has no method 'blunt'; it has none, ggss, sharp"):
+    with pytest.raises(InputError, match="the plan has no method 'blunt': there are none, ggss, sharp"):
         recommended_alpha(study, fit(), "blunt")
 
 

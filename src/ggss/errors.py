@@ -1,6 +1,6 @@
-"""The one exception for input that the user can correct, and what is said when the user stops a command."""
+"""The one exception for input that the user can correct, the nearest name to a wrong one, and what Ctrl-C leaves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -15,6 +15,22 @@ def problems(what: str, found: list[str], shown: int = 20) -> InputError:
     if len(found) > shown:
         lines.append(f"  ... and {len(found) - shown} more")
     return InputError("\n".join(lines))
+
+
+def no_such(what: str, name: str, known: Iterable[str]) -> InputError:
+    """The error of a name that does not exist: `what`, the nearest name if one is near, and all names there are."""
+    names = list(known)
+    near = nearest(name, names)
+    return InputError(f"{what}: {f'{near} ' if near else ''}there are {', '.join(names) or 'none'}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'ggss'?` for `gggs`; empty if no name is near. Upper and lower case are the same here."""
+    from difflib import get_close_matches
+
+    spelled = {one.lower(): one for one in known}
+    found = get_close_matches(name.lower(), spelled, n=1)
+    return f"did you mean {spelled[found[0]]!r}?" if found else ""
 
 
 @contextmanager

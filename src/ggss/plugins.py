@@ -8,12 +8,11 @@ imported. Every entry is stored with its package, and the error of a refused reg
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 
 T = TypeVar("T")
 OURS = "ggss"
@@ -76,9 +75,7 @@ class Registry(Generic[T]):
         """The entry of a name. InputError lists all names, and suggests the nearest one."""
         self._load_installed()
         if name not in self._entries:
-            near = get_close_matches(name, self._entries, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise InputError(f"no {self.what} {name!r}: {hint}there are {', '.join(self._entries) or 'none'}")
+            raise no_such(f"no {self.what} {name!r}", name, self._entries)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:

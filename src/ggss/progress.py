@@ -15,15 +15,15 @@ EVERY = 30.0  # seconds between two lines of a log
 def track(items: Iterable[T], what: str, total: int | None = None, show: bool | None = None) -> Iterator[T]:
     """Yield the items while they are counted on stderr: by a bar on a terminal, by lines elsewhere.
 
-    total: how many there are, if `items` has no length. show: False is silent.
+    total: how many there are, if `items` has no length. show: False is silent, as is a user who wants quiet.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from ggss.terminal import Terminal
+    from ggss.terminal import Terminal, quiet
 
     total = len(items) if total is None and isinstance(items, Sized) else total
     console = Terminal(stderr=True)
-    if show is False:
+    if show is False or quiet():
         yield from items
     elif console.is_terminal:
         text = TextColumn("{task.description}", markup=False)
@@ -35,8 +35,10 @@ def track(items: Iterable[T], what: str, total: int | None = None, show: bool | 
 
 
 def note(*lines: str) -> None:
-    """Lines on stderr that are no errors."""
-    for line in lines:
+    """Lines on stderr that are no errors; none if the user wants quiet."""
+    from ggss.terminal import quiet
+
+    for line in () if quiet() else lines:
         print(visible(line), file=sys.stderr, flush=True)
 
 

@@ -17,24 +17,30 @@ from rich.text import Text
 
 from ggss.escaping import visible
 
+QUIET = "GGSS_QUIET"  # the variable that `ggss --quiet` sets; worker processes see it too
 UNLIMITED = 10_000  # columns of a file or a pipe
 PROSE = 32  # characters: what is longer may be broken between words
+
+
+def quiet() -> bool:
+    """Whether progress and notes are silent. Results, which go to stdout, and errors are not."""
+    return bool(os.environ.get(QUIET))
 
 
 class Terminal(Console):
     """Prints text as it is; control characters, also those of styled text, are shown and not sent.
 
     A table that does not fit the screen is printed as a list. Files and pipes are as wide as it needs, unless COLUMNS
-    says how wide they are.
+    says how wide they are. stderr is for progress and notes: nothing is printed there if the user wants quiet.
     """
 
     def __init__(self, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+        super().__init__(stderr=stderr, quiet=stderr and quiet(), markup=False, emoji=False, highlight=False)
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = UNLIMITED
 
     def print(self, *shown: Any, **options: Any) -> None:
-        super().print(*(self._fitting(one) if isinstance(one, Table) else one for one in shown), **options)
+        super().print(*(self.fitting(one) if isinstance(one, Table) else one for one in shown), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
@@ -47,7 +53,7 @@ class Terminal(Console):
         """A spinner before a text while a block runs; rich itself would read the text as markup."""
         return super().status(Text(status) if isinstance(status, str) else status, **options)
 
-    def _fitting(self, table: Table) -> RenderableType:
+    def fitting(self, table: Table) -> RenderableType:
         """The table, the names of its columns broken if need be; or a list, if names and numbers had to be broken."""
         if self._measured(table).maximum <= self.width:
             return table

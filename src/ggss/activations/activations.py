@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, no_such, problems
 from ggss.models.sites import MLP2
 
 SITE = MLP2  # the site that the paper steers
@@ -114,7 +114,7 @@ class Activations:
     def at(self, site: str) -> "Activations":
         """The same images at one site."""
         if site not in self.sites:
-            raise InputError(f"no activations at site {site!r}; there are {', '.join(self.sites)}")
+            raise no_such(f"no activations at site {site!r}", site, self.sites)
         return Activations.from_rows({site: self.sites[site]}, self.attributes, self.contexts, self.source)
 
     def labels(self, attribute: str | tuple[str, ...]) -> list[Hashable]:
@@ -123,7 +123,7 @@ class Activations:
         known = sorted({name for row in self.attributes for name in row})
         for name in names:
             if any(name not in row for row in self.attributes):
-                raise InputError(f"no attribute {name!r} in these activations; there is {', '.join(known) or 'none'}")
+                raise no_such(f"no attribute {name!r} in these activations", name, known)
         if isinstance(attribute, str):
             return [row[attribute] for row in self.attributes]
         return [tuple(row[name] for name in names) for row in self.attributes]

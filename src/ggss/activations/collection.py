@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ggss import ranges
 from ggss.activations import SITE, Activations, Rows, pool
+from ggss.activations.cache_contents import FOLDER
 from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
 from ggss.models.capture import captured, is_hooked
@@ -250,7 +251,7 @@ class _FromDisk:
             width = layer_width(self.vlm.model.config, site)
         else:
             width = getattr(resolve(self.vlm.model, self.vlm.sites(site)[site]), "out_features", None)
-        return CacheEntry(self.folder / "activations", json.dumps(key, sort_keys=True), width)
+        return CacheEntry(self.folder / FOLDER, json.dumps(key, sort_keys=True), width)
 
     def _whole(self, entry: CacheEntry) -> bool:
         return all(entry.read(name) is not None for name in (POOLED, *([TOKENS] if self.keep_tokens else [])))

@@ -12,6 +12,7 @@
 """
 
 import os
+import re
 import sys
 import traceback
 from io import TextIOWrapper
@@ -20,10 +21,10 @@ from typing import Any
 import typer
 
 from ggss.cli.app import app
-from ggss.errors import InputError, out_of_memory
+from ggss.errors import InputError, nearest, out_of_memory
 from ggss.escaping import visible
 
-DEBUG = "GGSS_DEBUG"
+DEBUG, COMPLETE = "GGSS_DEBUG", "_GGSS_COMPLETE"
 WRONG, OURS, STOPPED = 2, 70, 130
 
 
@@ -36,6 +37,8 @@ def main() -> None:
     try:
         try:
             command: Any = typer.main.get_command(app)
+            if os.environ.get(COMPLETE):
+                command.main(prog_name="ggss")  # prints what the shell asks for, and exits
             with command.make_context("ggss", sys.argv[1:]) as context:
                 command.invoke(context)
         except typer.Exit as ended:
@@ -78,6 +81,20 @@ def explained(error: BaseException) -> tuple[int, str]:
 
 def _usage(error: Any) -> str:
     """A wrong call of a command in one line; empty for a command without arguments, whose help was printed."""
-    message = error.format_message().rstrip(".")
-    where = error.ctx.command_path if error.ctx is not None else "ggss"
-    return message and f"{message} (see {where} --help)"
+    context = error.ctx
+    where = context.command_path if context is not None else "ggss"
+    if context is not None and (option := getattr(error, "option_name", "")) and hasattr(error, "possibilities"):
+        message = f"No such option: {option}"
+        if option in _options(context.find_root().command):
+            return f"{message} of {where}; it is for all commands and goes before them: ggss {option} ..."
+        near = nearest(option, _options(context.command))
+    else:
+        message = error.format_message().rstrip(".")
+        near = ""
+        if context is not None and (wrong := re.match(r"No such command '(.*?)'", message)):
+            message, near = wrong[0], nearest(wrong[1], context.command.commands)  # instead of typer's suggestion
+    return message and f"{message}{f': {near}' if near else ''} (see {where} --help)"
+
+
+def _options(command: Any) -> list[str]:
+    return [name for option in command.params for name in option.opts if name.startswith("-")]

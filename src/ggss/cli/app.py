@@ -5,14 +5,15 @@ import os
 import typer
 
 from ggss.cli import ask, convert, demo, discover, doctor, methods, probe
+from ggss.cli.cache import cache
 from ggss.cli.data import data
+from ggss.cli.help_text import show_examples_last
 from ggss.cli.study import study
 from ggss.cli.world import world
 
 app = typer.Typer(
     name="ggss",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -36,15 +37,26 @@ app.command()(methods.probes)
 app.add_typer(data, name="data")
 app.add_typer(study, name="study")
 app.add_typer(world, name="world")
+app.add_typer(cache, name="cache")
+show_examples_last(app)
 
 
 @app.callback(invoke_without_command=True)
 def root(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error, as GGSS_DEBUG=1 does."),
+    quiet: bool = typer.Option(
+        False, "--quiet", help="Print results and errors only: no progress, no notes. As GGSS_QUIET=1 does."
+    ),
 ) -> None:
     if debug:
         os.environ["GGSS_DEBUG"] = "1"  # which worker processes see too
+    if quiet:
+        os.environ["GGSS_QUIET"] = "1"  # as above
+    if os.environ.get("GGSS_QUIET"):
+        import logging
+
+        logging.getLogger("ggss").setLevel(logging.ERROR)
     if version:
         from ggss.version import __version__
 

@@ -59,11 +59,11 @@ def convert(
     The checkpoints of the authors' own discovery script are read too, one or a folder of them. Their folder says the
     attribute, they say the site. Those of MeanDiff and BendVLM hold pickled objects and are listed as not converted.
 
-      ggss convert race.pt -o race-steerer --attribute race --values asian,black,white
-
       ggss convert race-steerer -o race.pt
 
       ggss convert results/qwen3-vl-4b/projection-mlp2_gender -o steerers
+
+    Example: ggss convert race.pt -o race-steerer --attribute race --values asian,black,white
     """
     if not source.exists():
         raise InputError(f"{str(source)!r} does not exist: give a .pt file or a steerer's folder")

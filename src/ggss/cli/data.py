@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ggss.cli.arguments import Force
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.output import check_file, never
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def social_counterfactuals(
     from ggss.data.published_layouts import SOCIAL_COUNTERFACTUALS
 
     if kind not in SOCIAL_COUNTERFACTUALS:
-        raise InputError(f"there is no kind {kind!r}: choose one of {', '.join(SOCIAL_COUNTERFACTUALS)}")
+        raise no_such(f"there is no kind {kind!r}", kind, SOCIAL_COUNTERFACTUALS)
     _write(SOCIAL_COUNTERFACTUALS[kind], folder, out, complete_only, force)
 
 

@@ -27,6 +27,8 @@ def demo(
     """Paint a town, find what carries race and gender, steer, and measure before and after.
 
     Needs no GPU and no download. Ends with a table, and a picture next to a one-page HTML report.
+
+    Example: ggss demo -o demo-out
     """
     with importing():
         from ggss.smallworld.demo_page import page

@@ -24,6 +24,18 @@ if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
 
+DEFAULT = "ggss"
+
+
+def _checked_method(name: str) -> str:
+    """The name of a method. A wrong one is told before anything else that is wrong."""
+    if name != DEFAULT:
+        from ggss.methods import registry
+
+        registry.get(name)
+    return name
+
+
 def discover(
     model: Model,
     images: Annotated[
@@ -43,7 +55,9 @@ def discover(
         str,
         typer.Option(help="The columns that are held fixed, comma separated; occupation and identity by default."),
     ] = "",
-    method: Annotated[str, typer.Option(help="A name from `ggss methods`.")] = "ggss",
+    method: Annotated[
+        str, typer.Option(help="A name from `ggss methods`.", callback=_checked_method, is_eager=True)
+    ] = DEFAULT,
     option: Annotated[list[str] | None, typer.Option(help="A method option, NAME=VALUE; may be repeated.")] = None,
     exclude: Annotated[
         list[str] | None, typer.Option(help="Hold out images, COLUMN=VALUE[,VALUE]; may be repeated.")

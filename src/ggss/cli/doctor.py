@@ -2,18 +2,25 @@
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss.cli.arguments import Attention, DeviceMap, Dtype, Json, Model, TrustRemoteCode, load
+from ggss.cli.arguments import Attention, DeviceMap, Dtype, Json, TrustRemoteCode, load
+from ggss.errors import InputError
 
 if TYPE_CHECKING:
     from ggss.steering.examination import Examination
 
 
 def doctor(
-    model: Model,
+    model: Annotated[
+        str | None, typer.Argument(help="A folder, a hub id, or small-world/NAME.", show_default=False)
+    ] = None,
+    env: Annotated[
+        bool,
+        typer.Option("--env", help="Show versions, devices, folders and environment variables; no MODEL needed."),
+    ] = False,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -25,7 +32,18 @@ def doctor(
     The leak test silences the site (its output is set to zero) and measures how much two different images still
     change the model's next-token logits: information that bypasses the site cannot be steered there. Exit code 1 if a
     check fails.
+
+    Example: ggss doctor small-world/qwen3-vl
     """
+    if env:
+        from ggss.cli.doctor_env import show_environment
+
+        if model is not None:
+            raise InputError(f"--env is about this machine, not about a model: leave out {model!r}")
+        show_environment(as_json)
+        return
+    if model is None:
+        raise InputError("a model is needed, such as small-world/qwen3-vl, or --env")
     from ggss.terminal import Terminal
 
     vlm = load(model, dtype, device_map, trust_remote_code, attention)

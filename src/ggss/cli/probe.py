@@ -1,7 +1,6 @@
 """`ggss probe`: measure a model's bias and capability, and compare two runs."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +25,8 @@ from ggss.cli.arguments import (
     say,
     strength_said,
 )
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
+from ggss.progress import note, track
 
 if TYPE_CHECKING:
     from ggss.analysis import Measured, Run
@@ -114,6 +114,8 @@ def probe(
     With -o each batch is on disk before the next is asked, in FILE.part until all are. Stop it at any time: the same
     command goes on where it stopped, and asks nothing again that is answered in the file. Answers of another model,
     steerer, strength or wording are never mixed in: the command is refused, or begins anew with --force.
+
+    Example: ggss probe small-world/qwen3-vl --steer race-steerer -o after.jsonl
     """
     if compare is not None:
         if model is not None:
@@ -181,7 +183,7 @@ def _into(out: Path, wanted: "dict[str, Asked]", ask: "Callable[..., Run]", suff
     with growing(out, wanted, suffix, force) as file:
         if file.count:
             more = "nothing is asked again" if file.count == total else "the others are asked now"
-            print(f"{file.count} of {total} answers are there already: {more}", file=sys.stderr)
+            note(f"{file.count} of {total} answers are there already: {more}")
         try:
             runs = [
                 ask(task, answered=file.answered(task), keep=lambda answers, task=task: file.keep(task, answers))
@@ -245,13 +247,11 @@ def _steerer(name: str | None, alpha: float | None) -> "Steerer | None":
 
 def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
     from ggss.analysis import Statistics
-    from ggss.terminal import Terminal
 
-    with Terminal(stderr=True).status("resampling"):
-        found = [run.measured(Statistics(seed=seed)) for run in runs]
-        for one in found:
-            for name in one.names:
-                one.interval(name)
+    found = [run.measured(Statistics(seed=seed)) for run in runs]
+    todo = [(one, name) for one in found for name in one.names]
+    for measured, name in track(todo, "resampling"):
+        measured.interval(name)
     return found
 
 
@@ -276,9 +276,10 @@ def _suites(name: str, images: str | None, tasks: str | None) -> "dict[str, Suit
     named = own.default if tasks is None else own.tasks if tasks == "all" else (t.strip() for t in tasks.split(","))
     asked = list(dict.fromkeys(filter(None, named)))
     unknown = [task for task in asked if task not in there]
-    if unknown or not asked:
-        seen = ", ".join(unknown) or f"nothing, as in --tasks {tasks!r}"
-        raise InputError(f"suite {name!r} cannot ask {seen}: choose from {', '.join(there)}")
+    if unknown:
+        raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], there)
+    if not asked:
+        raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(there)}")
     chosen = {task: suites.benchmark(task) if task in benchmarks else own for task in asked}
     for task, suite in chosen.items():
         suite.items(task)

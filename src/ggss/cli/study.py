@@ -12,6 +12,7 @@ from ggss.cli.arguments import Force, Json, say
 from ggss.cli.study_memory import show_memory
 from ggss.cli.study_new import new
 from ggss.cli.study_tables import tables
+from ggss.cli.study_watch import watch
 
 study = typer.Typer(
     no_args_is_help=True, help="Sweep models, methods, strengths and tasks from one file, safe against crashes."
@@ -139,6 +140,9 @@ def status(folder: Folder, as_json: Json = False) -> None:
     console.print(table)
     answered, of = sum(one.answered for one in units), sum(one.of for one in units)
     console.print(f"{answered:,} of {of:,} questions answered ({answered / of:.0%})")
+
+
+study.command()(watch)
 
 
 @study.command()

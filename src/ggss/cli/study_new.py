@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from ggss.cli.arguments import Force, Json, say
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 
 PLANS = Path(__file__).parent / "plans"
 
@@ -33,7 +33,7 @@ def new(
         _list(as_json)
         return
     if source not in plans():
-        raise InputError(f"there is no plan {source!r}: choose from {', '.join(plans())}")
+        raise no_such(f"there is no plan {source!r}", source, plans())
     from ggss.files import write_whole
     from ggss.output import check_file, never
 

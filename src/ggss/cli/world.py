@@ -30,6 +30,8 @@ def paint(
     Use them with: ggss discover MODEL --images FOLDER/manifest.csv --attribute race -o DIR
 
     Without painting files, --images small-world is the same set (of seed 0).
+
+    Example: ggss world paint town --sheet
     """
     from ggss.output import check_file, marked
     from ggss.smallworld.sets import COMMAND, paint_focus_set, write_contact_sheet
@@ -52,7 +54,10 @@ def train(
     threads: Annotated[int, typer.Option(help="CPU threads; the weights depend on it.", **ranges.THREADS.bounds)] = 2,
     force: Force = False,
 ) -> None:
-    """Train one of the tiny models from nothing: about twenty minutes."""
+    """Train one of the tiny models from nothing: about twenty minutes.
+
+    Example: ggss world train pixtral -o my-pixtral
+    """
     from ggss.output import check_folder, marked
     from ggss.smallworld.training import train as run
     from ggss.smallworld.training_card import CARD, COMMAND
@@ -66,7 +71,10 @@ def check(
     names: Annotated[list[str] | None, typer.Argument(help="Models to check; all embedded ones by default.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure embedded models again and compare them with what they should show. Exit code 1 if one falls short."""
+    """Measure embedded models again and compare them with what they should show. Exit code 1 if one falls short.
+
+    Example: ggss world check pixtral
+    """
     from ggss.smallworld import embedded
     from ggss.smallworld.check import check as run
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from ggss.data import validation
 from ggss.data.manifests import read_rows
 from ggss.data.picture import Context, FilePicture, Picture, held_fixed, labels
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, no_such, problems
 from ggss.plugins import Registry
 
 Choice = Mapping[str, str | Iterable[str]]  # column -> the values meant: {"occupation": ["nurse", "doctor"]}
@@ -91,7 +91,7 @@ class Counterfactuals:
     def values(self, attribute: str) -> tuple[str, ...]:
         """The sorted values of one attribute; InputError if the set has no such attribute."""
         if attribute not in self.attributes:
-            raise InputError(f"no attribute {attribute!r}: the attributes are {', '.join(self.attributes)}")
+            raise no_such(f"no attribute {attribute!r}", attribute, self.attributes)
         return self.attributes[attribute]
 
     def groups(self, attribute: str) -> dict[Context, dict[str, int]]:
@@ -147,7 +147,7 @@ def _columns(
     fixed = tuple(sorted(fixed, key=lambda column: known.get(column, -1)))
     for column in (*varied, *fixed):
         if column not in columns:
-            raise InputError(f"{source!r} has no column {column!r}: its columns are {', '.join(columns)}")
+            raise no_such(f"{source!r} has no column {column!r}", column, columns)
     if not varied or set(varied) & set(fixed):
         raise InputError(f"attributes {varied} must be at least one, and none of the context {fixed}")
     return varied, fixed
@@ -171,9 +171,9 @@ def _chosen(rows: Sequence[Mapping[str, str]], choice: Choice) -> list[list[bool
     chosen = {column: _names(values) for column, values in choice.items()}
     for column, values in chosen.items():
         if column not in rows[0]:
-            raise InputError(f"no column {column!r} to choose by: the columns are {', '.join(rows[0])}")
+            raise no_such(f"no column {column!r} to choose by", column, rows[0])
         existing = sorted({row[column] for row in rows})
         for value in values:
             if value not in existing:
-                raise InputError(f"no image has {column}={value}: the values are {', '.join(existing)}")
+                raise no_such(f"no image has {column}={value}", value, existing)
     return [[row[column] in values for column, values in chosen.items()] for row in rows]

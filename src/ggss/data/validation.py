@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ggss.data.picture import Context, FilePicture, Picture, held_fixed, size_of
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.progress import track
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def _empty_cells(images: "Counterfactuals") -> list[str]:
 def _comparison_problems(images: "Counterfactuals", attribute: str) -> list[str]:
     """Why the values of one attribute cannot be compared, among the images without empty cells."""
     if attribute not in images.attributes:
-        return [f"no attribute {attribute!r}: the attributes are {', '.join(images.attributes)}"]
+        return [str(no_such(f"no attribute {attribute!r}", attribute, images.attributes))]
     groups: dict[Context, set[str]] = {}
     for picture in images:
         value, u = picture.attributes[attribute], held_fixed(picture, attribute)

@@ -1,6 +1,6 @@
 """The table of the methods that `fit(name, ...)` accepts. A method is one `Method` in one file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.errors import InputError
+from ggss.errors import InputError, nearest
 from ggss.methods.operator import Operator
 from ggss.plugins import Registry
 
@@ -78,6 +78,12 @@ def checked_options(method: Method, options: Mapping[str, Any]) -> Options:
     try:
         return method.options(**options)
     except ValidationError as error:
-        known = ", ".join(f"{k}={v.default}" for k, v in method.options.model_fields.items()) or "none"
-        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg'].lower()}" for e in error.errors())
+        fields = method.options.model_fields
+        known = ", ".join(f"{k}={v.default}" for k, v in fields.items()) or "none"
+        wrong = "; ".join(_told(e["type"], ".".join(map(str, e["loc"])), e["msg"], fields) for e in error.errors())
         raise InputError(f"options of {method.name}: {wrong} (its options and defaults: {known})") from None
+
+
+def _told(kind: str, name: str, message: str, known: Iterable[str]) -> str:
+    near = nearest(name, known) if kind == "extra_forbidden" else ""
+    return f"{name}: {message.lower()}{f', {near}' if near else ''}"

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.models.layer_sites import is_layer, layer_path
 from ggss.models.sites import MLP1, MLP2
 from ggss.plugins import Registry
@@ -56,10 +56,8 @@ class Family:
         names = [which] if isinstance(which, str) else list(which)
         known |= {name: layer_path(model, name) for name in names if is_layer(name)}
         if missing := [name for name in names if name not in known]:
-            raise InputError(
-                f"{self.name} has no site {missing[0]!r}: choose 'all' or one of {', '.join(sorted(known))}, "
-                "lm-layer0, vision-block0, ..."
-            )
+            known_names = ["all", *sorted(known), "lm-layer0", "vision-block0"]
+            raise no_such(f"{self.name} has no site {missing[0]!r}", missing[0], known_names)
         return {name: known[name] for name in names}
 
     def encoder_output(self, model: Any, rows: Sequence[Mapping[str, Tensor]], inputs: Inputs) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from ggss.models.locating import locate
 from ggss.models.placement import check_placement, placement
 from ggss.models.processors import load_processor
 from ggss.models.vlm import Vlm
+from ggss.terminal import quiet
 
 
 def load_vlm(
@@ -118,10 +119,10 @@ def _unasked() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress the log messages of transformers, and its progress bars unless stderr is a terminal."""
+    """Suppress the log messages of transformers, and its progress bars unless a terminal shows them."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
-    if not sys.stderr.isatty():
+    if quiet() or not sys.stderr.isatty():
         logging.disable_progress_bar()
     try:
         yield

@@ -11,7 +11,7 @@ from pathlib import Path
 from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from ggss.errors import InputError
+from ggss.errors import InputError, nearest, no_such
 from ggss.escaping import is_unicode
 from ggss.models.collections import COLLECTIONS
 
@@ -26,8 +26,7 @@ def locate(name: str, ask_hub: bool = True) -> str:
     if slash and collection in COLLECTIONS:
         folders = COLLECTIONS.get(collection)()
         if own not in folders:
-            there = ", ".join(f"{collection}/{other}" for other in folders) or "none yet"
-            raise InputError(f"there is no model {name!r}: {collection} has {there}")
+            raise no_such(f"there is no model {name!r}", name, (f"{collection}/{other}" for other in folders))
         return str(folders[own])
     path = Path(os.path.expanduser(name))  # unlike pathlib's, it leaves the home of an unknown user as it is
     looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
@@ -39,10 +38,21 @@ def locate(name: str, ask_hub: bool = True) -> str:
         return str(path)
     if path.exists() or looks_local:
         seen = "is a file" if path.exists() else "does not exist"
-        raise InputError(f"the model directory {name!r} {seen}: give a directory or a hub id")
+        raise InputError(_with_hint(f"the model directory {name!r} {seen}: give a directory or a hub id", name))
     if ask_hub:
-        check_reachable(name)
+        try:
+            check_reachable(name)
+        except InputError as error:
+            raise InputError(_with_hint(str(error), name)) from error
     return name
+
+
+def _with_hint(sentence: str, name: str) -> str:
+    """The sentence, and the model of a collection that has nearly this name, or this name after its slash."""
+    models = [f"{collection}/{own}" for collection in COLLECTIONS.names() for own in COLLECTIONS.get(collection)()]
+    same = next((model for model in models if model.partition("/")[2] == name), name)
+    near = nearest(same, models)
+    return f"{sentence}; {near}" if near else sentence
 
 
 @cache

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.models.size import USABLE, ModelSize, checkpoint_dtype, free_memory
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,7 @@ def placement(config: Any, dtype: torch.dtype | str | None = None, device: Any =
 def check_placement(dtype: Any, device_map: Any) -> None:
     """InputError for the name of a dtype or place that is not there; mappings are left to transformers."""
     if isinstance(dtype, str) and dtype not in (*DTYPES, AUTO):
-        known = ", ".join([*DTYPES, AUTO])
-        raise InputError(f"there is no dtype {dtype!r} for a model's weights: choose from {known}")
+        raise no_such(f"there is no dtype {dtype!r} for a model's weights", dtype, [*DTYPES, AUTO])
     if not isinstance(device_map, str) or device_map in PLACES:
         return
     device = torch.device(device_map) if _one_device(device_map) else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ggss.data.counterfactuals import Counterfactuals
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, no_such, problems
 from ggss.probes import suites
 from ggss.probes.base import PROBES, Item, parted
 from ggss.probes.pairs import sampled
@@ -65,7 +65,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _wrong(probe: object, said: object) -> str:
     if probe not in PROBES:
-        return f"there is no such probe; there are {', '.join(PROBES.names())}"
+        return str(no_such("there is no such probe", str(probe), PROBES.names()))
     if not isinstance(said, dict) or not {"questions", "biographies", "text"} & set(said):
         return "it needs `questions`, each with a text and options; or a `text`"
     questions = said.get("questions", {})

@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any
 
 from ggss import ranges
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, no_such, problems
 from ggss.plugins import Registry
 from ggss.probes.base import Item, get
 
@@ -35,7 +35,7 @@ class Suite:
     def items(self, task: str, limit: int | None = None) -> tuple[Item, ...]:
         """All that a task asks, checked; with a limit, about so many: whole clusters, evenly spread over all."""
         if task not in self.tasks:
-            raise InputError(f"suite {self.name!r} has no task {task!r}: choose from {', '.join(self.tasks)}")
+            raise no_such(f"suite {self.name!r} has no task {task!r}", task, self.tasks)
         if task not in self._made:
             made = tuple(self.make(task))
             get(task).check(made)

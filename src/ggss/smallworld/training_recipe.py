@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ggss.errors import InputError
+from ggss.errors import no_such
 from ggss.smallworld.architectures import NAMES
 
 MODELS = (*NAMES, "entangled")
@@ -42,7 +42,7 @@ class Recipe:
     @staticmethod
     def of(name: str) -> "Recipe":
         if name not in MODELS:
-            raise InputError(f"there is no small-world model {name!r} to train; choose one of {', '.join(MODELS)}")
+            raise no_such(f"there is no small-world model {name!r} to train", name, MODELS)
         if name == "entangled":
             return Recipe(seeing=0, comparing=0)
         if name == "qwen3-vl":

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ggss import hashing
 from ggss.activations import SITE
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, no_such, problems
 from ggss.methods import operator
 from ggss.steering.attachment import AttachedRun, attached
 from ggss.steering.strengths import Alpha, checked_alpha, checked_recommendation, row_strengths
@@ -141,7 +141,7 @@ class Steerer:
             return next(iter(self.operators.values()))
         site = SITE if site is None else site
         if site not in self.operators:
-            raise InputError(f"this steerer has no site {site!r}; it has {', '.join(self.operators)}")
+            raise no_such(f"this steerer has no site {site!r}", site, self.operators)
         return self.operators[site]
 
     @contextmanager

@@ -6,7 +6,7 @@ from ggss import methods
 from ggss.data import validation
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.data.picture import Picture, labels
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.study.plan import Plan
 
 COLUMN = "occupation"
@@ -32,16 +32,14 @@ class DiscoverySet:
         found = []
         for attribute, steering in self.plan.steering.items():
             unknown = [name for name in steering.discover_on if name not in there]
+            missing = f"no discovery picture has that {COLUMN}"
             found += [
-                f"steering: {attribute} is discovered on {name!r}, and no discovery picture has that {COLUMN}: "
-                f"there are {', '.join(there)}"
+                str(no_such(f"steering: {attribute} is discovered on {name!r}, and {missing}", name, there))
                 for name in unknown
             ]
             if attribute not in whole.attributes:
-                known = ", ".join(whole.attributes)
-                found.append(
-                    f"steering: no attribute {attribute!r} varies in the discovery pictures: there are {known}"
-                )
+                missing = f"steering: no attribute {attribute!r} varies in the discovery pictures"
+                found.append(str(no_such(missing, attribute, whole.attributes)))
             elif not unknown:
                 lines = validation.problems_of(self.of(attribute), (attribute,), decode=False)
                 found += [f"discovery: {line}" for line in lines]

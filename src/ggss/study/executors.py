@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from ggss import ranges
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.study.plan import Plan
 
 NAMES = ("in-process", "processes", "ray")
@@ -54,7 +54,7 @@ def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
         from ggss.study.ray_executor import RayActors
 
         return RayActors(plan, workers)
-    raise InputError(f"no executor {name!r}; there are {', '.join(NAMES)}")
+    raise no_such(f"no executor {name!r}", name, NAMES)
 
 
 class InProcess:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from ggss import probes, ranges
 from ggss.analysis.statistics import Statistics
 from ggss.data.counterfactuals import PICTURE_SETS
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, nearest, no_such, problems
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
@@ -222,13 +222,13 @@ class Plan(Piece):
         for method in self.methods:
             if method.label == label:
                 return method
-        raise InputError(f"the plan has no method {label!r}; it has {', '.join(m.label for m in self.methods)}")
+        raise no_such(f"the plan has no method {label!r}", label, (method.label for method in self.methods))
 
     def model(self, name: str) -> ModelPlan:
         for model in self.models:
             if model.name == name:
                 return model
-        raise InputError(f"the plan has no model {name!r}; it has {', '.join(m.name for m in self.models)}")
+        raise no_such(f"the plan has no model {name!r}", name, (model.name for model in self.models))
 
     def _at(self, folder: Path) -> "Plan":
         """The same with its paths made absolute, so that it can be read from anywhere."""
@@ -311,4 +311,6 @@ def _repeated(names: Any) -> list[Any]:
 
 def _spelled(error: Any) -> str:
     place = ".".join(str(part) for part in error["loc"]) or "plan"
-    return f"{place}: {error['msg'].removeprefix('Value error, ')}"
+    extra = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
+    near = nearest(place, Plan.model_fields) if extra else ""
+    return f"{place}: {error['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"

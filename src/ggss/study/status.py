@@ -1,14 +1,14 @@
 """How far a study is, and how long a plan will take."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ggss.data.picture import Picture
 from ggss.study import grid
 from ggss.study.checking import CheckedPlan
-from ggss.study.grid import Unit
+from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan
 from ggss.study.plan_items import PlanItems
 from ggss.study.results import Results
@@ -28,19 +28,49 @@ class Progress:
 
 def status(folder: str | Path) -> tuple[Plan, list[Progress]]:
     """Each unit of the plan that was last run in the folder."""
-    plan, runs = opened(folder)
-    return plan, [_progress(plan, runs, unit) for unit in grid.units(plan)]
+    watched = WatchedStudy(folder)
+    return watched.plan, watched.look()
 
 
-def _progress(plan: Plan, runs: StoredRuns, unit: Unit) -> Progress:
+class WatchedStudy:
+    """A study that is looked at again and again while it runs. The store is only read.
+
+    What was complete is not read again: answers are never deleted.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.plan, self._runs = opened(folder)
+        self._complete: dict[Cell, int] = {}
+        self._finished: dict[Unit, Progress] = {}
+
+    def look(self) -> list[Progress]:
+        """How far each unit of the plan is now."""
+        found = []
+        for unit in grid.units(self.plan):
+            one = self._finished.get(unit) or _progress(self.plan, self._runs, unit, self._count)
+            if one.answered == one.of:
+                self._finished[unit] = one
+            found.append(one)
+        return found
+
+    def _count(self, cell: Cell) -> int:
+        if cell not in self._complete:
+            count = self._runs.count(cell)
+            if count < len(self._runs.asked.items(cell.task)):
+                return count
+            self._complete[cell] = count
+        return self._complete[cell]
+
+
+def _progress(plan: Plan, runs: StoredRuns, unit: Unit, count: Callable[[Cell], int]) -> Progress:
     cells = list(grid.sweep(plan, unit))
-    answered = [runs.count(cell) for cell in cells]
+    answered = [count(cell) for cell in cells]
     sizes = [len(runs.asked.items(cell.task)) for cell in cells]
     steers = plan.method(unit.method).steers
     alpha = Results(plan, runs).best_alpha(*unit) if answered == sizes and steers else None
     late = list(grid.at_best(plan, unit, plan.alphas[0] if alpha is None else alpha))
     sizes += [len(runs.asked.items(cell.task)) for cell in late]
-    answered += [runs.count(cell) for cell in late] if alpha is not None else []
+    answered += [count(cell) for cell in late] if alpha is not None else []
     fits = [runs.store.fit(*unit, attribute) for attribute in grid.attributes(plan, plan.method(unit.method))]
     notes = dict.fromkeys(note for fit in fits if fit for note in fit.notes)
     return Progress(unit, sum(answered), sum(sizes), alpha, tuple(notes))

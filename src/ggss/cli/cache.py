@@ -1,0 +1,124 @@
+"""`ggss cache`: what ggss keeps on disk, and deleting what is old or too much."""
+
+import json
+import re
+import time
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+
+from ggss.cli.arguments import Json, say
+from ggss.errors import InputError
+
+cache = typer.Typer(
+    no_args_is_help=True, help="Show and delete the activations that ggss keeps on disk, in the folder GGSS_CACHE."
+)
+
+UNITS = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400}
+SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+@cache.command("list")
+def list_cache(as_json: Json = False) -> None:
+    """Show what is in the cache, by model and site.
+
+    A model is shown by the first digits of the hash of its vision weights and settings.
+
+    Example: ggss cache list
+    """
+    contents = _contents()
+    groups = contents.groups()
+    if as_json:
+        told: dict[str, Any] = {"folder": str(contents.folder), "files": len(contents.files), "bytes": contents.size}
+        print(json.dumps(told | {"others": contents.others, "groups": [asdict(group) for group in groups]}, indent=2))
+        return
+    from rich.table import Table
+
+    from ggss.terminal import Terminal
+
+    if groups:
+        table = Table("model", "site", "entries", "size", "first written", "last written", box=None)
+        for group in groups:
+            names = (group.model, group.site) if group.model else ("(never finished)", "")
+            days = (_day(group.oldest), _day(group.newest))
+            table.add_row(*names, f"{group.entries:,}", bytes_for_people(group.size), *days)
+        Terminal().print(table)
+    say(f"{len(contents.files):,} files, {bytes_for_people(contents.size)}, in {contents.folder}{_others(contents)}")
+
+
+@cache.command()
+def prune(
+    older_than: Annotated[
+        str | None, typer.Option(metavar="AGE", help="Delete what was written longer ago: 30d, 12h, 2w.")
+    ] = None,
+    max_size: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Delete the oldest until the rest is no larger: 5GB, 500MB.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Delete entries that are old, or the oldest if there are too many. They are computed again when they are needed.
+
+    Only files that ggss wrote are deleted: those whose name follows from the key that is in them.
+
+    Example: ggss cache prune --older-than 30d --max-size 5GB
+    """
+    if older_than is None and max_size is None:
+        raise InputError(
+            "what should be deleted? Give --older-than, such as 30d, or --max-size, such as 5GB, or both"
+        )
+    age = None if older_than is None else _read(older_than, "--older-than", UNITS)
+    room = None if max_size is None else _read(max_size, "--max-size", SIZES)
+    contents = _contents()
+    chosen = contents.expendable(time.time(), age, None if room is None else int(room))
+    if dry_run:
+        count, size = len(chosen), sum(file.size for file in chosen)
+    else:
+        from ggss.activations.cache_contents import delete
+
+        count, size = delete(chosen)
+    left = contents.size - (0 if dry_run else size)
+    if as_json:
+        told = {"folder": str(contents.folder), "deleted": count, "bytes": size, "left": left, "dry_run": dry_run}
+        print(json.dumps(told, indent=2))
+        return
+    done = "would be deleted" if dry_run else "deleted"
+    said = f"{count:,} files, {bytes_for_people(size)}, {done}; {bytes_for_people(left)} are in {contents.folder}"
+    say(f"{said}{_others(contents)}")
+
+
+def bytes_for_people(count: float) -> str:
+    """A number of bytes with the unit that fits it."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1_000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1_000
+    return f"{count:.1f} TB"
+
+
+def _contents() -> Any:
+    from ggss.activations.cache_contents import CacheContents
+    from ggss.activations.collection import default_cache
+
+    return CacheContents.read(default_cache())
+
+
+def _others(contents: Any) -> str:
+    return f"; {contents.others:,} other files in it are not ours and stay" if contents.others else ""
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d")
+
+
+def _read(text: str, option: str, units: dict[str, int]) -> float:
+    """A number and its unit, such as 30d or 5 GB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]+)", text.strip())
+    factors = {unit.lower(): factor for unit, factor in units.items()}
+    if not found or found[2].lower() not in factors:
+        raise InputError(
+            f"{option} {text!r} is not a number and one of {', '.join(units)}, such as 30{list(units)[3]}"
+        )
+    return float(found[1]) * factors[found[2].lower()]

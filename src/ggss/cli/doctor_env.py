@@ -1,0 +1,122 @@
+"""`ggss doctor --env`: the environment variables, folders, versions and devices that ggss works with."""
+
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+VARIABLES = {
+    "GGSS_CACHE": "the folder of activations that are kept; ggss in the user's cache folder by default",
+    "GGSS_DATA": "the folder of the benchmarks MMStar and MME",
+    "GGSS_DEBUG": "1 shows the traceback of an error, as --debug does",
+    "GGSS_QUIET": "1 prints results and errors only, as --quiet does",
+    "XDG_CACHE_HOME": "the user's cache folder; ~/.cache by default",
+    "TMPDIR": "temporary files: features that do not fit in memory",
+    "HF_HOME": "where models of the hub are kept",
+    "HF_HUB_CACHE": "the same for downloads only",
+    "HF_HUB_OFFLINE": "1 never asks the hub",
+    "HF_HUB_ETAG_TIMEOUT": "seconds to wait for the hub; 4 by default",
+    "HF_TOKEN": "for private and gated models; its value is not shown",
+    "CUDA_VISIBLE_DEVICES": "which GPUs there are for ggss",
+    "OMP_NUM_THREADS": "threads of a CPU's matrix products",
+    "ONEDNN_MAX_CPU_ISA": "the processor's instructions that may be used",
+    "COLUMNS": "the width of tables in a pipe; as wide as they need by default",
+    "NO_COLOR": "1 prints no colours",
+}
+SECRET = ("HF_TOKEN",)
+LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "scipy", "scikit-learn", "pillow", "typer", "rich")
+OPTIONAL = ("accelerate", "concept-erasure", "gradio", "lmms-eval", "pandas", "pyarrow", "ray")
+
+
+def environment() -> dict[str, Any]:
+    """All of it, as data."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from ggss.version import __version__
+
+    found = {}
+    for name in (*LIBRARIES, *OPTIONAL):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return {
+        "versions": {"ggss": __version__, "python": platform.python_version(), **found},
+        "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
+        "devices": _devices(),
+        "folders": _folders(),
+        "variables": {name: _shown(name) for name in VARIABLES},
+    }
+
+
+def show_environment(as_json: bool) -> None:
+    found = environment()
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    from ggss.cli.cache import bytes_for_people
+    from ggss.terminal import Terminal
+
+    console = Terminal()
+    versions = [f"{name} {own}" for name, own in found["versions"].items() if own]
+    missing = [name for name, own in found["versions"].items() if not own]
+    console.print(Text("versions", "bold"), ", ".join(versions))
+    if missing:
+        console.print(Text("not installed", "bold"), ", ".join(missing))
+    console.print(Text("system", "bold"), f"{found['system']}, {sys.executable}")
+    for name, about in found["devices"].items():
+        console.print(Text(name, "bold"), about)
+    table = Table("folder", "what is in it", "there", "size", box=None)
+    for one in found["folders"]:
+        size = "" if one["bytes"] is None else bytes_for_people(one["bytes"])
+        table.add_row(one["path"], one["holds"], "yes" if one["there"] else "no", size)
+    console.print(table)
+    table = Table("variable", "value", "what it is for", box=None)
+    for name, value in found["variables"].items():
+        table.add_row(name, "-" if value is None else value, VARIABLES[name])
+    console.print(table)
+
+
+def _shown(name: str) -> str | None:
+    value = os.environ.get(name)
+    return "(set, not shown)" if value and name in SECRET else value
+
+
+def _folders() -> list[dict[str, Any]]:
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    from ggss.activations.cache_contents import CacheContents
+    from ggss.activations.collection import default_cache
+
+    cache = default_cache()
+    places = [(cache, "activations; see `ggss cache list`", CacheContents.read(cache).size)]
+    places += [(Path(HF_HUB_CACHE), "models of the hub; see `hf cache`", None)]
+    if data := os.environ.get("GGSS_DATA"):
+        places.append((Path(data), "benchmarks", None))
+    places.append((Path(tempfile.gettempdir()), "temporary files", None))
+    return [{"path": str(path), "holds": what, "there": path.is_dir(), "bytes": size} for path, what, size in places]
+
+
+def _devices() -> dict[str, str]:
+    """The CPU and every accelerator that torch sees."""
+    import torch
+
+    from ggss.cli.cache import bytes_for_people
+    from ggss.models.size import free_memory
+
+    def free(device: str) -> str:
+        count = free_memory(device)
+        return "" if count is None else f", {bytes_for_people(count)} free"
+
+    found = {"cpu": f"{os.cpu_count()} processors, {torch.get_num_threads()} threads{free('cpu')}"}
+    for number in range(torch.accelerator.device_count()):
+        device = f"{torch.accelerator.current_accelerator()}:{number}"
+        name = torch.cuda.get_device_name(number) if device.startswith("cuda") else ""
+        found[device] = f"{name or 'accelerator'}{free(device)}"
+    return found

@@ -1,0 +1,24 @@
+"""A command's help from its docstring: paragraphs as wide as the screen, and the example after the options."""
+
+import inspect
+
+import typer
+
+EXAMPLE = "Example: "
+
+
+def show_examples_last(app: typer.Typer) -> None:
+    """For every command of an app and of its groups: the last paragraph, if it is an example, ends the help."""
+    for command in app.registered_commands:
+        text, blank, last = (inspect.getdoc(command.callback) or "").rpartition("\n\n")
+        if blank and last.startswith(EXAMPLE):
+            command.help, command.epilog = flowing(text), flowing(last)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            show_examples_last(group.typer_instance)
+
+
+def flowing(text: str) -> str:
+    """Each paragraph in one line, which the screen breaks where it needs to; indented ones stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs)
