@@ -41,6 +41,13 @@ TABLE = [
     "ggss-token-gate",
     "ggss-contrast",
     "ggss-auto",
+    "pace",
+    "pace-no-whitening",
+    "pace-pooled",
+    "pace-within-parts",
+    "pace-orthogonal",
+    "pace-gated",
+    "pace-slerp",
 ]
 FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclidean"}
 UNSTEERED = {"none", "prompt"}
@@ -49,6 +56,7 @@ GATED = {"ggss", "leace-gated", "ggss-no-slerp", "gated-euclidean", "gated-eucli
     "ggss-token-gate",
     "ggss-contrast",
     "ggss-auto",
+    "pace-gated",
 }
 
 

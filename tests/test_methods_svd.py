@@ -100,7 +100,7 @@ def test_tokens_are_read_once_each_and_in_blocks_of_any_size(monkeypatch):
     lazy = ggss.Activations.from_rows({SITE: rows}, acts.attributes, acts.contexts)
     whole = projector("svd-token-spherical", lazy)
     assert sorted(counted.asked) == list(range(len(acts)))
-    monkeypatch.setattr("ggss.methods.svd.POSITIONS", 4)
+    monkeypatch.setattr("ggss.methods.aligned.POSITIONS", 4)
     np.testing.assert_allclose(projector("svd-token-spherical", acts), whole, atol=1e-6)
 
 

@@ -62,6 +62,14 @@ def discover(
     exclude: Annotated[
         list[str] | None, typer.Option(help="Hold out images, COLUMN=VALUE[,VALUE]; may be repeated.")
     ] = None,
+    neutral: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of pictures without people, for a method that uses them (pace): they tell it how tokens vary "
+            "elsewhere.",
+            show_default=False,
+        ),
+    ] = None,
     sites: Annotated[str, typer.Option(help='Where to steer: "projection-mlp2" (the paper\'s), "all", ...')] = "",
     batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **ranges.BATCH.bounds)] = 8,
     force: Force = False,
@@ -79,8 +87,8 @@ def discover(
 
     Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
     """
-    from ggss.data.counterfactuals import Counterfactuals
-    from ggss.errors import keeps
+    from ggss.data.counterfactuals import Counterfactuals, folder_of_pictures
+    from ggss.errors import InputError, keeps
     from ggss.methods import registry
     from ggss.output import check_folder
     from ggss.steering.artefact import holds_steerer
@@ -91,6 +99,10 @@ def discover(
     check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
     faces.validate(attribute)
+    if neutral is not None and not chosen.takes_neutral:
+        using = [name for name in registry.names() if registry.get(name).takes_neutral]
+        raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
+    others = None if neutral is None else folder_of_pictures(neutral)
 
     from ggss.activations import SITE
     from ggss.activations.collection import collect
@@ -99,8 +111,9 @@ def discover(
     vlm = load(model, dtype, device_map, trust_remote_code, attention)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         acts = collect(vlm, faces, sites or SITE, keep_tokens=chosen.needs_tokens, batch_size=batch_size)
+        beside = others and collect(vlm, others, sites or SITE, keep_tokens=True, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
-    steerer = fit(method, acts, attribute=target, **given)
+    steerer = fit(method, acts, attribute=target, neutral=beside, **given)
     steerer.save_pretrained(out)
     if as_json:
         print(json.dumps(described(steerer, out), indent=2))
@@ -136,7 +149,7 @@ def show(steerer: "Steerer", out: Path) -> None:
     for site, operator in steerer.operators.items():
         found = steerer.diagnostics.get(site, {})
         basis = operator.tensors().get("basis")
-        k = basis.shape[1] if basis is not None else 0
+        k = basis.shape[1] if basis is not None else found.get("k", 0)
         explained = steerer.statistics.get(site, {}).get("explained_variance")
         table.add_row(
             site,
@@ -150,6 +163,9 @@ def show(steerer: "Steerer", out: Path) -> None:
             " ".join(f"{cosine:.2f}" for cosine in found.get("split_half_cosines", [])) or "-",
         )
     console.print(table)
+    for site, found in steerer.diagnostics.items():
+        for text in found.get("notes", []):
+            console.print(Text(f"{site}: {text}"))
     for text in steerer.warnings:
         console.print(Text("Warning:", "yellow"), text)
     console.print(f"{steerer.method} steerer for {steerer.attribute} written to", Text(str(out), "bold"))

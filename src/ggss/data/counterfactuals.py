@@ -22,6 +22,7 @@ Choice = Mapping[str, str | Iterable[str]]  # column -> the values meant: {"occu
 
 # The columns that are held fixed unless a caller says otherwise; all others are attributes.
 CONTEXT_COLUMNS = ("occupation", "identity")
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,28 @@ class Counterfactuals:
         compared = tuple(self.attributes) if attributes is None else _names(attributes)
         if found := validation.problems_of(self, compared, decode):
             raise problems(f"set of {len(self)} counterfactual images", found)
+
+
+def folder_of_pictures(folder: str | Path) -> Counterfactuals:
+    """All pictures in a folder and the folders in it, without labels: pictures that show nobody.
+
+    InputError if there are none, or lists those that cannot be decoded.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{str(folder)!r} is not a folder: name one that holds pictures")
+    files = sorted(path for path in root.rglob("*") if path.suffix.lower() in PICTURE_SUFFIXES)
+    if not files:
+        raise InputError(f"no picture ({', '.join(PICTURE_SUFFIXES)}) in folder {str(folder)!r}")
+    found = []
+    for path in files:
+        try:
+            FilePicture(path, {}, ()).image()
+        except InputError as error:
+            found.append(str(error))
+    if found:
+        raise problems(f"folder {str(folder)!r} of {len(files)} pictures", found)
+    return Counterfactuals(tuple(FilePicture(path, {}, ()) for path in files))
 
 
 PICTURE_SETS: Registry[Callable[[], Counterfactuals]] = Registry("picture set", "ggss.pictures")

@@ -22,6 +22,8 @@ FAMILIES = (
     "token_gate",
     "contrast",
     "auto",
+    "pace",
+    "pace_ablations",
     "joint",
 )
 for _family in FAMILIES:

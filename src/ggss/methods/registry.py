@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from ggss.activations import Activations
 from ggss.errors import InputError, nearest
 from ggss.methods.operator import Operator
 from ggss.plugins import Registry
@@ -38,17 +37,19 @@ class Method:
 
     needs_tokens: the activations must hold tokens, not only pooled means. steers: False for a baseline that does not
     change activations, so that it has no strength and no attribute. prompt_suffix: the text appended to every
-    prompt; only the prompt baseline has one.
+    prompt; only the prompt baseline has one. takes_neutral: `fit` also has a fourth argument, `neutral`: activations
+    of pictures that show nobody, or None.
     """
 
     name: str
     summary: str
     reference: str
-    fit: Callable[[Activations, Attribute, Any], Fitted]
+    fit: Callable[..., Fitted]
     options: type[Options] = Options
     needs_tokens: bool = False
     steers: bool = True
     prompt_suffix: str = ""
+    takes_neutral: bool = False
 
 
 def _malformed(method: Method) -> str:

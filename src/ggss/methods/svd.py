@@ -23,15 +23,14 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.activations import Activations, Groups
-from ggss.errors import InputError, problems
+from ggss.errors import InputError
+from ggss.methods.aligned import aligned_blocks
 from ggss.methods.euclidean import Euclidean
 from ggss.methods.ggss import SubspaceOptions, discover
 from ggss.methods.registry import Attribute, Fitted, Method, register
 from ggss.methods.subspace import Subspace, find_subspace, oriented, representatives, top_eigenvectors
 from ggss.methods.tangent import Tangent
-from ggss.progress import track
 
-POSITIONS = 256
 ROUNDING = 1e-6  # an eigenvalue this small, relative to the largest, is a rounding error of float32 products
 
 
@@ -107,17 +106,9 @@ def token_gram(activations: Activations, groups: Groups, shifts_of: Callable[[Te
     """S^T S [D, D] in float64 of all tokens' shifts."""
     width = activations.pooled.shape[1]
     gram = torch.zeros(width, width, dtype=torch.float64)
-    members = list(zip(groups.contexts, groups.index.tolist(), strict=True))
-    for context, images in track(members, "shifts of tokens"):
-        tokens = [activations.tokens[image] for image in images]
-        counts = [len(own) for own in tokens]
-        if len(set(counts)) > 1:
-            found = [f"{value!r} has {count} tokens" for value, count in zip(groups.values, counts, strict=True)]
-            raise problems(f"the images of context {context!r} need equal token counts", found)
-        for start in range(0, counts[0], POSITIONS):
-            block = torch.stack([own[start : start + POSITIONS].double() for own in tokens], 1)
-            shift = shifts_of(block).reshape(-1, width).float()
-            gram += shift.T @ shift
+    for _, _, block in aligned_blocks(activations, groups, "shifts of tokens"):
+        shift = shifts_of(block).reshape(-1, width).float()
+        gram += shift.T @ shift
     return gram
 
 

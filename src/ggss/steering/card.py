@@ -89,5 +89,7 @@ def _diagnostics(steerer: "Steerer") -> str:
             f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
             f"split-half cosines {cosines}."
         )
+    for found in steerer.diagnostics.values():
+        lines += [f"- {markdown(text)}" for text in found.get("notes", [])]
     lines += [f"- **Warning.** {markdown(text)}" for text in steerer.warnings]
     return "\n".join(lines) or "Nothing was recorded."

@@ -56,6 +56,7 @@ class DiagnosticsEntry(_Strict, extra="allow"):
     variance_share: float | None = None
     chance_share: float | None = None
     split_half_cosines: list[float] = []
+    notes: list[str] = []
     warnings: list[str] = []
 
 

@@ -3,14 +3,23 @@
 from typing import Any
 
 from ggss.activations import Activations
-from ggss.methods.registry import Attribute, checked_options, get
+from ggss.errors import InputError
+from ggss.methods.registry import Attribute, Method, checked_options, get, names
 from ggss.steering.steerer import Steerer
 
 
-def fit(name: str, activations: Activations, attribute: Attribute, **options: Any) -> Steerer:
+def fit(
+    name: str,
+    activations: Activations,
+    attribute: Attribute,
+    *,
+    neutral: Activations | None = None,
+    **options: Any,
+) -> Steerer:
     """Fit a method to activations, at every site they hold, and return its steerer.
 
     attribute: a column of the activations' attributes, or a tuple of several for their intersections.
+    neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
     options: the method's own; the defaults are the paper's.
     """
     method = get(name)
@@ -20,15 +29,47 @@ def fit(name: str, activations: Activations, attribute: Attribute, **options: An
     values = activations.groups(attribute).values
     if method.needs_tokens:
         _ = activations.tokens  # raises when there are none
-    fitted = {site: method.fit(activations.at(site), attribute, checked) for site in activations.sites}
+    if neutral is None:
+        fitted = {site: method.fit(activations.at(site), attribute, checked) for site in activations.sites}
+    else:
+        _check_neutral(method, activations, neutral)
+        fitted = {
+            site: method.fit(activations.at(site), attribute, checked, neutral=neutral.at(site))
+            for site in activations.sites
+        }
     return Steerer(
         method=name,
         options=checked.model_dump(),
         attribute=attribute,
         values=values,
         operators={site: found.operator for site, found in fitted.items()},
-        source=dict(activations.source),
+        source=_source(activations, neutral),
         statistics={site: dict(found.statistics) for site, found in fitted.items()},
         diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},
         prompt_suffix=method.prompt_suffix,
     )
+
+
+def _check_neutral(method: Method, activations: Activations, neutral: Activations) -> None:
+    if not method.takes_neutral:
+        using = [name for name in names() if get(name).takes_neutral]
+        raise InputError(f"{method.name} does not use neutral pictures; those that do are {', '.join(using)}")
+    made, seen = activations.source.get("fingerprint"), neutral.source.get("fingerprint")
+    if made and seen and made != seen:
+        raise InputError("the neutral pictures' activations are of another model: collect them with the same one")
+    for site in activations.sites:
+        width, other = activations.at(site).pooled.shape[1], neutral.at(site).pooled.shape[1]
+        if width != other:
+            raise InputError(f"neutral tokens at {site} are {other} wide, those of the discovery pictures {width}")
+        _ = neutral.at(site).tokens  # raises when there are none
+
+
+def _source(activations: Activations, neutral: Activations | None) -> dict[str, Any]:
+    """Where the activations come from, with what is known of the neutral pictures."""
+    if neutral is None:
+        return dict(activations.source)
+    return {
+        **activations.source,
+        "neutral_images": len(neutral),
+        "neutral_hash": neutral.source.get("data_hash"),
+    }
