@@ -49,6 +49,15 @@ class SourceEntry(_Strict, extra="allow"):
     images: int | None = None
 
 
+class TokensEntry(_Strict):
+    """What a probe of all tokens reads of the attribute before and after steering, and how far tokens move."""
+
+    before: float
+    after: float
+    chance: float
+    displacement: float
+
+
 class DiagnosticsEntry(_Strict, extra="allow"):
     """What discovery measured at a site."""
 
@@ -56,6 +65,8 @@ class DiagnosticsEntry(_Strict, extra="allow"):
     variance_share: float | None = None
     chance_share: float | None = None
     split_half_cosines: list[float] = []
+    transfer: float | None = None
+    all_tokens: TokensEntry | None = None
     warnings: list[str] = []
 
 
