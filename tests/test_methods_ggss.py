@@ -97,7 +97,20 @@ def test_an_unstable_subspace_warns():
     attributes = [{"gender": g} for _ in range(20) for g in ("man", "woman")]
     acts = ggss.Activations(tokens, attributes, [i // 2 for i in range(40)])
     steerer = ggss.fit("ggss", acts, attribute="gender")
-    assert any("not stable" in text for text in steerer.warnings)
+    assert any("does not transfer" in text for text in steerer.warnings)
+
+
+def test_a_large_subspace_that_transfers_does_not_warn():
+    """Its last directions are noise, and differ between any two halves; what the attribute does is in the first."""
+    acts, _ = planted(identities=40)
+    found = ggss.fit("ggss", acts, attribute="race", k=8).diagnostics["projection-mlp2"]
+    assert min(found["split_half_cosines"]) < 0.7
+    assert found["transfer"] > 0.95
+    assert not any("transfer" in text for text in found["warnings"])
+    noisy, _ = planted(identities=4, noise=3.0)
+    unsure = ggss.fit("ggss", noisy, attribute="race").diagnostics["projection-mlp2"]
+    assert unsure["transfer"] < 0.8
+    assert any("does not transfer" in text for text in unsure["warnings"])
 
 
 def test_halves_too_small_for_k_leave_stability_unknown_and_the_fit_alone():

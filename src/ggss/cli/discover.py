@@ -71,6 +71,12 @@ def discover(
         ),
     ] = None,
     sites: Annotated[str, typer.Option(help='Where to steer: "projection-mlp2" (the paper\'s), "all", ...')] = "",
+    keep_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--keep-tokens", help="Keep all tokens on disk, to say what a probe still reads from them after steering."
+        ),
+    ] = False,
     batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **ranges.BATCH.bounds)] = 8,
     force: Force = False,
     dtype: Dtype = None,
@@ -110,7 +116,8 @@ def discover(
 
     vlm = load(model, dtype, device_map, trust_remote_code, attention)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
-        acts = collect(vlm, faces, sites or SITE, keep_tokens=chosen.needs_tokens, batch_size=batch_size)
+        kept = keep_tokens or chosen.needs_tokens
+        acts = collect(vlm, faces, sites or SITE, keep_tokens=kept, batch_size=batch_size)
         beside = others and collect(vlm, others, sites or SITE, keep_tokens=True, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
     steerer = fit(method, acts, attribute=target, neutral=beside, **given)
@@ -145,9 +152,20 @@ def show(steerer: "Steerer", out: Path) -> None:
     from ggss.terminal import Terminal
 
     console = Terminal()
-    table = Table("site", "width", "k", "explained", "effective rank", "other variance inside", "split-half cosines")
+    table = Table(
+        "site",
+        "width",
+        "k",
+        "explained",
+        "effective rank",
+        "other variance inside",
+        "transfer",
+        "all tokens",
+        "moved",
+    )
     for site, operator in steerer.operators.items():
         found = steerer.diagnostics.get(site, {})
+        read = found.get("all_tokens")
         basis = operator.tensors().get("basis")
         k = basis.shape[1] if basis is not None else found.get("k", 0)
         explained = steerer.statistics.get(site, {}).get("explained_variance")
@@ -160,7 +178,9 @@ def show(steerer: "Steerer", out: Path) -> None:
             f"{found['variance_share']:.1%} (chance {found['chance_share']:.1%})"
             if "variance_share" in found
             else "-",
-            " ".join(f"{cosine:.2f}" for cosine in found.get("split_half_cosines", [])) or "-",
+            f"{found['transfer']:.0%}" if found.get("transfer") is not None else "-",
+            f"{read['before']:.0%} -> {read['after']:.0%} (chance {read['chance']:.0%})" if read else "not measured",
+            f"{read['displacement']:.0%}" if read else "-",
         )
     console.print(table)
     for site, found in steerer.diagnostics.items():

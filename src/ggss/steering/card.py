@@ -19,6 +19,8 @@ capability on your own task with it and without it."""
 
 MEASURED = {"effective_rank", "variance_share", "chance_share", "split_half_cosines"}
 
+NOT_MEASURED = "what all tokens still show was not measured, because they were not kept (`--keep-tokens`)."
+
 
 def card(steerer: "Steerer") -> str:
     """Markdown for people who use the artefact and cannot ask its author."""
@@ -81,15 +83,23 @@ with steerer.attach(vlm, alpha={steerer.strength()}):
 def _diagnostics(steerer: "Steerer") -> str:
     lines = []
     for site, found in steerer.diagnostics.items():
-        if not {name for name, value in found.items() if value is not None} >= MEASURED:
-            continue
-        cosines = ", ".join(f"{c:.2f}" for c in found["split_half_cosines"]) or "too few contexts"
-        lines.append(
-            f"- {code(site)}: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
-            f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
-            f"split-half cosines {cosines}."
-        )
-    for found in steerer.diagnostics.values():
+        if {name for name, value in found.items() if value is not None} >= MEASURED:
+            cosines = ", ".join(f"{c:.2f}" for c in found["split_half_cosines"]) or "too few contexts"
+            transfer = found.get("transfer")
+            lines.append(
+                f"- {code(site)}: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
+                f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
+                + (f"transfer between halves {transfer:.0%}; " if transfer is not None else "")
+                + f"split-half cosines {cosines}."
+            )
+        if read := found.get("all_tokens"):
+            lines.append(
+                f"- {code(site)}: a probe of all tokens names the attribute of people it has not seen in "
+                f"{read['before']:.0%} of the images before and {read['after']:.0%} after steering at alpha 1 "
+                f"(guessing: {read['chance']:.0%}); tokens move by {read['displacement']:.0%} of their length."
+            )
+        elif site in steerer.operators and steerer.operators[site].kind != "identity":
+            lines.append(f"- {code(site)}: {NOT_MEASURED}")
         lines += [f"- {markdown(text)}" for text in found.get("notes", [])]
     lines += [f"- **Warning.** {markdown(text)}" for text in steerer.warnings]
     return "\n".join(lines) or "Nothing was recorded."

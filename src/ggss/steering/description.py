@@ -49,6 +49,15 @@ class SourceEntry(_Strict, extra="allow"):
     images: int | None = None
 
 
+class TokensEntry(_Strict):
+    """What a probe of all tokens reads of the attribute before and after steering, and how far tokens move."""
+
+    before: float
+    after: float
+    chance: float
+    displacement: float
+
+
 class DiagnosticsEntry(_Strict, extra="allow"):
     """What discovery measured at a site."""
 
@@ -57,6 +66,8 @@ class DiagnosticsEntry(_Strict, extra="allow"):
     chance_share: float | None = None
     split_half_cosines: list[float] = []
     notes: list[str] = []
+    transfer: float | None = None
+    all_tokens: TokensEntry | None = None
     warnings: list[str] = []
 
 

@@ -1,10 +1,16 @@
 """From activations to a steerer, by the name of a method."""
 
+from dataclasses import asdict
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.registry import Attribute, Method, checked_options, get, names
+from ggss.methods import operator
+from ggss.methods.registry import Attribute, Fitted, Method, checked_options, get, names
+from ggss.methods.token_probe import read_tokens
 from ggss.steering.steerer import Steerer
 
 
@@ -21,6 +27,9 @@ def fit(
     attribute: a column of the activations' attributes, or a tuple of several for their intersections.
     neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
     options: the method's own; the defaults are the paper's.
+
+    Where the activations hold tokens, the diagnostics also say what a probe reads from them before and after steering
+    at alpha 1, and how far they move.
     """
     method = get(name)
     checked = checked_options(method, options)
@@ -45,7 +54,13 @@ def fit(
         operators={site: found.operator for site, found in fitted.items()},
         source=_source(activations, neutral),
         statistics={site: dict(found.statistics) for site, found in fitted.items()},
-        diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},
+        diagnostics={
+            site: {
+                **found.diagnostics,
+                **(_in_tokens(found, activations.at(site), attribute) if method.steers else {}),
+            }
+            for site, found in fitted.items()
+        },
         prompt_suffix=method.prompt_suffix,
     )
 
@@ -73,3 +88,21 @@ def _source(activations: Activations, neutral: Activations | None) -> dict[str, 
         "neutral_images": len(neutral),
         "neutral_hash": neutral.source.get("data_hash"),
     }
+
+
+def _in_tokens(found: Fitted, activations: Activations, attribute: Attribute) -> dict[str, Any]:
+    """What the diagnostics of a site gain where its tokens are known."""
+    tokens = activations.sites[next(iter(activations.sites))].tokens
+    if tokens is None:
+        return {}
+    chosen = found.operator
+
+    def steer(rows: Tensor) -> Tensor:
+        images = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
+        return operator.apply(chosen, rows, torch.ones(len(rows), 1), images).rows
+
+    with torch.no_grad():
+        read = read_tokens(
+            tokens, activations.labels(attribute), activations.contexts, steer, whole=chosen.needs_images
+        )
+    return {} if read is None else {"all_tokens": asdict(read)}
