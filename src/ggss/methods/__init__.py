@@ -25,6 +25,11 @@ FAMILIES = (
     "pace",
     "pace_ablations",
     "joint",
+    "directional_ablation",
+    "rlace",
+    "fairsteer",
+    "sfid",
+    "sae",
 )
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")
