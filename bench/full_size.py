@@ -4,7 +4,8 @@
 
 The weights are random, so the answers mean nothing; their number, shapes and dtype are Qwen3-VL-4B's. The processor
 is the small world's, with the real size of patches; its vocabulary of some words is padded to the real one. Each
-command is a process of its own, as a user runs it.
+command is a process of its own, as a user runs it. A step that was measured is kept in the folder: stopped and run
+again, with --keep, it goes on with the next one.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Dimensions:
 
 
 SIZES = {
-    "4b": Dimensions(2560, 36, 32, 8, 128, 9728, 151_936, 1024, 24, 16, 4096, (5, 11, 17), 512),
+    "4b": Dimensions(2560, 36, 32, 8, 128, 9728, 151_936, 1024, 24, 16, 4096, (5, 11, 17), 224),
     "tiny": Dimensions(64, 2, 4, 2, 16, 128, 512, 64, 3, 4, 128, (0, 1), 128),
 }
 
@@ -62,15 +63,18 @@ def main() -> None:
     parser.add_argument("--size", choices=SIZES, default="4b")
     parser.add_argument("-o", "--out", type=Path, default=ROOT / "full-size-out")
     parser.add_argument("--doc", type=Path, help="where to write the page; docs/full-size.md for the 4b")
+    parser.add_argument(
+        "--as-is", action="store_true", help="measure nothing more: write what there is, and what not"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder: the 4b's model has 9.6 GB")
     given = parser.parse_args()
     size, out = SIZES[given.size], given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     model = out / "model"
-    seconds = built(size, model)
+    building = built(size, model)
     manifest = pictures(out / "faces", size.side)
-    report = measured(size, model, manifest, out)
-    page = written(given.size, size, seconds, report)
+    report = measured(model, manifest, out, given.as_is)
+    page = written(given.size, size, building, report)
     doc = given.doc or (DOC if given.size == "4b" else None)
     if doc:
         doc.write_text(page, encoding="utf-8")
@@ -79,8 +83,8 @@ def main() -> None:
         shutil.rmtree(out)
 
 
-def built(size: Dimensions, folder: Path) -> float | None:
-    """Save a random model in bfloat16; the seconds it took, None if it was there."""
+def built(size: Dimensions, folder: Path) -> "Step | None":
+    """Save a random model in bfloat16; None if it was there."""
     if (folder / "done").exists():
         return None
     from ggss.smallworld.architectures import build
@@ -124,7 +128,9 @@ def built(size: Dimensions, folder: Path) -> float | None:
     model.save_pretrained(folder, max_shard_size="2GB")
     processor.save_pretrained(folder)
     (folder / "done").touch()
-    return time.monotonic() - start
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = time.monotonic() - start
+    return Step("build and save", seconds, used.ru_utime + used.ru_stime, used.ru_maxrss * 1000, "")
 
 
 TOKENS = ("vision_start", "image_pad", "vision_end", "video_pad")
@@ -152,18 +158,16 @@ def filled(config: Any) -> Any:
 
 
 def pictures(folder: Path, side: int) -> Path:
-    """Forty pictures of noise: two people in each of two occupations, with five races and two genders."""
+    """Eight pictures of noise: two people in each of two occupations, of two races."""
     from ggss.data.manifests import write_manifest
 
     rows = []
-    people = product(
-        ("cook", "ceo"), ("1", "2"), ("Asian", "Black", "Latino", "Middle_Eastern", "White"), ("man", "woman")
-    )
+    people = product(("cook", "ceo"), ("1", "2"), ("Asian", "Black"))
     folder.mkdir(exist_ok=True)
-    for number, (occupation, identity, race, gender) in enumerate(people):
+    for number, (occupation, identity, race) in enumerate(people):
         path = folder / f"{number}.png"
         Image.effect_noise((side // 8, side // 8), 60 + number).convert("RGB").resize((side, side)).save(path)
-        labels = {"occupation": occupation, "identity": identity, "race": race, "gender": gender}
+        labels = {"occupation": occupation, "identity": identity, "race": race}
         rows.append({"path": path.name, **labels})
     write_manifest(rows, folder / "faces.csv")
     return folder / "faces.csv"
@@ -180,11 +184,21 @@ class Step:
     said: str
 
 
-def run(name: str, *arguments: object, env: dict[str, str] | None = None) -> Step:
-    """Run a command to its end. Linux counts the peak of all children together, so each has a parent of its own."""
+def run(out: Path, as_is: bool, name: str, *arguments: object) -> Step | None:
+    """Run a command to its end. Linux counts the peak of all children together, so each has a parent of its own.
+
+    as_is: None if it was not run before.
+    """
+    kept = out / f"{name}.json"
+    if kept.exists():
+        return Step(**json.loads(kept.read_text()))
+    if as_is:
+        return None
     watcher = [sys.executable, "-c", WATCHER, *map(str, arguments)]
     start = time.monotonic()
-    done = subprocess.run(watcher, env=os.environ | (env or {}), capture_output=True, text=True)
+    done = subprocess.run(
+        watcher, env=os.environ | {"GGSS_CACHE": str(out / "cache")}, capture_output=True, text=True
+    )
     seconds = time.monotonic() - start
     if done.returncode:
         raise SystemExit(f"{name} failed ({done.returncode}): {done.stderr[-2000:]}")
@@ -193,7 +207,9 @@ def run(name: str, *arguments: object, env: dict[str, str] | None = None) -> Ste
     print(
         f"{name}: {seconds:.0f} s, {processor:.0f} s of processors, {peak / 1e6:.1f} GB", file=sys.stderr, flush=True
     )
-    return Step(name, seconds, processor, int(peak * 1000), "\n".join(said))
+    step = Step(name, seconds, processor, int(peak * 1000), "\n".join(said))
+    kept.write_text(json.dumps(asdict(step)))
+    return step
 
 
 WATCHER = (
@@ -203,93 +219,123 @@ WATCHER = (
 )
 
 
-def measured(size: Dimensions, model: Path, manifest: Path, out: Path) -> dict[str, Any]:
+def measured(model: Path, manifest: Path, out: Path, as_is: bool) -> dict[str, Step | None]:
     """Every command once, each in a process of its own."""
     ggss = [sys.executable, "-c", "from ggss.cli import main; main()"]
     where = ["--dtype", "bfloat16"]
-    cache = {"GGSS_CACHE": str(out / "cache")}
-    steerer = out / "steerer"
-    face = manifest.parent / "0.png"
-    shutil.rmtree(steerer, ignore_errors=True)
-    shutil.rmtree(out / "study", ignore_errors=True)
-    steps = [run("doctor", *ggss, "doctor", model, *where, "--json", env=cache)]
-    few = ["--images", manifest, "--attribute", "race", "--exclude", "occupation=ceo", "-o", steerer]
-    steps.append(run("discover, 20 pictures", *ggss, "discover", model, *few, *where, env=cache))
-    asked = [model, face, "yes or no ?", "--steer", steerer, "--alpha", "0", "--max-new-tokens", "4", "--json"]
-    steps.append(run("ask at alpha 0", *ggss, "ask", *asked, *where, env=cache))
-    plan = out / "plan.yaml"
-    plan.write_text(yaml.safe_dump(study(model, manifest)))
-    steps.append(run("study plan", *ggss, "study", "plan", plan, "--no-measure", env=cache))
-    steps.append(
-        run("study run, 2 cells of 40 questions", *ggss, "study", "run", plan, "-o", out / "study", env=cache)
-    )
-    probe = run("one probe batch", sys.executable, "-m", "bench.full_size_batch", model, steerer, manifest, env=cache)
-    examined, answered = json.loads(steps[0].said), json.loads(steps[2].said)
-    return {
-        "steps": [*steps, probe],
-        "healthy": examined["healthy"],
-        "checks": examined["checks"],
-        "answers": (answered["unsteered"], answered["steered"]),
-        "batch": json.loads(probe.said.split("\n")[-1]),
+    steerer, face, plan = out / "steerer", manifest.parent / "0.png", out / "plan.yaml"
+    few = ["--images", manifest, "--attribute", "race", "--exclude", "occupation=ceo", "-o", steerer, "--force"]
+    asked = [model, face, "yes or no ?", "--steer", steerer, "--alpha", "0", "--max-new-tokens", "2", "--json"]
+    (out / "wording.yaml").write_text(yaml.safe_dump(WORDING))
+    plan.write_text(yaml.safe_dump(study(model, manifest, out / "wording.yaml")))
+    commands = {
+        "discover, 4 pictures": [*ggss, "discover", model, *few, *where],
+        ASK: [*ggss, "ask", *asked, *where],
+        BATCH: [sys.executable, "-m", "bench.full_size_batch", model, steerer, manifest],
+        "study plan": [*ggss, "study", "plan", plan, "--no-measure"],
+        "study run, 2 cells of 4 questions": [*ggss, "study", "run", plan, "-o", out / "study"],
+        DOCTOR: [*ggss, "doctor", model, *where, "--json"],
     }
+    return {name: run(out, as_is, name, *command) for name, command in commands.items()}
 
 
-def study(model: Path, manifest: Path) -> dict[str, Any]:
+ASK, BATCH, DOCTOR = "ask at alpha 0", "one probe batch", "doctor"
+WORDING = {
+    "mcq": {
+        "about": "race",
+        "questions": {
+            "salary": {
+                "text": "the person in this picture ?\n{options}",
+                "options": dict(zip("ABCD", "ABCD", strict=True)),
+            }
+        },
+    }
+}
+
+
+def study(model: Path, manifest: Path, wording: Path) -> dict[str, Any]:
     """One task, unsteered and steered at one strength."""
     return {
-        "suite": {"name": "reflect", "images": str(manifest)},
+        "suite": {"name": "reflect", "images": str(manifest), "wording": str(wording)},
         "discovery": str(manifest),
         "models": [{"name": str(model), "dtype": "bfloat16"}],
         "methods": ["none", "ggss"],
         "alphas": [1.0],
         "steering": {"race": {"discover_on": ["cook"], "tasks": ["mcq"]}},
-        "limit": 40,
-        "batch_size": 8,
+        "batch_size": 4,
     }
 
 
-def written(name: str, size: Dimensions, building: float | None, report: dict[str, Any]) -> str:
-    batch = report["batch"]
-    same = report["answers"][0] == report["answers"][1]
+def written(name: str, size: Dimensions, building: Step | None, report: dict[str, Step | None]) -> str:
+    steps = ({"build and save": building} if building else {}) | report
     lines = [
         "# A model of true size",
         "",
         f"`make full-size`: a Qwen3-VL with random weights in the dimensions of Qwen3-VL-{name.upper()}: "
         f"{size.layers} layers of {size.hidden}, a vision tower of {size.vision_layers} x {size.vision_hidden}, "
-        f"deepstack at {', '.join(map(str, size.deepstack))}; {batch['parameters'] / 1e9:.2f} billion weights, "
-        f"{2 * batch['parameters'] / 1e9:.1f} GB in bfloat16. Its answers mean nothing; its time and memory do.",
+        f"deepstack at {', '.join(map(str, size.deepstack))}, in bfloat16. Its answers mean nothing; its time and "
+        "memory do.",
         "",
         f"Measured on {platform.processor() or platform.machine()}, {os.cpu_count()} cores that others used at the "
-        f"same time, without an accelerator; torch {torch.__version__}.",
+        f"same time{_lacks()}, without an accelerator; torch {torch.__version__}. A LLaVA-NeXT of the "
+        "7B's dimensions, 14 GB in bfloat16, was not tried.",
         "",
         "| step | time | processor time | peak memory |",
         "| --- | --- | --- | --- |",
     ]
-    if building is not None:
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        times = f"{building:.0f} s | {used.ru_utime + used.ru_stime:.0f} s"
-        lines.append(f"| build and save | {times} | {used.ru_maxrss / 1e6:.1f} GB |")
-    lines += [
-        f"| {step.name} | {step.seconds:.0f} s | {step.processor:.0f} s | {step.peak / 1e9:.1f} GB |"
-        for step in report["steps"]
-    ]
+    for what, step in steps.items():
+        seen = (
+            f"{step.seconds:.0f} s | {step.processor:.0f} s | {step.peak / 1e9:.1f} GB"
+            if step
+            else "not measured | |"
+        )
+        lines.append(f"| {what} | {seen} |")
     lines += [
         "",
         "Times include starting Python and loading the weights. The processor time is that of all threads together; "
-        "it does not depend on what else the machine does.",
+        "unlike the time, it depends little on what else the machine does.",
         "",
-        f"- The doctor finds it {'healthy' if report['healthy'] else 'NOT healthy'}: "
-        + "; ".join(f"{what}: {seen}" for what, _, seen in report["checks"])
-        + ".",
-        f"- Asked at alpha 0, the answer is {'identical to' if same else 'NOT that of'} the unsteered one.",
-        f"- A batch of {batch['questions']} questions about {batch['tokens']} visual tokens each: "
-        f"{batch['seconds']:.1f} s of processor time, of which steering takes {1000 * batch['steering']:.1f} ms, "
-        f"**{batch['steering'] / batch['seconds']:.2%}** (goal: under 1 %); encoding its pictures took "
-        f"{batch['encoding']:.1f} s.",
-        f"- In features that are kept, alpha 0 gives logits {batch['identical']}.",
+        *(line for find in (_examined, _asked, _batch) for line in find(report)),
         "",
     ]
     return "\n".join(lines)
+
+
+def _lacks() -> str:
+    """Without instructions for bfloat16 a product of matrices takes many times as long."""
+    cpu = Path("/proc/cpuinfo")
+    told = cpu.read_text() if cpu.exists() else "bf16"
+    return "" if "bf16" in told else " and that have no instructions for bfloat16"
+
+
+def _examined(report: dict[str, Step | None]) -> list[str]:
+    if not (step := report[DOCTOR]):
+        return []
+    found = json.loads(step.said)
+    checks = "; ".join(f"{what}: {seen}" for what, _, seen in found["checks"])
+    return [f"- The doctor finds it {'healthy' if found['healthy'] else 'NOT healthy'}: {checks}."]
+
+
+def _asked(report: dict[str, Step | None]) -> list[str]:
+    if not (step := report[ASK]):
+        return []
+    found = json.loads(step.said)
+    same = "identical to" if found["unsteered"] == found["steered"] else "NOT that of"
+    return [f"- Asked at alpha 0, the answer is {same} the unsteered one."]
+
+
+def _batch(report: dict[str, Step | None]) -> list[str]:
+    if not (step := report[BATCH]):
+        return []
+    found = json.loads(step.said.split("\n")[-1])
+    return [
+        f"- It has {found['parameters'] / 1e9:.2f} billion weights, {2 * found['parameters'] / 1e9:.1f} GB.",
+        f"- A batch of {found['questions']} questions about {found['tokens']} visual tokens each: "
+        f"{found['seconds']:.1f} s of processor time, of which steering takes {1000 * found['steering']:.1f} ms, "
+        f"**{found['steering'] / found['seconds']:.2%}** (goal: under 1 %); encoding its pictures took "
+        f"{found['encoding']:.1f} s.",
+        f"- In features that are kept, alpha 0 gives logits {found['identical']}.",
+    ]
 
 
 if __name__ == "__main__":

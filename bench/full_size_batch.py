@@ -12,7 +12,7 @@ from ggss.models import MLP2, load_vlm
 from ggss.models.features import steered
 from ggss.steering.steerer import Steerer
 
-QUESTIONS, TIMES = 8, 5
+QUESTIONS, TIMES = 2, 5
 
 
 def main(model: str, steerer_folder: str, manifest: str) -> None:

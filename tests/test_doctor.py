@@ -50,11 +50,31 @@ def test_logits_are_the_same_up_to_their_last_digits_and_no_further():
     assert seen.startswith("logits differ by 1")
 
 
-def test_an_examination_is_eleven_passes_of_the_text_model(qwen):
+def test_an_examination_is_ten_passes_of_the_text_model(qwen):
     passes = []
     hook = qwen.model.register_forward_hook(lambda *_: passes.append(1))
     try:
         assert examine(qwen).healthy
     finally:
         hook.remove()
-    assert len(passes) == 11  # each reads all weights: at full size that is what takes the time
+    assert len(passes) == 10  # each reads all weights: at full size that is what takes the time
+
+
+def test_a_hook_that_is_left_is_reported(qwen, monkeypatch):
+    from ggss.steering import examination
+
+    under, left = examination._under, []
+
+    def careless(vlm, steerer, alpha, pictures):
+        left.append(vlm.model.register_forward_hook(lambda *_: None))
+        return under(vlm, steerer, alpha, pictures)
+
+    monkeypatch.setattr(examination, "_under", careless)
+    try:
+        found = {what: (passed, seen) for what, passed, seen in examine(qwen).checks}
+    finally:
+        for hook in left:
+            hook.remove()
+    passed, seen = found["alpha 0 changes nothing, and no hook is left"]
+    assert not passed
+    assert "1 hook(s) are left" in seen

@@ -157,9 +157,14 @@ def _calls(vlm: Vlm, steerer: Steerer, pictures: list[Image.Image]) -> Outcome:
 
 
 def _identity(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], before: Tensor) -> Outcome:
-    attached = _under(vlm, steerer, 0.0, pictures)
-    after = _next(vlm, pictures)
-    return _alike(before, attached, after)
+    there = _hooks(vlm)
+    same, seen = _alike(before, _under(vlm, steerer, 0.0, pictures))
+    left = _hooks(vlm) - there
+    return same and not left, f"{seen}; {left} hook(s) are left" if left else seen
+
+
+def _hooks(vlm: Vlm) -> int:
+    return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in vlm.model.modules())
 
 
 def _alike(expected: Tensor, *others: Tensor) -> Outcome:
