@@ -33,7 +33,7 @@ def option(answer: str, options: Mapping[str, str]) -> str | None:
     letters = [letter for letter in options if letter in words]
     if len(letters) == 1 and words.index(letters[0]) >= len(words) - 4:
         return letters[0]
-    stated = {_stated(*found, options) for found in _STATED.findall(answer)} - {None}
+    stated = {_stated(said, after, options) for said, after in _STATED.findall(answer)} - {None}
     if len(stated) == 1:
         return stated.pop()
     if len(answer) <= 2 * sum(map(len, options.values())):

@@ -103,7 +103,7 @@ def grid_points(results: "Results") -> dict[tuple[float, float], str]:
 
 def prompted(results: "Results") -> list["MethodPlan"]:
     """`ggss` as published, but for a prompt of discovery."""
-    published = GgssOptions().model_dump()
+    published = GgssOptions.model_validate({}).model_dump()
     return [
         entry
         for entry in results.plan.methods

@@ -15,10 +15,10 @@ def subspace_cosine(one: "Steerer", other: "Steerer") -> float:
         raise InputError(f"the steerers act at {sorted(one.operators)} and {sorted(other.operators)}: no comparison")
     found = []
     for site, operator in one.operators.items():
-        bases = [getattr(each, "basis", None) for each in (operator, other.operators[site])]
-        if any(basis is None for basis in bases):
+        mine, theirs = (getattr(each, "basis", None) for each in (operator, other.operators[site]))
+        if mine is None or theirs is None:
             raise InputError(
                 f"{one.method!r} has no subspace that could be compared: use a method that has one, as ggss"
             )
-        found.append(float(principal_cosines(bases[0].double(), bases[1].double()).min()))
+        found.append(float(principal_cosines(mine.double(), theirs.double()).min()))
     return min(found)
