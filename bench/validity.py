@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from bench import consistent_pairs
 from bench.coverage import METHODS, SETTINGS, Covered, Inflation, coverage, inflation
 from bench.rejections import TRIALS, rejections
 from ggss.progress import track
@@ -121,6 +122,7 @@ def page(
         "## The plug-in JSD is too high",
         INFLATION,
         inflation_table(inflated),
+        consistent_pairs.section(effort.intervals if effort is QUICK else consistent_pairs.STUDIES),
         SIMULATION,
     ]
     return "\n\n".join(filter(None, sections)) + "\n"

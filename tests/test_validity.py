@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bench import studies, validity
+from bench import consistent_pairs, studies, validity
 from bench.coverage import SETTINGS, Setting, coverage
 from bench.rejections import TRIALS, Trial, rejections
 
@@ -42,3 +42,15 @@ def test_rejections_count_each_world():
     never, always, half = rejections(trial, count=400, draws=1, seed=0)
     assert (never, always) == (0, 1)
     assert half == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_lean_to_the_first_picture_changes_the_published_metric_and_nothing_else():
+    """The planted preference is the same; the pairs that count are fewer, and those with the strongest preference."""
+    still, leaning = (consistent_pairs.simulated(0.3, lean, 40, seed=0) for lean in (0.0, 1.0))
+    assert leaning.consistent.mean() < 0.3 < 0.7 < still.consistent.mean()
+    assert leaning.published.mean() > 1.3 * still.published.mean()
+    assert leaning.net.mean() < still.net.mean()
+
+
+def test_the_page_has_the_section_on_consistent_pairs_as_it_is_computed():
+    assert consistent_pairs.section() in validity.PAGE.read_text(encoding="utf-8")
