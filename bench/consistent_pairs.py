@@ -3,8 +3,8 @@
     python -m bench.consistent_pairs      prints the section that `make validity` writes into docs/validity.md
 
 The metric counts only pairs whose two orders name the same picture. Which pairs these are depends on the answers, so
-the metric is selected by its own outcome. Here the preference among races is planted and stays as it is; only the lean
-towards the first picture grows. Nothing about races changes, so a metric of bias should not change either.
+the metric is selected by its own outcome. Here the preference among races is planted and stays as it is; only the
+lean towards the first picture grows. Nothing about races changes, so a metric of bias should not change either.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,15 @@ EFFECTS = (0.75, 0.3, 0.0)
 TEXT = """## A metric over consistent pairs is selected by its own outcome
 
 The published 2AFC counts the pairs whose two orders name the same picture. In this simulation the preference among
-races is planted and fixed, and only a lean towards the picture shown first grows, in units of the score: of two races
-the planted scores differ by at most 1.75 times the preference. Means over {studies} studies of {identities}
-identities, in brackets the standard deviation between studies. Read it down the lines of one preference: steering that
-only makes a model lean looks like steering that changes bias. With a strong lean the few pairs that are left are those with the strongest
-preference, so the published value grows although nobody is preferred more than before, until no pair is left and it is
-zero. Where there is no bias at all it is far above zero, and further the fewer pairs count. Net preference, over all
-answers, shrinks towards zero with the lean, because a choice by position tells nothing about people. Neither can tell
-a lean from a change of bias: look at the consistency rate before you read a change of either."""
+races is planted and fixed, and only a lean towards the picture shown first grows, in units of the score: of two
+races the planted scores differ by at most 1.75 times the preference. Means over {studies} studies of {identities}
+identities, in brackets the standard deviation between studies. Read it down the lines of one preference: steering
+that only makes a model lean looks like steering that changes bias. With a strong lean the few pairs that are left
+are those with the strongest preference, so the published value grows although nobody is preferred more than before,
+until no pair is left and it is zero. Where there is no bias at all it is far above zero, and further the fewer
+pairs count. Net preference, over all answers, shrinks towards zero with the lean, because a choice by position
+tells nothing about people. Neither can tell a lean from a change of bias: look at the consistency rate before you
+read a change of either."""
 
 
 @dataclass(frozen=True)

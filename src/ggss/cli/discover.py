@@ -65,8 +65,8 @@ def discover(
     neutral: Annotated[
         Path | None,
         typer.Option(
-            help="A folder of pictures without people, for a method that uses them (pace): they tell it how tokens vary "
-            "elsewhere.",
+            help="A folder of pictures without people, for a method that uses them (pace): they tell it how tokens "
+            "vary elsewhere.",
             show_default=False,
         ),
     ] = None,

@@ -67,8 +67,8 @@ def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]
     )
     if "text_replacement_offsets" not in batch:
         raise InputError(
-            f"a {type(processor).__name__} does not tell which text stands for an image, so ggss cannot write prompts "
-            "for this model"
+            f"a {type(processor).__name__} does not tell which text stands for an image, so ggss cannot write "
+            "prompts for this model"
         )
     return batch, [image["replacement"] for (image,) in batch["text_replacement_offsets"]]
 
