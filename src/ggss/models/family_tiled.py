@@ -1,7 +1,7 @@
 """Families whose processors may cut an image into tiles or crops: only the processor knows an image's rows.
 
-Each has a row for each image token, so the rows of an image are counted in the prompt (`told_rows`). A batch that ggss
-did not prepare is refused where images must be told apart.
+Each has a row for each image token, so the rows of an image are counted in the prompt (`told_rows`). A batch that
+ggss did not prepare is refused where images must be told apart.
 """
 
 from typing import Any
