@@ -142,13 +142,13 @@ class SmolVLMProcessor(_SmolVLM, _WithoutVideo):
         image_seq_len: int = 169,
         chat_template: str | None = None,
     ) -> None:
-        module = vars(processing_smolvlm)
-        words = module["num2words"]
-        module["num2words"] = words or str
+        module: Any = processing_smolvlm
+        words = module.num2words
+        module.num2words = words or str
         try:
             super().__init__(image_processor, tokenizer, video_processor, image_seq_len, chat_template)
         finally:
-            module["num2words"] = words
+            module.num2words = words
 
 
 _OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
