@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -46,6 +46,12 @@ test-oldest: .venv-oldest/.ready  ## the same tests on the oldest supported tran
 	.venv-oldest/bin/python -m pip install -q -c constraints-oldest.txt torch==2.13.0
 	.venv-oldest/bin/python -m pip install -q -c constraints-oldest.txt -e '.[dev]'
 	touch $@
+
+families: $(READY)  ## try every class of AutoModelForImageTextToText; writes docs/families.md (some minutes)
+	$(BIN)/python tools/families.py
+
+families-oldest: .venv-oldest/.ready  ## the same on the oldest supported transformers
+	.venv-oldest/bin/python tools/families.py
 
 test-eval: .venv-eval/.ready  ## MMStar's and MME's parquet files, and the steered model inside lmms-eval
 	.venv-eval/bin/python -m pytest tests_eval

@@ -81,9 +81,9 @@ def test_a_suite(faces):
 
 def test_a_family():
     config = SimpleNamespace(model_type="llava", vision_config=SimpleNamespace(model_type="clip_vision_model"))
-    assert known_family(config) is None
-    run("my_family.py")
     assert known_family(config).name == "LLaVA-1.5"
+    run("my_family.py")
+    assert known_family(config).name == "my LLaVA"
 
 
 def test_a_family_on_a_model(tiny):
@@ -108,7 +108,7 @@ def test_a_family_on_a_model(tiny):
         vision_feature_layer=-1,
     )
     vlm = Vlm(hf.LlavaForConditionalGeneration(config).eval(), processor)
-    assert vlm.family.name == "LLaVA-1.5"
+    assert vlm.family.name == "my LLaVA"
     pictures = [noise(seed) for seed in range(2)]
     together, alone = vlm.encode(pictures), [vlm.encode([one])[0] for one in pictures]
     for one, other in zip(together, alone, strict=True):

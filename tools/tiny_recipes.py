@@ -1,5 +1,6 @@
 """What a tiny model of each class needs beside smaller fields: tokens, sizes of images, tiles."""
 
+from dataclasses import replace
 from typing import Any
 
 from tools.tiny_vlms import HEADS, PATCH, SIDE, WIDTH, Recipe
@@ -14,6 +15,15 @@ QWEN = {
 }
 PIXELS = {"shortest_edge": PATCH**2, "longest_edge": SIDE**2}
 MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+
+
+LINEAR = {
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "layer_types": ["linear_attention", "full_attention"],
+}
 
 
 def _clip(**more: Any) -> dict[str, Any]:
@@ -51,6 +61,24 @@ CROPPED = {"size": {"shortest_edge": SIDE}, "crop_size": SQUARE}
 IDEFICS = {"fake": "<fake_token_around_image>", "utterance": "<end_of_utterance>", "whole": "<global-img>"}
 PIXTRAL = {"image_token": "[IMG]", "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
 
+GLM = Recipe(
+    lambda words: {
+        "image_start_token_id": words.convert_tokens_to_ids("<|begin_of_image|>"),
+        "image_end_token_id": words.convert_tokens_to_ids("<|end_of_image|>"),
+        "video_token_id": words.convert_tokens_to_ids("<|video|>"),
+        "vision_config": {"patch_size": PATCH // 2},
+        "text_config": {"rope_parameters": MROPE | {"partial_rotary_factor": 1.0}},
+    },
+    special={
+        "image_token": "<|image|>",
+        "video_token": "<|video|>",
+        "begin": "<|begin_of_image|>",
+        "end": "<|end_of_image|>",
+    },
+    images={"size": {"shortest_edge": PATCH**2, "longest_edge": 2 * SIDE**2}, "patch_size": PATCH // 2},
+    image="<|begin_of_image|><|image|><|end_of_image|>",
+)
+
 RECIPES: dict[str, Recipe] = {
     "llava": Recipe(lambda _: {"vision_config": _clip()}, images=CROPPED, processor=LLAVA_PROCESSOR),
     "vipllava": Recipe(
@@ -59,6 +87,11 @@ RECIPES: dict[str, Recipe] = {
         processor=LLAVA_PROCESSOR,
     ),
     "llava_next": Recipe(
+        lambda _: {"vision_config": _clip(), "image_grid_pinpoints": GRIDS},
+        images=CROPPED | {"image_grid_pinpoints": GRIDS},
+        processor=LLAVA_PROCESSOR,
+    ),
+    "llava_next_video": Recipe(
         lambda _: {"vision_config": _clip(), "image_grid_pinpoints": GRIDS},
         images=CROPPED | {"image_grid_pinpoints": GRIDS},
         processor=LLAVA_PROCESSOR,
@@ -85,12 +118,9 @@ RECIPES: dict[str, Recipe] = {
     "qwen3_vl_moe": _qwen(MROPE | {"mrope_interleaved": True}),
     "qwen3_5": _qwen(
         MROPE | {"mrope_interleaved": True, "partial_rotary_factor": 1.0},
-        linear_key_head_dim=8,
-        linear_value_head_dim=8,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        layer_types=["linear_attention", "full_attention"],
+        **LINEAR,
     ),
+    "qwen3_5_moe": _qwen(MROPE | {"mrope_interleaved": True, "partial_rotary_factor": 1.0}, **LINEAR),
     "internvl": Recipe(
         lambda _: {"vision_config": {"image_size": [SIDE, SIDE], "patch_size": [PATCH // 2, PATCH // 2]}},
         special={
@@ -143,25 +173,14 @@ RECIPES: dict[str, Recipe] = {
         images={"size": SQUARE, "crop_to_patches": True, "min_patches": 1, "max_patches": 4},
         processor={"patch_size": PATCH, "img_size": SIDE, "downsample_factor": 2},
     ),
-    "glm4v": Recipe(
-        lambda words: {
-            "image_start_token_id": words.convert_tokens_to_ids("<|begin_of_image|>"),
-            "image_end_token_id": words.convert_tokens_to_ids("<|end_of_image|>"),
-            "video_token_id": words.convert_tokens_to_ids("<|video|>"),
-            "vision_config": {"patch_size": PATCH // 2},
-            "text_config": {"rope_parameters": MROPE | {"partial_rotary_factor": 1.0}},
-        },
-        special={
-            "image_token": "<|image|>",
-            "video_token": "<|video|>",
-            "begin": "<|begin_of_image|>",
-            "end": "<|end_of_image|>",
-        },
-        images={"size": {"shortest_edge": PATCH**2, "longest_edge": 2 * SIDE**2}, "patch_size": PATCH // 2},
-        image="<|begin_of_image|><|image|><|end_of_image|>",
-    ),
+    "glm4v": GLM,
+    "glm4v_moe": replace(GLM, image_class="Glm4vImageProcessorPil"),
+    "glm46v": GLM,
     "janus": Recipe(
-        lambda _: {"vision_config": {"num_image_tokens": 16}},
+        lambda _: {
+            "vision_config": {"num_image_tokens": 16},
+            "vq_config": {"base_channels": 32, "latent_channels": 32, "num_embeddings": 16, "embed_dim": 8},
+        },
         special={
             "image_token": "<image_placeholder>",
             "boi_token": "<begin_of_image>",

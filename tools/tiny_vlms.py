@@ -19,12 +19,14 @@ from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPI
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
+from ggss.errors import InputError
 from ggss.models import Vlm
 from ggss.models.processors import processor_class
 
 TEXT = "the person in this picture is a nurse or doctor describe image detail yes no red blue . , ? : A B"
 WORDS = TEXT.split()
 CLASSES = dict(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
+LIMIT = 30_000_000
 SIDE, PATCH, WIDTH, LAYERS, HEADS = 64, 16, 32, 2, 4
 
 TEMPLATE = (
@@ -100,6 +102,10 @@ def build(kind: str, seed: int = 0) -> Vlm:
     recipe = RECIPES.get(kind, Recipe())
     words = tokenizer({"image_token": "<image>", "video_token": "<video>"} | dict(recipe.special))
     config = tiny_config(kind, words, recipe)
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in getattr(hf, CLASSES[kind])(config).parameters())
+    if weights > LIMIT:
+        raise ValueError(f"its smallest model has {weights:,} weights, more than {LIMIT:,}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = getattr(hf, CLASSES[kind])(config).eval()
@@ -124,8 +130,10 @@ def tiny_processor(kind: str, config: Any, words: Any, recipe: Recipe) -> Any:
     """The class's own processor, without torchvision."""
     names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
     name = recipe.image_class or (names.get("pil") if isinstance(names, dict) else names)
-    if name is None:
-        raise ImportError(f"the image processor of {kind} is there for torchvision only")
+    if name is None and isinstance(names, dict):
+        raise InputError(f"the image processor of {kind} models is there for torchvision only")
+    if name is None or kind not in PROCESSOR_MAPPING_NAMES:
+        raise LookupError(f"transformers names no processor for {kind}")
     images = getattr(hf, name)(**recipe.images)
     make = processor_class(config) or getattr(hf, PROCESSOR_MAPPING_NAMES[kind])
     template = TEMPLATE.replace("IMAGE", repr(recipe.image))

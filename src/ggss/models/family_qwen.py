@@ -35,8 +35,9 @@ def _qwen3_sites(config: Any) -> dict[str, str]:
 
 def _out_of_windows(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Sequence[Tensor]:
     """Qwen2.5-VL's tower and merger see an image window by window; the text model sees it line by line."""
-    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl as qwen
+    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 
+    qwen: Any = modeling_qwen2_5_vl
     visual = model.base_model.visual
     tokens = []
     for image, grid in zip(rows, inputs["image_grid_thw"], strict=True):

@@ -4,11 +4,13 @@ Each has a row for each image token, so the rows of an image are counted in the 
 ggss did not prepare is refused where images must be told apart.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ggss.models.families import Family, in_one_tensor, is_a, register, verbatim
+from ggss.models.families import Family, Inputs, in_one_tensor, is_a, register, verbatim
 from ggss.models.family_llava import SITES, finish
 from ggss.models.sites import MLP2
 from ggss.models.told_rows import by_tokens
@@ -18,6 +20,14 @@ def _gated_finish(model: Any, rows: Tensor) -> Tensor:
     projector = model.base_model.multi_modal_projector
     opened, gate = rows.chunk(2, dim=-1)
     return projector.linear_2(projector.act(gate) * opened)
+
+
+def _in_tiles(model: Any, rows: Sequence[Tensor], _inputs: Inputs) -> Tensor:
+    """[tiles of all images, rows of a tile, D]: some versions of transformers look at this shape."""
+    config, vision = model.config, model.config.vision_config
+    return torch.cat(list(rows)).unflatten(
+        0, (-1, (vision.image_size // vision.patch_size // config.scale_factor) ** 2)
+    )
 
 
 register(
@@ -48,7 +58,7 @@ for _name, _type in (("Idefics3", "idefics3"), ("SmolVLM", "smolvlm")):
             recognises=lambda config, kind=_type: is_a(config, kind),
             site_paths=lambda _: {MLP2: "model.connector.modality_projection.proj"},
             rows_per_image=by_tokens,
-            pack=verbatim,
+            pack=_in_tiles,
         )
     )
 register(

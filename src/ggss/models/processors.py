@@ -7,10 +7,7 @@ directory of Pixtral or Qwen3-VL saved here loads with plain `AutoProcessor` whe
 ordinary directory loads here.
 """
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +16,19 @@ from transformers import AutoImageProcessor, AutoProcessor
 from transformers.models.auto import processing_auto
 from transformers.models.pixtral.image_processing_pil_pixtral import get_resize_output_image_size
 from transformers.models.qwen3_vl import processing_qwen3_vl
+from transformers.models.smolvlm import processing_smolvlm
 from transformers.processing_utils import ProcessorMixin
+
+from ggss.errors import InputError
 
 BACKEND = "pil"
 """The image backend. Pixel values of torchvision's differ by up to 0.015, so artefacts record this name."""
+
+
+def backend_of(processor: Any) -> str:
+    """The image backend that a processor uses: with torchvision installed, some have no other than that."""
+    bases = {base.__name__ for base in type(processor.image_processor).__mro__}
+    return "torchvision" if "TorchvisionBackend" in bases else BACKEND
 
 
 class PixtralProcessor(ProcessorMixin):
@@ -85,8 +91,18 @@ class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
         return super().to_dict() | {"video_processor": video}
 
 
+class _NoVideo:
+    """In the place of a video processor: some classes read its settings though there is no video. They are None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class _WithoutVideo(ProcessorMixin):
     """Takes the place of `ProcessorMixin` below a class of transformers that asks for a video processor, too."""
+
+    video_processor = _NoVideo()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(super().get_attributes(), args, strict=False)) | kwargs
@@ -97,37 +113,49 @@ class _WithoutVideo(ProcessorMixin):
     def get_attributes(cls) -> list[str]:
         return [name for name in super().get_attributes() if name != "video_processor"]
 
-
-@contextmanager
-def _numbers_in_words(module: Any) -> Iterator[None]:
-    """SmolVLM's processor refuses to be made without the package num2words, which it uses for videos only."""
-    lacking = getattr(module, "num2words", True) is None
-    if lacking:
-        module.num2words = str
-    try:
-        yield
-    finally:
-        if lacking:
-            module.num2words = None
+    @classmethod
+    def _get_arguments_from_pretrained(cls, *args: Any, **kwargs: Any) -> list[Any]:
+        # They are given to the class's own `__init__` by position, and it has a place for the video processor.
+        loaded, asked = super()._get_arguments_from_pretrained(*args, **kwargs), super().get_attributes()
+        if "video_processor" in asked:
+            loaded.insert(asked.index("video_processor"), None)
+        return loaded
 
 
 @cache
 def images_only(base: Any) -> type[ProcessorMixin]:
     """A processor of transformers as it is, without its video processor, which needs torchvision."""
+    return type(base.__name__, (base, _WithoutVideo), {"__module__": __name__})
 
-    @wraps(base.__init__)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = dict(zip(self.get_attributes(), args, strict=False)) | kwargs
-        with _numbers_in_words(sys.modules[base.__module__]):
-            base.__init__(self, **{"video_processor": None} | given)
 
-    return type(base.__name__, (base, _WithoutVideo), {"__init__": __init__, "__module__": __name__})
+_SmolVLM: Any = processing_smolvlm.SmolVLMProcessor  # whose methods take other arguments than the mixin's
+
+
+class SmolVLMProcessor(_SmolVLM, _WithoutVideo):
+    """SmolVLM's own processor, for images only; without the package num2words, which it needs for videos."""
+
+    def __init__(
+        self,
+        image_processor: Any = None,
+        tokenizer: Any = None,
+        video_processor: Any = None,
+        image_seq_len: int = 169,
+        chat_template: str | None = None,
+    ) -> None:
+        module: Any = processing_smolvlm
+        words = module.num2words
+        module.num2words = words or str
+        try:
+            super().__init__(image_processor, tokenizer, video_processor, image_seq_len, chat_template)
+        finally:
+            module.num2words = words
 
 
 _OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
     ("llava", "pixtral"): PixtralProcessor,
     ("mistral3", None): PixtralProcessor,
     ("mistral_large4", None): PixtralProcessor,
+    ("smolvlm", None): SmolVLMProcessor,
     ("qwen3_vl", None): Qwen3VLProcessor,
     ("qwen3_vl_moe", None): Qwen3VLProcessor,
     ("qwen3_5", None): Qwen3VLProcessor,
@@ -150,10 +178,18 @@ def processor_class(config: Any) -> type[ProcessorMixin] | None:
 def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> Any:
     """The processor of the model in a directory (or on the hub), with the PIL backend and left padding."""
     ours = processor_class(config)
-    processor: Any = (ours or AutoProcessor).from_pretrained(path, trust_remote_code=trust_remote_code)
-    processor.image_processor = AutoImageProcessor.from_pretrained(
-        path, backend=BACKEND, trust_remote_code=trust_remote_code
-    )
+    try:
+        processor: Any = (ours or AutoProcessor).from_pretrained(path, trust_remote_code=trust_remote_code)
+        processor.image_processor = AutoImageProcessor.from_pretrained(
+            path, backend=BACKEND, trust_remote_code=trust_remote_code
+        )
+    except ImportError as error:
+        if "torchvision" not in str(error).lower():
+            raise
+        raise InputError(
+            f"the image processor of {config.model_type} models is there for torchvision only: install the "
+            "torchvision that fits your torch, or use a model of another family (docs/families.md lists them)"
+        ) from error
     processor.tokenizer.padding_side = "left"
     if processor.tokenizer.pad_token is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token

@@ -58,13 +58,21 @@ def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]
     """What the image processor makes of images, and each image's placeholder in a prompt."""
     if getattr(processor, "image_token", None) is None:
         raise InputError(f"a {type(processor).__name__} has no token that marks an image: ggss cannot ask this model")
-    batch = processor(
-        images=[[in_rgb(image, "the image")] for image in images],
-        text=[processor.image_token] * len(images),
-        padding=True,
-        return_text_replacement_offsets=True,
-        return_tensors="pt",
-    )
+    shown = [[in_rgb(image, "the image")] for image in images]
+    try:
+        batch = processor(
+            images=shown,
+            text=[processor.image_token] * len(images),
+            padding=True,
+            return_text_replacement_offsets=True,
+            return_tensors="pt",
+        )
+    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(
+            f"a {type(processor).__name__} could not prepare images of {sorted({image.size for image in images})} "
+            f"pixels ({reason})"
+        ) from error
     if "text_replacement_offsets" not in batch:
         raise InputError(
             f"a {type(processor).__name__} does not tell which text stands for an image, so ggss cannot write "

@@ -20,7 +20,7 @@ from ggss.errors import InputError
 from ggss.models.capture import captured
 from ggss.models.eager import eager
 from ggss.models.families import Family, Inputs, known_family
-from ggss.models.projector import image_features, resolve
+from ggss.models.projector import image_encoder, image_features, resolve
 from ggss.models.row_proof import Prepare, pictures, rows_follow_tokens
 from ggss.models.sites import MLP2
 from ggss.models.told_rows import by_tokens, told_pixels
@@ -69,6 +69,9 @@ def find_site(model: Any, inputs: Inputs) -> str:
 
 def _proved(model: Any, prepare: Prepare) -> Family:
     kind = model.config.model_type
+    image_encoder(
+        model
+    )  # first, because it is the better sentence: the processor of such a model is another one, too
     wide, tall = pictures()
     path, other = (_watch(model, prepare([picture])) for picture in (wide, tall))
     if path != other:

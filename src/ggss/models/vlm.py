@@ -21,7 +21,7 @@ from ggss.models.features import Features
 from ggss.models.identity import ModelIdentity, fingerprint, visual_identity, visual_settings, whole_identity
 from ggss.models.layer_rows import layer_rows
 from ggss.models.layer_sites import is_layer
-from ggss.models.processors import BACKEND
+from ggss.models.processors import backend_of
 from ggss.models.projector import image_features
 from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
 from ggss.models.site_search import family_of, prepared_by
@@ -46,12 +46,11 @@ class Vlm:
     Of a compiled or PEFT model it has the model inside, with its adapters.
     """
 
-    backend = BACKEND
-
     def __init__(self, model: Any, processor: Any, name: str = "") -> None:
         check_alone(model)
         self.model = unwrapped(model).eval()
         self.processor = processor
+        self.backend = backend_of(processor)
         self.name = name or type(model).__name__
         # A study asks the same question about many images, and rendering a chat template is slow.
         self._chat = lru_cache(maxsize=4096)(partial(prompts.chat, processor))
