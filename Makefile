@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -105,6 +105,9 @@ beyond: $(READY)  ## the methods beyond the paper on the small world; writes doc
 rivals: $(READY)  ## methods of other papers on the small world; writes docs/rivals.md (some minutes; stop it and go on as you like)
 	$(BIN)/ggss study run studies/rivals.yaml -o rivals-out
 	$(BIN)/python tools/rivals.py rivals-out
+
+sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md
+	$(BIN)/python tools/sites.py --workers 2
 
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2

@@ -28,7 +28,7 @@ from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2
 from ggss.models.size import USABLE, ModelSize, free_memory
 from ggss.models.told_rows import told_pixels
-from ggss.models.wrappers import check_alone, execution_device, unwrapped
+from ggss.models.wrappers import check_usable, execution_device, unwrapped
 
 Shown = Image.Image | Features
 """What a question can be asked about: an image, or the encoded features of one."""
@@ -47,7 +47,7 @@ class Vlm:
     """
 
     def __init__(self, model: Any, processor: Any, name: str = "") -> None:
-        check_alone(model)
+        check_usable(model)
         self.model = unwrapped(model).eval()
         self.processor = processor
         self.backend = backend_of(processor)

@@ -33,14 +33,25 @@ def unwrapped(model: Any) -> Any:
     return model
 
 
-def check_alone(model: Any) -> None:
-    """InputError if a wrapper does something that the model inside does not: PEFT's learned prompts."""
+def check_usable(model: Any) -> None:
+    """InputError for a model that cannot answer without what wraps it: PEFT's learned prompts, or weights that
+    accelerate brings too late."""
     while COMPILED in getattr(model, "_modules", {}):
         model = model._modules[COMPILED]
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         raise InputError(
             "this PEFT model puts learned prompts before the text, which only its wrapper does: "
             "ggss answers with the model inside, so use an adapter that changes layers, such as LoRA"
+        )
+
+    inside = unwrapped(model)
+    base = getattr(inside, "base_model", inside)
+    if hasattr(base, "_hf_hook") and (
+        late := [name for name, own in base.named_parameters(recurse=False) if own.is_meta]
+    ):
+        raise InputError(
+            f"the weight {late[0]} of this {type(inside).__name__} is offloaded, and transformers reads it before "
+            "the module that has it is called: load the model with a device_map that keeps it in memory"
         )
 
 
