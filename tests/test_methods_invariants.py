@@ -41,15 +41,26 @@ TABLE = [
     "ggss-token-gate",
     "ggss-contrast",
     "ggss-auto",
+    "directional-ablation",
+    "rlace",
+    "fairsteer",
+    "sfid",
+    "sae",
 ]
-FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclidean"}
+RIVALS = TABLE[TABLE.index("directional-ablation") :]
+FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclidean", *RIVALS}
 UNSTEERED = {"none", "prompt"}
 HARD = [name for name in TABLE if name.startswith(("inlp", "svd")) or name in ("leace-spherical", "ggss-no-gate")]
+HARD += ["directional-ablation", "rlace"]
 GATED = {"ggss", "leace-gated", "ggss-no-slerp", "gated-euclidean", "gated-euclidean-renorm"} | {
     "ggss-token-gate",
     "ggss-contrast",
     "ggss-auto",
+    "fairsteer",
 }
+# Their assumptions are not those of the planted data, where attributes have no dimensions and no sparse features of
+# their own. test_methods_rivals.py has data on which they hide an attribute.
+ASSUMING = {"sfid", "sae"}
 
 
 @cache
@@ -62,9 +73,9 @@ def fitted(name):
     return ggss.fit(name, data(), attribute="race")
 
 
-def batch(images=3):
-    """Tokens of fresh images, and which image each is of."""
-    tokens = planted(identities=2, seed=5)[0].tokens
+def batch(images=3, name=""):
+    """Tokens of fresh images, and which image each is of. For a method that steers only what it knows, known ones."""
+    tokens = planted(identities=2, seed=0 if name == "fairsteer" else 5)[0].tokens
     return torch.cat([tokens[i] for i in range(images)]), torch.arange(images).repeat_interleave(6)
 
 
@@ -78,7 +89,7 @@ def test_the_table_is_complete_and_in_order():
 
 @every
 def test_alpha_zero_is_the_identity(name):
-    rows, images = batch()
+    rows, images = batch(name=name)
     steerer = fitted(name)
     assert torch.equal(steerer.steer(rows, images, alpha=0.0), rows)
     by_operator = operator.apply(steerer.operators[SITE], rows, torch.zeros(len(rows), 1), images).rows
@@ -92,7 +103,7 @@ def test_alpha_zero_is_the_identity(name):
 @every
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5])
 def test_spherical_methods_keep_norms_and_flat_ones_do_not(name, alpha):
-    rows, images = batch()
+    rows, images = batch(name=name)
     before, after = rows.double(), fitted(name).steer(rows, images, alpha=alpha).double()
     if name in ("bend-spherical", "bend-token-spherical"):  # their sphere is that of whole images
         before, after = before.reshape(3, -1), after.reshape(3, -1)
@@ -102,7 +113,7 @@ def test_spherical_methods_keep_norms_and_flat_ones_do_not(name, alpha):
 
 @every
 def test_shape_and_dtype_are_kept_and_the_input_is_not_written_to(name):
-    rows, images = batch()
+    rows, images = batch(name=name)
     steerer = fitted(name)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         low = rows.to(dtype)
@@ -118,7 +129,7 @@ def test_shape_and_dtype_are_kept_and_the_input_is_not_written_to(name):
 
 @every
 def test_save_and_load_are_bit_exact(name, tmp_path):
-    rows, images = batch()
+    rows, images = batch(name=name)
     steerer = fitted(name)
     loaded = ggss.Steerer.from_pretrained(steerer.save_pretrained(tmp_path / "s"))
     assert_same(loaded.steer(rows, images, alpha=0.7), steerer.steer(rows, images, alpha=0.7))
@@ -142,7 +153,7 @@ def test_fitting_twice_gives_the_same_numbers(name):
 
 @every
 def test_an_image_is_steered_the_same_alone_and_in_any_batch(name):
-    rows, images = batch()
+    rows, images = batch(name=name)
     steerer = fitted(name)
     together = steerer.steer(rows, images)
     for image in range(3):
@@ -177,7 +188,8 @@ def test_rows_that_are_not_finite_or_of_another_width_are_refused(name):
 @every
 def test_two_values_are_enough(name):
     rows, images = batch()
-    steerer = ggss.fit(name, data(), attribute="gender")
+    options = {"separation": 0.3} if name == "sae" else {}  # one axis of 25 has no feature to itself
+    steerer = ggss.fit(name, data(), attribute="gender", **options)
     assert steerer.values == ("man", "woman")
     assert torch.isfinite(steerer.steer(rows, images)).all()
 
@@ -226,7 +238,7 @@ def spread(rows, labels):
     return float(torch.stack([group.mean(0) for group in groups]).var(0).sum())
 
 
-@pytest.mark.parametrize("name", [name for name in TABLE if name not in HARD and name not in UNSTEERED])
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in {*HARD, *UNSTEERED, *ASSUMING}])
 def test_the_other_methods_bring_the_values_together_and_nothing_else(name):
     acts = data()
     race, gender = acts.labels("race"), acts.labels("gender")

@@ -24,6 +24,19 @@ alpha = 0 changes nothing. Methods on the sphere keep the norm of every token (`
 `bend-token-spherical`: of every image). `ggss methods` prints this table.
 """
 
+RIVALS = """## Rivals from other papers
+
+`directional-ablation`, `rlace`, `fairsteer`, `sfid` and `sae` are methods of other papers, most of them made for other
+models or other places in a model. Each section above says what its paper does and what is done otherwise here;
+[rivals.md](rivals.md) has their results beside GGSS.
+
+Left out: **DSO**, direct steering optimisation (Monteiro Paes et al. 2025, arXiv 2512.15926). It trains a scale and a
+bias at the output of every LayerNorm of the language model by reinforcement learning, with a reward for answers that do
+not depend on the group. A method here gets the activations of discovery pictures at a site and gives one operator for
+it; it sees neither the live model nor its answers, and LayerNorm outputs of the language model are no sites. Trained
+at the projector alone it would be another method under that name.
+"""
+
 SHARED = """## What the methods share
 
 Tokens are written h, their directions h^ = h / |h|. log_mu, exp_mu and slerp are those of the unit sphere.
@@ -92,7 +105,7 @@ def page() -> str:
         parts.append(_words(module))
         parts += [f"Reference: {reference}.\n" for reference in dict.fromkeys(method.reference for method in own)]
         parts.append(_options(own))
-    parts.append(SHARED)
+    parts += [RIVALS, SHARED]
     for module, title in (
         (subspace, "The counterfactual subspace"),
         (geodesic, "Gate and slerp"),

@@ -23,6 +23,11 @@ FAMILIES = (
     "contrast",
     "auto",
     "joint",
+    "directional_ablation",
+    "rlace",
+    "fairsteer",
+    "sfid",
+    "sae",
 )
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")

@@ -1,0 +1,74 @@
+"""`make rivals`: docs/rivals.md from the answers of studies/rivals.yaml, `python tools/rivals.py STUDY_FOLDER`."""
+
+import sys
+from pathlib import Path
+
+from ggss.analysis.comparison import Comparison
+from ggss.methods import registry
+from ggss.study.results import Results
+
+PAGE = Path(__file__).parent.parent / "docs" / "rivals.md"
+BIAS, CAPABILITY, ATTRIBUTE, ALPHA = ("mcq", "2afc"), "smallstar", "race", 1.0
+
+
+def changed(found: Comparison | None, metric: str = "") -> str:
+    change = found.change(metric) if found else None
+    return "-" if change is None else f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]"
+
+
+def kept(found: Comparison | None) -> str:
+    """Points of capability; "same" where the change is shown to be within the margin."""
+    if found is None:
+        return "-"
+    change = found.kept().change
+    low, high = 100 * change.low, 100 * change.high
+    return f"{100 * change.difference:+.1f} [{low:+.1f}, {high:+.1f}]" + (
+        ", same" if found.kept().same.equivalent else ""
+    )
+
+
+def table(results: Results, model: str) -> list[str]:
+    lines = ["| method | MCQ | 2AFC | 2AFC, net preference | SmallStar, points |", "| --- | --- | --- | --- | --- |"]
+    for label in results.methods[1:]:
+        bias = {task: results.comparison(model, label, task, ALPHA) for task in BIAS}
+        capability = results.comparison(model, label, CAPABILITY, ALPHA, ATTRIBUTE)
+        net = changed(results.everything(model, label, "2afc", ALPHA), f"{ATTRIBUTE}_net_preference_std")
+        lines.append(f"| {label} | {' | '.join(map(changed, bias.values()))} | {net} | {kept(capability)} |")
+    return lines
+
+
+def page(results: Results) -> str:
+    plan = results.plan
+    parts = [
+        f"""# Rivals from other papers, in the small world
+
+Written by `make rivals`; do not edit. Race steering at strength 1, no strength is chosen, at all sites of a model.
+Change of the bias in percent with 95 % intervals over identities, and of SmallStar's accuracy in points; *same* where
+the change is shown to be within the margin of {100 * results.statistics.margin:g} points (TOST). About {plan.limit}
+items a task, on identities that no method was fitted on; seed {plan.statistics.seed}. [methods.md](methods.md) says
+what each paper does and what is done otherwise here. The published 2AFC metric uses only the pairs whose two orders
+name the same picture, so few answers decide it where steering works ([results.md](results.md)); beside it is the net
+preference, over all answers.
+"""
+    ]
+    for model in plan.models:
+        before = [results.comparison(model.name, "none", task) for task in (*BIAS, CAPABILITY)]
+        values = [one.before.value() if one else float("nan") for one in before]
+        control = ", the control" if model.control else ""
+        parts.append(
+            f"## {model.name.removeprefix('small-world/')}{control}\n\nUnsteered: MCQ {1e3 * values[0]:.0f} x 10^-3, "
+            f"2AFC {values[1]:.2f}, SmallStar {values[2]:.1%}.\n"
+        )
+        parts.append("\n".join(table(results, model.name)) + "\n")
+    return "\n".join(parts) + "\n" + notes(results)
+
+
+def notes(results: Results) -> str:
+    names = {results.plan.method(label).name for label in results.methods[1:]} - {"ggss", "svd-pooled-euclidean"}
+    cited = [f"- `{name}`: {registry.get(name).reference}." for name in registry.names() if name in names]
+    return "## References\n\n" + "\n".join(cited) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(Results.load(sys.argv[1])), encoding="utf-8")
+    print(PAGE.read_text(encoding="utf-8"))
