@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites 
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -135,4 +135,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants 
