@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean
+.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond pace rivals study discovery-prompts study-kill paper-mock full-size world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -100,6 +100,9 @@ rivals: $(READY)  ## methods of other papers on the small world; writes docs/riv
 	$(BIN)/ggss study run studies/rivals.yaml -o rivals-out
 	$(BIN)/python tools/rivals.py rivals-out
 
+pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
+	$(BIN)/python tools/pace.py
+
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
 	$(BIN)/ggss study tables study-out -o results/small-world
@@ -126,4 +129,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out pace-out mock-out full-size-out .pytest_cache .ruff_cache mutants
