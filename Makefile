@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites 
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -108,6 +108,8 @@ rivals: $(READY)  ## methods of other papers on the small world; writes docs/riv
 
 sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md
 	$(BIN)/python tools/sites.py --workers 2
+pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
+	$(BIN)/python tools/pace.py
 
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
@@ -135,4 +137,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants 
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out

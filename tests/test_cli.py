@@ -199,3 +199,32 @@ def test_a_broken_image_in_the_set_is_found_before_the_model_is_loaded(run, face
     assert code == 2
     assert "cut.png" in err
     assert "does not decode" in err
+
+
+def test_discover_with_neutral_pictures_and_by_itself(run, model, faces, tmp_path):
+    asked = ("discover", model, "--images", faces / "manifest.csv", "--attribute", "race", "-o", tmp_path / "s")
+    neutral = tmp_path / "neutral"
+    neutral.mkdir()
+    code, _, err = run(*asked, "--method", "pace", "--neutral", neutral)
+    assert code == 2
+    assert "no picture" in err
+    for number in range(3):
+        noise(100 + number).save(neutral / f"{number}.png")
+    code, out, err = run(*asked, "--method", "pace", "--neutral", neutral, "--option", "k=1", "--json")
+    assert code == 0, err
+    stored = json.loads((tmp_path / "s" / "config.json").read_text())
+    assert stored["source"]["neutral_images"] == 3
+    assert json.loads(out)["diagnostics"]["projection-mlp2"]["neutral_displacement"] > 0
+    code, out, err = run(*asked, "--method", "auto")
+    assert code == 0, err
+    assert "Chosen on held-out contexts" in (tmp_path / "s" / "README.md").read_text()
+    code, _, err = run(*asked, "--method", "auto", "--option", "k=1")
+    assert code == 2
+    assert "chooses the options itself" in err
+    code, _, err = run(*asked, "--neutral", neutral)
+    assert code == 2
+    assert "ggss does not use neutral pictures" in err
+    (neutral / "3.png").write_bytes(b"no picture")
+    code, _, err = run(*asked, "--method", "pace", "--neutral", neutral)
+    assert code == 2
+    assert "3.png" in err

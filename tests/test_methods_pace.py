@@ -362,7 +362,7 @@ def test_the_arc_is_slerp_to_the_target_and_the_line_is_not(alpha, floor):
 
 @pytest.mark.parametrize("arc", [False, True])
 def test_tokens_at_the_edge(arc):
-    """A zero token and one that is removed whole stay as they are; very small ones keep their norm."""
+    """A zero token stays as it is; very small and nearly removed ones keep their norm and take their direction."""
     operator = oblique(arc)
     inside = operator.mu * 0 + (operator.movement @ torch.tensor([3.0, 1.0, 2.0]))
     operator = replace(operator, mu=torch.zeros(12))

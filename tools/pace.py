@@ -1,14 +1,14 @@
 """`make pace`: PACE, its ablations and its peers on the five embedded small-world models; writes docs/pace.md.
 
-Race steering at alpha 1, fitted on the town without CEOs, asked about CEOs that nothing was fitted on. Answers are kept
-in `pace-out`, one file for each steering and task: stop it whenever you like, and the same command goes on. `--page`
+Race steering at alpha 1, fitted on the town without CEOs, asked about CEOs that nothing was fitted on. Answers are
+kept in `pace-out`, one file for each steering: stop it whenever you like, and the same command goes on. `--page`
 writes the page from the answers that are there.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ggss.activations import SITE, Activations, Rows
+from ggss.activations import SITE, Activations
 from ggss.activations.collection import collect
 from ggss.analysis import Comparison, Run, ask, average_change, compare
+from ggss.analysis.run import Source
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.models.feature_cache import FeatureCache
 from ggss.probes.steered_model import SteeredModel
@@ -30,6 +31,7 @@ from ggss.smallworld.sweeps import suite
 from ggss.smallworld.town import town
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
+from ggss.steering.tuning import AUTO, tune
 
 ROOT = Path(__file__).parent.parent
 PAGE, OUT = ROOT / "docs" / "pace.md", ROOT / "pace-out"
@@ -52,7 +54,7 @@ class Steering:
 
 
 PEERS = [Steering(name, name) for name in ("ggss", "ggss-contrast", "leace-spherical")]
-MAIN = [*PEERS, Steering("pace"), Steering("pace, neutral pictures", neutral=True)]
+MAIN = [*PEERS, Steering("pace"), Steering("pace, neutral pictures", neutral=True), Steering("auto", AUTO)]
 ABLATED = [
     Steering(name, name)
     for name in ("pace-no-whitening", "pace-pooled", "pace-orthogonal", "pace-gated", "pace-within-parts")
@@ -102,6 +104,8 @@ class Asked:
 
     def steerer(self, steering: Steering) -> Steerer:
         acts = self.acts if steering.identities is None else first_identities(self.acts, steering.identities)
+        if steering.method == AUTO:
+            return tune(acts, "race", neutral=self.neutral if steering.neutral else None)
         neutral = {"neutral": self.neutral} if steering.neutral else {}
         return fit(steering.method, acts, attribute="race", **neutral, **steering.options)
 
@@ -120,14 +124,7 @@ def first_identities(acts: Activations, count: int) -> Activations:
     """Every n-th identity, so that all occupations are among few."""
     sources = list(dict.fromkeys(acts.contexts))
     chosen = set(sources[:: len(sources) // count][:count])
-    index = [i for i, context in enumerate(acts.contexts) if context in chosen]
-    rows = {
-        site: Rows(own.pooled[torch.tensor(index)], [own.tokens[i] for i in index] if own.tokens else None)
-        for site, own in acts.sites.items()
-    }
-    return Activations.from_rows(
-        rows, [acts.attributes[i] for i in index], [acts.contexts[i] for i in index], acts.source
-    )
+    return acts.of([i for i, context in enumerate(acts.contexts) if context in chosen])
 
 
 def place(model: str, label: str) -> Path:
@@ -144,18 +141,33 @@ def ask_all(names: Sequence[str]) -> None:
         asked = Asked(model)
         for steering in missing:
             steerer = None if steering.label == "none" else asked.steerer(steering)
-            under = asked.plain if steerer is None else asked.plain.steered(steerer, steering.alpha)
-            runs = {task: ask(under, suite(), task) for task in TASKS}
+            alpha = steering.alpha if steering.method != AUTO or steerer is None else steerer.strength()
+            under = asked.plain if steerer is None else asked.plain.steered(steerer, alpha)
+            known = None if steerer is None or steering.method != AUTO else same_steering(asked, steerer, alpha)
+            answers = known or {
+                task: [run.answers, run.probabilities]
+                for task, run in ((task, ask(under, suite(), task)) for task in TASKS)
+            }
             kept = {
-                "steering": asdict(steering),
-                "facts": {} if steerer is None else asked.facts(steerer, steering.alpha),
-                "answers": {task: [run.answers, run.probabilities] for task, run in runs.items()},
+                "steering": asdict(replace(steering, alpha=alpha)),
+                "facts": {} if steerer is None else asked.facts(steerer, alpha),
+                "answers": answers,
             }
             path = place(model, steering.label)
             path.parent.mkdir(exist_ok=True)
             path.with_suffix(".part").write_text(json.dumps(kept))
             path.with_suffix(".part").rename(path)
             print(model, steering.label, flush=True)
+
+
+def same_steering(asked: Asked, steerer: Steerer, alpha: float) -> Mapping[str, Any] | None:
+    """The answers of another line of the main table that steers in the very same way; None if there is none."""
+    for other in MAIN:
+        path = place(asked.name, other.label)
+        alike = other.method == steerer.method and other.alpha == alpha and path.exists()
+        if alike and asked.steerer(other).content_hash == steerer.content_hash:
+            return json.loads(path.read_text())["answers"]
+    return None
 
 
 def lines_of(model: str) -> Iterator[Steering]:
@@ -218,8 +230,6 @@ def runs_of(model: str, label: str) -> tuple[Mapping[str, Any], Mapping[str, Run
     if not path.exists():
         return None
     kept = json.loads(path.read_text())
-    from ggss.analysis.run import Source
-
     steered = {} if label == "none" else {"method": label, "attribute": "race", "alpha": kept["steering"]["alpha"]}
     runs = {
         task: Run(
@@ -251,6 +261,89 @@ def table(model: str, steerings: Sequence[Steering]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
+def goals() -> list[str]:
+    """The goals that PACE was made for, each met or not."""
+    said = []
+    for label in ("pace", "pace, neutral pictures"):
+        for model in MODELS:
+            found, peer = line(model, label), line(model, "ggss")
+            if found is None or peer is None:
+                said.append(f"| {model} | {label} | not asked | | |")
+                continue
+            cost = 100 * found.cost.difference
+            if model == CONTROL:
+                wanted = {
+                    f"mean change at most -85 %: {found.mean:+.0f} %": found.mean <= -85,
+                    f"SmallStar equivalent within 1.5 points: {cost:+.1f}, TOST p {found.cost.p:.2g}": found.cost.p
+                    < 0.05,
+                    f"race named at most .45: {found.named:.2f}": found.named <= 0.45,
+                }
+            else:
+                lost = 100 * peer.cost.difference
+                wanted = {
+                    f"mean change within 5 points of ggss: {found.mean:+.0f} %, ggss {peer.mean:+.0f} %": found.mean
+                    <= peer.mean + 5,
+                    f"SmallStar at least as good as ggss: {cost:+.1f}, ggss {lost:+.1f}": cost >= lost,
+                }
+            moved, others = found.facts["moved"], found.facts["neutral moved"]
+            wanted[f"neutral tokens moved no further: {others:.3f}, portraits {moved:.3f}"] = others <= moved
+            said += [
+                f"| {model} | {label} | {what} | {'met' if met else '**not met**'} |" for what, met in wanted.items()
+            ]
+    return ["| model | steering | goal and what was seen | |", "| --- | --- | --- | --- |", *said]
+
+
+def regrets() -> list[str]:
+    """What `auto` costs against the steering that did best of all that were asked at no loss of capability."""
+    said = ["| model | auto chose | its mean change | best of all asked | its mean change | regret, points |"]
+    said.append("| --- | --- | --- | --- | --- | --- |")
+    for model in MODELS:
+        found = line(model, "auto")
+        asked = [one for one in (line(model, steering.label) for steering in lines_of(model)) if one]
+        if found is None:
+            said.append(f"| {model} | not asked | | | | |")
+            continue
+        bound = min(found.cost.difference, -0.015)  # as much capability as auto keeps, or a loss within the margin
+        best = min((one for one in asked if one.cost.difference >= bound), key=lambda one: one.mean)
+        chose = next(iter(found.facts.get("notes", [])), "").split(": ")[-1].split(". ")[0]
+        numbers = f"{found.mean:+.0f} % | {best.steering.label} | {best.mean:+.0f} % | {found.mean - best.mean:.0f}"
+        said.append(f"| {model} | {chose} | {numbers} |")
+    return said
+
+
+INTRODUCTION = f"""# PACE, measured
+
+Written by `make pace`; do not edit. `pace` (its formulas: [methods.md](methods.md)) beside `ggss`, `ggss-contrast`
+and `leace-spherical` on the five embedded small-world models. Race is steered at all sites, at alpha 1 unless told
+otherwise. Steerers are fitted on 40 identities of five occupations, and asked about CEOs among other identities,
+who are in no fit. k, shrinkage and parts are chosen on the discovery pictures alone. "Neutral pictures" are
+{NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
+
+MCQ and 2AFC: change of bias in percent with 95 % intervals over identities; mean: of the two. SmallStar: change in
+points with the 90 % interval of the equivalence test, and its p for a margin of 1.5 points (below .05: shown
+equivalent). Race named: the share of right answers when the model is asked for it, .20 by guessing. Moved: mean of
+|h' - h| / |h| over tokens of evaluation portraits, and of {SEEN_SCENES} scenes that no fit has seen. One seed. "Not
+asked": stopped before it was its turn."""
+
+
+def page() -> str:
+    parts = [INTRODUCTION, "## Goals", "\n".join(goals())]
+    for title, (lines, models) in TABLES.items():
+        parts.append(f"## {title}")
+        for model in models:
+            parts += [f"### {model}", "\n".join(table(model, lines))]
+    parts += ["## Choosing without a sweep", REGRET, "\n".join(regrets()), "## What was chosen, and why"]
+    for model in MODELS:
+        found = line(model, "pace")
+        parts += [f"{model}:", "\n".join(f"- {note}" for note in found.facts["notes"])] if found else []
+    return "\n\n".join(parts) + "\n"
+
+
+REGRET = """`ggss.tune` (`ggss discover --method auto`) chooses on the discovery pictures. The oracle saw every
+answer of this page, and takes the lowest mean change among steerings that lose at most 1.5 points of SmallStar, or no
+more than auto's choice."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", default=",".join(MODELS), help="ask only these, comma separated")
@@ -259,7 +352,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     if not chosen.page:
         ask_all(chosen.models.split(","))
-    print("\n".join(table(m, MAIN) for m in MODELS) if False else "")
+    PAGE.write_text(page())
 
 
 if __name__ == "__main__":

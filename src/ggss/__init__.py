@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ggss.models import Vlm, load_vlm
     from ggss.steering.fitting import fit
     from ggss.steering.steerer import Steerer
+    from ggss.steering.tuning import tune
 
 _HOME = {
     "Activations": "activations",
@@ -26,6 +27,7 @@ _HOME = {
     "Vlm": "models",
     "load_vlm": "models",
     "Steerer": "steering.steerer",
+    "tune": "steering.tuning",
 }
 _ROOMS = ("analysis", "methods", "models", "probes", "smallworld", "sphere", "stats")
 
@@ -46,6 +48,7 @@ __all__ = [
     "smallworld",
     "sphere",
     "stats",
+    "tune",
 ]
 
 

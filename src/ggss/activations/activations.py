@@ -5,7 +5,7 @@ One pooled row per image; tokens only if a method needs them. `collect` computes
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -22,6 +22,25 @@ class Rows:
 
     pooled: Tensor
     tokens: Sequence[Tensor] | None = None
+
+
+class ChosenTokens(Sequence[Tensor]):
+    """The tokens of some images of a sequence, by their numbers."""
+
+    def __init__(self, tokens: Sequence[Tensor], images: Sequence[int]) -> None:
+        self.tokens, self.images = tokens, list(images)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @overload
+    def __getitem__(self, i: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, i: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(i, slice):
+            return ChosenTokens(self.tokens, self.images[i])
+        return self.tokens[self.images[i]]
 
 
 @dataclass(frozen=True)
@@ -116,6 +135,16 @@ class Activations:
         if site not in self.sites:
             raise no_such(f"no activations at site {site!r}", site, self.sites)
         return Activations.from_rows({site: self.sites[site]}, self.attributes, self.contexts, self.source)
+
+    def of(self, images: Sequence[int]) -> "Activations":
+        """The same activations of some of the images, in this order; tokens are loaded when they are accessed."""
+        index = torch.tensor(images, dtype=torch.long)
+        sites = {
+            site: Rows(rows.pooled[index], None if rows.tokens is None else ChosenTokens(rows.tokens, images))
+            for site, rows in self.sites.items()
+        }
+        attributes = [self.attributes[i] for i in images]
+        return Activations.from_rows(sites, attributes, [self.contexts[i] for i in images], self.source)
 
     def labels(self, attribute: str | tuple[str, ...]) -> list[Hashable]:
         """Each image's value of an attribute, or its tuple of values of several (intersectional groups)."""

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
 
-DEFAULT = "ggss"
+DEFAULT, AUTO = "ggss", "auto"
 
 
 def _checked_method(name: str) -> str:
     """The name of a method. A wrong one is told before anything else that is wrong."""
-    if name != DEFAULT:
+    if name not in (DEFAULT, AUTO):
         from ggss.methods import registry
 
         registry.get(name)
@@ -56,7 +56,12 @@ def discover(
         typer.Option(help="The columns that are held fixed, comma separated; occupation and identity by default."),
     ] = "",
     method: Annotated[
-        str, typer.Option(help="A name from `ggss methods`.", callback=_checked_method, is_eager=True)
+        str,
+        typer.Option(
+            help='A name from `ggss methods`; or "auto": method, k and strength are chosen on held-out contexts.',
+            callback=_checked_method,
+            is_eager=True,
+        ),
     ] = DEFAULT,
     option: Annotated[list[str] | None, typer.Option(help="A method option, NAME=VALUE; may be repeated.")] = None,
     exclude: Annotated[
@@ -65,8 +70,8 @@ def discover(
     neutral: Annotated[
         Path | None,
         typer.Option(
-            help="A folder of pictures without people, for a method that uses them (pace): they tell it how tokens "
-            "vary elsewhere.",
+            help="A folder of pictures without people, for a method that uses them (pace): how tokens vary "
+            "elsewhere.",
             show_default=False,
         ),
     ] = None,
@@ -99,13 +104,16 @@ def discover(
     from ggss.output import check_folder
     from ggss.steering.artefact import holds_steerer
 
-    chosen = registry.get(method)
     given = options(option or [])
-    registry.checked_options(chosen, given)
+    if method == AUTO and (given or len(attribute) > 1):
+        raise InputError("--method auto chooses the options itself, for one attribute: leave out --option")
+    chosen = None if method == AUTO else registry.get(method)
+    if chosen is not None:
+        registry.checked_options(chosen, given)
     check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
     faces.validate(attribute)
-    if neutral is not None and not chosen.takes_neutral:
+    if neutral is not None and chosen is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
         raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
     others = None if neutral is None else folder_of_pictures(neutral)
@@ -113,14 +121,19 @@ def discover(
     from ggss.activations import SITE
     from ggss.activations.collection import collect
     from ggss.steering.fitting import fit
+    from ggss.steering.tuning import tune
 
     vlm = load(model, dtype, device_map, trust_remote_code, attention)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
-        kept = keep_tokens or chosen.needs_tokens
-        acts = collect(vlm, faces, sites or SITE, keep_tokens=kept, batch_size=batch_size)
-        beside = others and collect(vlm, others, sites or SITE, keep_tokens=True, batch_size=batch_size)
+        where = sites or (SITE if chosen else "all")
+        kept = keep_tokens or chosen is None or chosen.needs_tokens
+        acts = collect(vlm, faces, where, keep_tokens=kept, batch_size=batch_size)
+        beside = others and collect(vlm, others, where, keep_tokens=True, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
-    steerer = fit(method, acts, attribute=target, neutral=beside, **given)
+    if chosen is None:
+        steerer = tune(acts, attribute[0], neutral=beside)
+    else:
+        steerer = fit(method, acts, attribute=target, neutral=beside, **given)
     steerer.save_pretrained(out)
     if as_json:
         print(json.dumps(described(steerer, out), indent=2))

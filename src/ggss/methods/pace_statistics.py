@@ -57,11 +57,11 @@ def gather(activations: Activations, groups: Groups, parts: Parts, around: str =
     tokens = torch.zeros(parts.count, 2, dtype=torch.float64)
     null = torch.zeros(PERMUTATIONS, parts.count, values, width)
     folds = torch.zeros(2, width, width, dtype=torch.float64)
-    orders = torch.empty(0)
+    orders: list[Tensor] = []
     last = -1
     for number, start, block in aligned_blocks(activations, groups, "contrasts of tokens"):
         if number != last:
-            orders = torch.stack([torch.randperm(values, generator=generator) for _ in range(PERMUTATIONS)])
+            orders = [torch.randperm(values, generator=generator) for _ in range(PERMUTATIONS)]
             last = number
         part, centred = parts.of(start, block), block - parts.mu
         odd = torch.arange(start, start + len(block)) % 2
