@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond study study-kill paper-mock full-size world clean
+.PHONY: help setup demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond dial study study-kill paper-mock full-size world clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -87,14 +87,18 @@ format: $(READY)  ## let ruff put the code in order
 bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
 	$(BIN)/python -m bench
 
-validity: $(READY)  ## simulate studies with a known truth; writes docs/validity.md (several minutes)
+validity: $(READY)  ## studies and tokens with a known truth; writes docs/validity.md and docs/planted-tokens.md (minutes)
 	$(BIN)/python -m bench.validity
+	$(BIN)/python -m bench.planted_page
 
 readme: $(READY)  ## run the demo and put its output and pictures into README and docs
 	$(BIN)/python tools/readme.py
 
 beyond: $(READY)  ## the methods beyond the paper on the small world; writes docs/beyond.md
 	$(BIN)/python tools/beyond.py
+
+dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
+	$(BIN)/python -m tools.dial
 
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
@@ -118,4 +122,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out mock-out full-size-out .pytest_cache .ruff_cache mutants
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out mock-out full-size-out dial-out .pytest_cache .ruff_cache mutants
