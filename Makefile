@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -93,8 +93,9 @@ format: $(READY)  ## let ruff put the code in order
 bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
 	$(BIN)/python -m bench
 
-validity: $(READY)  ## simulate studies with a known truth; writes docs/validity.md (several minutes)
+validity: $(READY)  ## studies and tokens with a known truth; writes docs/validity.md and docs/planted-tokens.md (minutes)
 	$(BIN)/python -m bench.validity
+	$(BIN)/python -m bench.planted_page
 
 readme: $(READY)  ## run the demo and put its output and pictures into README and docs
 	$(BIN)/python tools/readme.py
@@ -110,6 +111,8 @@ sites: $(READY)  ## steering at every kind of site of the small-world models; wr
 	$(BIN)/python tools/sites.py --workers 2
 pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
 	$(BIN)/python tools/pace.py
+dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
+	$(BIN)/python -m tools.dial
 
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
@@ -137,4 +140,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out dial-out

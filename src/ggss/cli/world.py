@@ -52,18 +52,34 @@ def train(
         int, typer.Option(help="Of the weights, the pictures and the drawn labels.", **ranges.SEED.bounds)
     ] = 0,
     threads: Annotated[int, typer.Option(help="CPU threads; the weights depend on it.", **ranges.THREADS.bounds)] = 2,
+    separation: Annotated[
+        float | None,
+        typer.Option(
+            help="Train a model of the dial instead (llava-vicuna only): how far race and gender lie apart from all "
+            "else, from 0 (half of it in their directions) to 1.",
+            **ranges.SHARE.bounds,
+        ),
+    ] = None,
     force: Force = False,
 ) -> None:
-    """Train one of the tiny models from nothing: about twenty minutes.
+    """Train one of the tiny models from nothing: about twenty minutes. One of the dial takes a few.
 
     Example: ggss world train pixtral -o my-pixtral
     """
+    from ggss.errors import InputError
     from ggss.output import check_folder, marked
+    from ggss.smallworld import own_name
     from ggss.smallworld.training import train as run
     from ggss.smallworld.training_card import CARD, COMMAND
+    from ggss.smallworld.training_dial import NAME, train_on_dial
 
+    if separation is not None and own_name(name) != NAME:
+        raise InputError(f"the models of the dial are of the class of {NAME}, seen {name!r}: leave out --separation")
     check_folder(out, COMMAND, marked(COMMAND, CARD), force)
-    say(run(name, out, seed=seed, threads=threads))
+    if separation is None:
+        say(run(name, out, seed=seed, threads=threads))
+    else:
+        say(train_on_dial(separation, out, seed=seed, threads=threads))
 
 
 @world.command()

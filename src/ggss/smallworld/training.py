@@ -10,7 +10,7 @@ ordinary way: it has no stage of seeing, and all its weights learn together in t
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
@@ -97,7 +97,7 @@ class Trainer:
 
     def _taught(self) -> dict[str, Tensor]:
         """The weights that learn after seeing: the text model's, or all where there was no seeing."""
-        seen = SIGHT if self.recipe.seeing else ()
+        seen = SIGHT if self.recipe.sees_first else ()
         return {name: value for name, value in self.model.named_parameters() if not name.startswith(seen)}
 
     def _optimisers(self, weights: dict[str, Tensor], matrix_rate: float) -> list[torch.optim.Optimizer]:
@@ -165,7 +165,7 @@ class Trainer:
     def look(self, people: int, scenes: int) -> tuple[Batch, Any]:
         """Pictures, each person in two races, and their features. Without a stage of seeing the tower learns here."""
         batch = draw_batch(self.album, self.rng, people, scenes, group=2)
-        with torch.set_grad_enabled(not self.recipe.seeing):
+        with torch.set_grad_enabled(not self.recipe.sees_first):
             return batch, self.encode(batch)[0]
 
     def encode(self, batch: Batch) -> tuple[Any, dict[str, Tensor]]:
@@ -263,18 +263,34 @@ def train(
     number of threads: sums are taken in another order, and small differences grow.
     """
     ranges.SEED.check("the seed", seed)
-    ranges.THREADS.check("the number of threads", threads)
     name = own_name(name)
     recipe = Recipe.of(name)
     if steps is not None:
         stages = dict(zip(STAGES, steps, strict=True))
         recipe = replace(recipe, **stages | ({} if recipe.seeing else {"seeing": 0}))
+    command = f"ggss world train {name} --seed {seed} --threads {threads}"
+    return trained(
+        name, out, lambda: Trainer(name, album or paint_album(), recipe, seed), command, seed, threads, show
+    )
+
+
+def trained(
+    name: str,
+    out: str | Path,
+    make: Callable[[], Trainer],
+    command: str,
+    seed: int,
+    threads: int,
+    show: bool | None = None,
+) -> Path:
+    """Run the trainer that `make` gives and save its model with log and card; `command` goes into the card."""
+    ranges.THREADS.check("the number of threads", threads)
     began, before = monotonic(), torch.get_num_threads()
     torch.set_num_threads(threads)
     out = Path(out)
     begin_card(out, name)
     try:
-        trainer = Trainer(name, album or paint_album(), recipe, seed)
+        trainer = make()
         _write_log(out / "training.jsonl", trainer, f"training {name}", show)
         trainer.model.half().save_pretrained(out)
         trainer.processor.save_pretrained(out)
@@ -284,11 +300,12 @@ def train(
     finally:
         torch.set_num_threads(before)
     facts = {
-        "command": f"ggss world train {name} --seed {seed} --threads {threads}",
+        "command": command,
         "seed": seed,
         "minutes": f"{minutes:.1f} on {threads} thread{'s' if threads > 1 else ''}",
         "parameters": f"{sum(weights.numel() for weights in trainer.model.parameters()):,}",
-        **asdict(recipe),
+        "album": f"{len(trainer.album.people):,} people, {len(trainer.album.scenes):,} scenes",
+        **asdict(trainer.recipe),
     }
     write_card(out, name, facts, metrics)
     return out

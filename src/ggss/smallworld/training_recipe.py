@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ggss.errors import no_such
+from ggss.ranges import SHARE
 from ggss.smallworld.architectures import NAMES
 
 MODELS = (*NAMES, "entangled")
@@ -38,6 +39,30 @@ class Recipe:
     pair_share: float = 0.15  # of the loss on questions
     biased: int = 3  # questions of a portrait whose answers are planted
     tokens: int = 130  # of the questions about one picture
+    begin: str = (
+        ""  # the model whose weights it begins with, so that there is nothing left to see; none: random weights
+    )
+    separation: float = 1.0  # of race and gender from everything else; less only on the dial (training_dial.py)
+
+    @property
+    def sees_first(self) -> bool:
+        """Whether tower and projector are frozen while the text model learns."""
+        return bool(self.seeing or self.begin)
+
+    @staticmethod
+    def on_dial(separation: float) -> "Recipe":
+        """The recipe of a model on the dial of entanglement."""
+        SHARE.check("the separation", separation)
+        return Recipe(
+            seeing=0,
+            reading=0,
+            describing=0,
+            answering=150,
+            comparing=0,
+            letters=2,
+            begin="llava-vicuna",
+            separation=separation,
+        )
 
     @staticmethod
     def of(name: str) -> "Recipe":
