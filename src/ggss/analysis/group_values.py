@@ -99,9 +99,8 @@ def _of_items(run: Run, inside: Sequence[int], question: str, occupation: str, l
 
 
 def _numeric(said: Sequence[object]) -> bool:
-    return all(isinstance(one, int | float) for one in said if one is not None) and any(
-        one is not None for one in said
-    )
+    known = [one for one in said if one is not None]
+    return bool(known) and all(isinstance(one, int | float) for one in known)
 
 
 def _answers(items: Sequence[Item], said: Sequence[object]) -> list[str]:
