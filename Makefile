@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -73,6 +73,12 @@ test-ray: .venv-ray/.ready  ## studies on Ray actors
 	.venv-ray/bin/python -m pip install -q -c constraints.txt -e '.[dev,ray]'
 	touch $@
 
+# A Chromium is a system package; as root it is installed, otherwise the tests say that there is none.
+test-browser: $(READY)  ## the report in a real Chromium
+	command -v chromium >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -y -qq chromium)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest tests_browser
+
 fuzz: $(READY)  ## feed every reader with what it does not expect: 100,000 cases in about a quarter of an hour
 	$(BIN)/python -m fuzz --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
 
@@ -117,6 +123,7 @@ dial: $(READY)  ## train models from disentangled to entangled into dial-out, me
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
 	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
 	$(BIN)/ggss study tables study-out -o results/small-world
+	$(BIN)/ggss report study-out -o results/small-world/report.html --gates --no-pdf
 	$(BIN)/python tools/results.py
 
 paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes

@@ -45,7 +45,7 @@ def precious(folder):
         "README.md",
         "run.jsonl",
         "run.jsonl.part",
-        "index.html",
+        "report.html",
         "demo.png",
         "old.pt",
         "a.jsonl",
@@ -94,7 +94,7 @@ def test_what_is_not_ours_is_refused_before_any_work(run, model, faces, tmp_path
     assert contents(there) == before
     for attribute in HELD_OUT:
         (there / f"{attribute}-steerer" / "notes.txt").unlink()
-    for name in ("demo.png", "index.html"):
+    for name in ("demo.png", "report.html"):
         with pytest.raises(InputError, match=f"{name}.*--force"):
             check_place(there)
         (there / name).unlink()

@@ -114,7 +114,8 @@ def show_compare():
 def show_demo():
     *bias, capability = comparisons()
     rows, kept = [BiasRow(one) for one in bias], {"race": capability.kept()}
-    demo.show(Demo("small-world/qwen3-vl", 1.0, rows, kept, {}, {}, [], Path("demo.png")), Path("index.html"))
+    found = Demo("small-world/qwen3-vl", 1.0, rows, kept, {}, {}, [], Path("demo.png"), material=None)
+    demo.show(found, Path("report.html"))
 
 
 def show_world():

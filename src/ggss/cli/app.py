@@ -4,7 +4,7 @@ import os
 
 import typer
 
-from ggss.cli import ask, convert, demo, discover, doctor, methods, probe
+from ggss.cli import ask, convert, demo, discover, doctor, methods, probe, report
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.help_text import show_examples_last
@@ -22,7 +22,8 @@ app = typer.Typer(
     "[bold]ggss doctor MODEL[/bold] says whether it can be steered, "
     "[bold]ggss discover[/bold] finds the subspace that carries an attribute, "
     "[bold]ggss ask[/bold] shows an answer before and after, "
-    "[bold]ggss probe[/bold] measures bias and capability. "
+    "[bold]ggss probe[/bold] measures bias and capability, "
+    "[bold]ggss report[/bold] makes a page of it. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
@@ -31,6 +32,7 @@ app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
 app.command()(probe.probe)
+app.command()(report.report)
 app.command()(convert.convert)
 app.command()(methods.methods)
 app.command()(methods.probes)

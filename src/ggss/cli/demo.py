@@ -26,18 +26,19 @@ def demo(
 ) -> None:
     """Paint a town, find what carries race and gender, steer, and measure before and after.
 
-    Needs no GPU and no download. Ends with a table, and a picture next to a one-page HTML report.
+    Needs no GPU and no download. Ends with a table, a picture, and the report of `ggss report` on what was found.
 
     Example: ggss demo -o demo-out
     """
     with importing():
-        from ggss.smallworld.demo_page import page
+        from ggss.report.page import write
+        from ggss.smallworld.demo_picture import COMMAND
         from ggss.smallworld.demonstration import PAGE, check_place, run
 
     check_place(out, force)
     one_thread()
     found = run(out, model, alpha)
-    written = page(found, out / PAGE)
+    written = write(found.material, out / PAGE, command=COMMAND)
     if as_json:
         print(json.dumps(described(found), indent=2))
     else:

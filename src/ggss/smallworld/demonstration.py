@@ -6,17 +6,16 @@ The strength is 1, the paper's full step; `ggss world check` selects one on othe
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from ggss.activations import SITE
 from ggss.activations.collection import collect
-from ggss.analysis import Comparison, ask, compare
+from ggss.analysis import Comparison, Run, Statistics, ask, compare
 from ggss.analysis.comparison import Kept
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.models.feature_cache import FeatureCache
 from ggss.output import check_file, check_folder, marked
 from ggss.probes import get
 from ggss.probes.steered_model import SteeredModel
+from ggss.report.page_discovery import discovered, gate_map
+from ggss.report.page_material import Material, of_pairs
 from ggss.smallworld import DEFAULT
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.demo_picture import COMMAND, OnePerson, picture
@@ -25,14 +24,18 @@ from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
 from ggss.smallworld.questions import as_item
 from ggss.smallworld.sets import check_paintable, paint_focus_set
-from ggss.smallworld.sweeps import bias_changes, suite, unsteered
+from ggss.smallworld.sweeps import suite, unsteered
 from ggss.stats import Interval
 from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
 
 ON_SHOW = ("teacher", "cook")
-FACES, PICTURE, PAGE = "faces", "demo.png", "index.html"
+DESCRIPTION = (
+    "The town, its people and its bias are painted and planted: this page shows that the machinery works and is "
+    "measured correctly. It is no evidence about any model trained on photographs."
+)
+FACES, PICTURE, PAGE = "faces", "demo.png", "report.html"
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class Demo:
     steerers: dict[str, Steerer]
     shown: list[OnePerson]
     picture: Path
+    material: Material
 
     @property
     def unsteered(self) -> Interval:
@@ -113,19 +117,34 @@ def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
     for attribute, steerer in steerers.items():
         steerer.save_pretrained(_steerer_folder(folder, attribute))
     models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
-    bias = [BiasRow(comparison) for comparison in bias_changes(unsteered(plain), models).values()]
-    capability, recognition = {}, {}
-    smallstar = ask(plain, suite(), "smallstar")
-    for attribute, steered in models.items():
-        capability[attribute] = compare(smallstar, ask(steered, suite(), "smallstar")).kept()
-        named = [ask(one, suite(), f"recognition-{attribute}").measured() for one in (plain, steered)]
-        recognition[attribute] = (named[0].value(), named[1].value())
+    before = unsteered(plain) | {
+        task: ask(plain, suite(), task) for task in ("smallstar", *map(_recognition, models))
+    }
+    pairs: list[tuple[str, Run, Run, Comparison]] = []
+    for task, run in before.items():
+        for attribute in [run.about] if run.about else models:
+            after = ask(models[attribute], suite(), task)
+            pairs.append((attribute, run, after, compare(run, after)))
+    bias = [BiasRow(found) for _, run, _, found in pairs if run.probe.kind == "bias"]
+    capability = {attribute: found.kept() for attribute, _, _, found in pairs if found.task == "smallstar"}
+    recognition = {
+        attribute: (found.before.value(), found.after.value())
+        for attribute, _, _, found in pairs
+        if found.task == _recognition(attribute)
+    }
     shown = [
         one_person(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
         for work in ON_SHOW
     ]
     target = picture(shown, alpha, folder / PICTURE)
-    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, shown, target)
+    pictures = [picture for _, run, _, _ in pairs if run.about for item in run.items for picture in item.images]
+    found = [discovered(attribute, steerer, plain.cache, pictures) for attribute, steerer in steerers.items()]
+    material = of_pairs(pairs, Statistics(), "ggss demo", found, DESCRIPTION)
+    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, shown, target, material)
+
+
+def _recognition(attribute: str) -> str:
+    return f"recognition-{attribute}"
 
 
 def _steerer_folder(folder: Path, attribute: str) -> Path:
@@ -149,11 +168,9 @@ def one_person(person: Person, plain: SteeredModel, steered: SteeredModel, steer
         said.append([item.options.get(r.answer, f"({r.answer})") for item, r in zip(asked, readings, strict=True)])
     gates = []
     for features in plain.cache.features(portraits):
-        gate = steerer.gate(features.rows[SITE], site=SITE)
+        gate = gate_map(steerer, plain.vlm, features)
         assert gate is not None
-        side = int(len(gate) ** 0.5)
-        side = side if side * side == len(gate) else int((len(gate) // 2) ** 0.5)  # LLaVA-NeXT: overview, then a tile
-        gates.append(np.asarray(gate[: side * side]).reshape(side, side))
+        gates.append(gate)
     return OnePerson(portraits, said[0], said[1], gates)
 
 

@@ -79,6 +79,11 @@ class Worker:
         self.open(model)
         return self._fitted(label, attribute)[1]
 
+    def steerer(self, model: str, label: str, attribute: str) -> tuple[Steerer, FeatureCache]:
+        """A method of the plan as it is fitted in the study, and the pictures as the unsteered model sees them."""
+        self.open(model)
+        return self._fitted(label, attribute)[0], self._unsteered.cache
+
     def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Reply]:
         """Ask the numbered items of the cell's task, as one batch, of a model that must have this identity."""
         cell = grid.Cell(*cell)

@@ -1,0 +1,113 @@
+"""`ggss report`: a study or two runs as one page to read, share and sign."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ggss.cli.arguments import Force, Json, Seed, importing, say
+from ggss.errors import InputError
+
+if TYPE_CHECKING:
+    from ggss.report.page_material import Material
+
+
+def report(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY_DIR|RUN.jsonl", help="A study's folder, or a file of `ggss probe -o`.", show_default=False
+        ),
+    ],
+    after: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[RUN2.jsonl]", help="The steered run, to compare with the first.", show_default=False
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    public: Annotated[bool, typer.Option("--public", help="Leave out pictures and raw answers.")] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Of a study: the method whose answers are shown person by person; ggss by default."),
+    ] = None,
+    gates: Annotated[
+        bool,
+        typer.Option(
+            "--gates", help="Of a study: load its models, fit the method again, and show what discovery found."
+        ),
+    ] = False,
+    images: Annotated[
+        str | None, typer.Option(help="Of runs: the manifest of their pictures; a file of answers has none.")
+    ] = None,
+    pdf: Annotated[
+        bool | None,
+        typer.Option(
+            "--pdf/--no-pdf", help="Also a PDF beside it; by default if a Chromium is found.", show_default=False
+        ),
+    ] = None,
+    seed: Seed = 0,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained HTML page: bias, people, capability, discovery, method and limits.
+
+    It opens without a network, also from a mail. An unfinished study says what is missing.
+
+    Example: ggss report my-study -o report.html
+    """
+    from ggss.output import check_file, marked
+
+    study = source.is_dir()
+    _check(source, after, study, method, gates, images)
+    printed = out.with_suffix(".pdf")
+    check_file(out, "ggss report", marked("ggss report"), force)
+    if pdf is not False:
+        check_file(printed, "ggss report", lambda _: marked("ggss report")(out), force)
+    with importing():
+        from ggss.report import page, page_pdf
+
+    wanted = pdf is True or (pdf is None and page_pdf.browser() is not None)
+    if pdf and page_pdf.browser() is None:
+        raise InputError(
+            f"--pdf needs a Chromium, and none of {', '.join(page_pdf.NAMES)} is on the path: install one"
+        )
+    page.write(_material(source, after, study, method, gates, images, seed), out, public)
+    failed = page_pdf.print_pdf(out, printed) if wanted else ""
+    if failed and pdf:
+        raise InputError(f"the page is in {str(out)!r}, but there is no PDF: {failed}")
+    files = [str(out), *([str(printed)] if wanted and not failed else [])]
+    if as_json:
+        print(json.dumps({"files": files, "bytes": out.stat().st_size}))
+        return
+    say(f"Open {' or '.join(files)} ({out.stat().st_size / 1e6:.1f} MB).")
+
+
+def _check(
+    source: Path, after: Path | None, study: bool, method: str | None, gates: bool, images: str | None
+) -> None:
+    """Refuse arguments that do not belong together."""
+    if study and (after or images):
+        raise InputError(
+            f"{str(source)!r} is a study, which has all its runs and pictures: give nothing but its folder"
+        )
+    if not study and (method or gates):
+        raise InputError(f"--method and --gates are of a study, and {str(source)!r} is no folder of one")
+
+
+def _material(
+    source: Path, after: Path | None, study: bool, method: str | None, gates: bool, images: str | None, seed: int
+) -> "Material":
+    from ggss.analysis.statistics import Statistics
+    from ggss.report import page_material
+
+    if study:
+        found = page_material.of_study(source, method or "")
+        return page_material.with_discovery(found) if gates else found
+    found = page_material.of_files(source, after, Statistics(seed=seed))
+    if images is None:
+        return found
+    from ggss.data.counterfactuals import Counterfactuals
+
+    return page_material.with_pictures(found, Counterfactuals.load(images))

@@ -1,0 +1,270 @@
+"""The report: one HTML file with everything in it, that opens without a network and reads without a script.
+
+    write(of_study("my-study"), Path("report.html"))
+
+Text from outside (prompts, answers, names, labels) is escaped by Jinja2's autoescape, and control characters in it
+are made visible. The template has no reference to anything outside the file. Only filtering needs JavaScript.
+"""
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from ggss import probes
+from ggss.analysis.group_values import GroupValues
+from ggss.escaping import visible
+from ggss.files import write_whole
+from ggss.output import mark
+from ggss.report import names, page_charts, page_words
+from ggss.report.cells import value_interval
+from ggss.report.page_charts import Link
+from ggss.report.page_discovery import Discovered
+from ggss.report.page_material import Material, TaskPair
+from ggss.report.page_methods import compared_methods
+from ggss.report.page_people import SHOWN_FIRST, Filters, changed_items, shown_tasks
+from ggss.report.page_pictures import Album
+from ggss.steering.card import REMOVES, card
+from ggss.version import __version__
+
+COMMAND = "ggss report"
+BINS = 20  # of the gate's histogram
+CAPABILITY = ("multiple-choice", "yes-or-no")
+UNDISCOVERED = {
+    True: "Singular values, stability and the gate over each picture are not kept with a study's answers: `--gates` "
+    "loads the models, fits the steering again as the study did, and shows them.",
+    False: "A file of answers has no steerer: `--steer` names it, and `--gates` loads the model to show the gate.",
+}
+
+
+@dataclass(frozen=True)
+class GroupChart:
+    """One number per group before and after: the chart, and its table."""
+
+    pair: TaskPair
+    title: str
+    chart: Markup
+    rows: tuple[tuple[str, str, str, Link], ...]
+    spread: float
+
+
+def write(material: Material, target: Path, public: bool = False, command: str = COMMAND) -> Path:
+    """Write the report of a study or of runs. public: without pictures and raw answers.
+
+    command: which command wrote it, so that the same one may replace it.
+    """
+    write_whole(target, render(material, public, command).encode("utf-8", "backslashreplace"))
+    return target
+
+
+def render(material: Material, public: bool = False, command: str = COMMAND) -> str:
+    album, filters = Album(public), Filters()
+    bias = page_words.judged_bias(material.models)
+    capability = page_words.judged_capability(material.models, (*CAPABILITY, "recognition"))
+    tasks = shown_tasks(material, album, filters)
+    changed = changed_items(material.models, album, filters)
+    return _template().render(
+        mark=mark(command),
+        version=__version__,
+        public=public,
+        material=material,
+        summary=page_words.summary(material, bias, capability),
+        bias=bias,
+        published=lambda run: value_interval(run.corrected(), run.value()),
+        groups=list(_group_charts(material, filters)),
+        methods=compared_methods(material),
+        tasks=tasks,
+        first=SHOWN_FIRST,
+        filters=filters,
+        capability=capability,
+        dimensions=page_words.judged_dimensions(material.models, CAPABILITY),
+        changed=changed,
+        discovery=[(model, [_discovery(one) for one in model.discovered]) for model in material.models],
+        heats=any(one.maps for model in material.models for one in model.discovered) and not public,
+        undiscovered=UNDISCOVERED[material.figures is not None],
+        model_number={model.name: number for number, model in enumerate(material.models)},
+        hyper=_hyperparameters(material),
+        sheet=_data_sheet(material),
+        plan=_yaml(material.plan),
+        prompts=_prompts(material),
+        card=REMOVES,
+        symbols=album.symbols,
+        lost=album.lost,
+        style=_text("report.css"),
+        script=_text("report.js"),
+    )
+
+
+def _template() -> Any:
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+    environment.filters |= {
+        "seen": visible,
+        "method": names.method,
+        "model": names.model,
+        "number": page_words.number,
+        "span": page_words.span,
+        "shown": page_words.displayed,
+        "chance": page_words.chance,
+        "share": lambda p: f"{p:.2f}",
+    }
+    environment.globals |= {"bounds": page_words.bounds, "isfinite": math.isfinite}
+    return environment.from_string(_text("report.html"))
+
+
+def _text(name: str) -> str:
+    return (files("ggss.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _group_charts(material: Material, filters: Filters) -> Iterator[GroupChart]:
+    """Of each bias task, every question and occupation; of several answers the one that tells groups apart most."""
+    for pair in (pair for model in material.models for pair in model.pairs if pair.about):
+        later = {_which(one): one for one in pair.groups_after}
+        for kind in dict.fromkeys((one.question, one.occupation) for one in pair.groups_before):
+            own = [one for one in pair.groups_before if (one.question, one.occupation) == kind]
+            widest = max(own, key=lambda one: one.spread)
+            for one in own:
+                yield _group_chart(pair, one, later.get(_which(one)), filters, drawn=one is widest)
+
+
+def _which(one: GroupValues) -> tuple[str, str, str]:
+    return one.question, one.occupation, one.answer
+
+
+def _group_chart(
+    pair: TaskPair, before: GroupValues, after: GroupValues | None, filters: Filters, drawn: bool
+) -> GroupChart:
+    links = {
+        group: Link(f"#{pair.key}", _filter(pair, before, filters.group(pair.about, group), filters))
+        for group in before.values
+    }
+    scale, unit = (100.0, "%") if before.is_share else (1.0, "")
+    about = ", ".join(word for word in (before.question, before.occupation) if word)
+    title = f"{before.what} ({about})" if about else before.what
+    later = after.values if after else {}
+    spec, space = (".1f", " %") if before.is_share else (",.0f", "")
+    rows = tuple(
+        (
+            group,
+            page_words.span(one, spec, scale, space),
+            page_words.span(later[group], spec, scale, space) if group in later else "",
+            links[group],
+        )
+        for group, one in before.values.items()
+    )
+    said = f"{pair.title} on {names.model(pair.model)}: {title}, by {pair.about}"
+    chart = page_charts.groups(before.values, later or None, said, links, scale, unit) if drawn else Markup()
+    return GroupChart(pair, title, chart, rows, before.spread)
+
+
+def _filter(pair: TaskPair, values: GroupValues, group: str, filters: Filters) -> str:
+    parts = {
+        "task": pair.key,
+        "group": group,
+        "occupation": filters.occupation(values.occupation),
+        "question": filters.question(values.question),
+    }
+    return "&".join(f"{name}={value}" for name, value in parts.items() if value)
+
+
+def _discovery(one: Discovered) -> dict[str, Any]:
+    """What discovery found of an attribute, in numbers and charts."""
+    steerer, site = one.steerer, next(iter(one.steerer.operators))
+    found = steerer.diagnostics.get(site, {})
+    statistics = {
+        name: values.tolist() for name, values in steerer.statistics.get(site, {}).items() if values.ndim == 1
+    }
+    k = getattr(steerer.operators[site], "basis", None)
+    kept = 0 if k is None else k.shape[1]
+    explained = statistics.get("explained_variance", [])
+    title = f"{one.attribute}: share of the variance of the shifts along each direction; the first {kept} are removed"
+    gate = one.gate
+    counts = [0.0] * BINS
+    for value in gate.tolist():
+        counts[min(int(value * BINS), BINS - 1)] += 100 / len(gate)
+    return {
+        "attribute": one.attribute,
+        "found": found,
+        "kept": kept,
+        "explained": sum(explained[:kept]),
+        "singular": statistics.get("singular_values", [])[: 2 * kept + 4],
+        "directions": page_charts.bars(
+            [100 * share for share in explained[:24]],
+            [str(n + 1) for n in range(min(len(explained), 24))],
+            title,
+            lambda n: n < kept,
+        )
+        if explained
+        else Markup(),
+        "gate": page_charts.bars(
+            counts,
+            [f"{n / BINS:.2g}" for n in range(BINS)],
+            f"{one.attribute}: how far the gate opens on the tokens of the pictures shown, percent of tokens",
+        )
+        if len(gate)
+        else Markup(),
+        "mean": float(gate.mean()) if len(gate) else math.nan,
+        "card": visible(card(steerer)),
+    }
+
+
+def _hyperparameters(material: Material) -> list[tuple[str, str]]:
+    """The options of every method of a plan, with their defaults; of steerers otherwise."""
+    if material.figures is not None:
+        entries = [
+            (entry.label, entry.options, entry.sites) for entry in material.figures.plan.methods if entry.steers
+        ]
+        return [(names.method(label), _listed(options | {"sites": sites})) for label, options, sites in entries]
+    found = {
+        f"{one.steerer.method}, {one.attribute}": _listed(one.steerer.options)
+        for model in material.models
+        for one in model.discovered
+    }
+    return list(found.items())
+
+
+def _listed(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items()) or "none"
+
+
+def _data_sheet(material: Material) -> list[dict[str, Any]]:
+    """One row for each task."""
+    rows: dict[str, dict[str, Any]] = {}
+    for pair in material.pairs:
+        items = pair.before.items
+        values: dict[str, int] = {}
+        for item in items:
+            for of in item.attributes:
+                if pair.about:
+                    values[of[pair.about]] = values.get(of[pair.about], 0) + 1
+        rows[pair.task] = {
+            "task": pair.task,
+            "summary": probes.get(pair.task).summary,
+            "suite": pair.before.source.suite,
+            "items": len(items),
+            "clusters": len({item.cluster for item in items}),
+            "pictures": len({picture.digest for item in items for picture in item.images}),
+            "groups": ", ".join(f"{value} {count:,}" for value, count in sorted(values.items())),
+        }
+    return list(rows.values())
+
+
+def _prompts(material: Material) -> list[tuple[str, str]]:
+    """By task and question, the first prompt that was asked."""
+    found: dict[tuple[str, str], str] = {}
+    for pair in material.pairs:
+        for item in pair.before.items if pair.about else ():
+            found.setdefault((pair.task, item.question), item.prompt)
+    return [(f"{task}: {question}" if question else task, text) for (task, question), text in found.items()]
+
+
+def _yaml(plan: Mapping[str, Any] | None) -> str:
+    if plan is None:
+        return ""
+    return visible(yaml.safe_dump(json.loads(json.dumps(plan)), sort_keys=False, allow_unicode=True, width=100))

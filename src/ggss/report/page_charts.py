@@ -1,0 +1,260 @@
+"""The charts of a report, as inline SVG of a few kilobytes each.
+
+Why not a chart library: the scripts of Vega-Lite or plotly are 1 to 4 MB, as much as the rest of the page, and show
+nothing without JavaScript. matplotlib's SVG has fixed colours and letters as paths, 30 to 100 kB for a chart. These
+functions write text that can be read aloud and searched, take their colours from the page's style sheet (light, dark
+and print), and have links that a keyboard reaches. Every chart stands beside a table with the same numbers.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from ggss.stats import Interval
+
+WIDTH = 620
+_ROW, _LEFT, _RIGHT = 34, 130, 24
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a mark leads: an address on the page, and what the page's script reads to filter."""
+
+    href: str
+    filter: str = ""
+
+
+class Axis:
+    """From numbers to places, with round ticks."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float, include: Sequence[float] = ()) -> None:
+        known = [value for value in (*values, *include) if math.isfinite(value)] or [0.0, 1.0]
+        low, high = min(known), max(known)
+        if high - low < 1e-9:
+            low, high = low - 0.5, high + 0.5
+        self.step = _step((high - low) / 4)
+        self.low, self.high = (
+            math.floor(low / self.step + 1e-9) * self.step,
+            math.ceil(high / self.step - 1e-9) * self.step,
+        )
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        count = round((self.high - self.low) / self.step)
+        return [round(self.low + n * self.step, 10) for n in range(count + 1)]
+
+
+def _step(rough: float) -> float:
+    power = 10 ** math.floor(math.log10(rough))
+    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+
+
+def groups(
+    before: Mapping[str, Interval],
+    after: Mapping[str, Interval] | None,
+    title: str,
+    links: Mapping[str, Link],
+    scale: float = 100.0,
+    unit: str = "%",
+) -> Markup:
+    """A row for each group: its value before (hollow) and after (filled), each with its interval."""
+    known = [
+        scale * bound
+        for one in (*before.values(), *(after or {}).values())
+        for bound in (one.estimate, one.low, one.high)
+    ]
+    axis = Axis(known, _LEFT, WIDTH - _RIGHT, (0.0,) if unit == "%" else ())
+    height = _ROW * len(before) + 34
+    parts = [_grid_x(axis, height - 26, unit)]
+    for n, (group, one) in enumerate(before.items()):
+        y = _ROW * n + 20
+        parts.append(
+            _linked(links.get(group), f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(group)}</text>')
+        )
+        parts.append(_whisker(axis, one, y - 5, scale, "before"))
+        if after and group in after:
+            parts.append(_whisker(axis, after[group], y + 6, scale, "after"))
+    return _svg(title, height, parts)
+
+
+def _whisker(axis: Axis, one: Interval, y: float, scale: float, kind: str) -> str:
+    if not math.isfinite(one.estimate):
+        return ""
+    x = axis(scale * one.estimate)
+    bar = ""
+    if math.isfinite(one.low) and math.isfinite(one.high):
+        bar = f'<line class="{kind}" x1="{axis(scale * one.low)}" x2="{axis(scale * one.high)}" y1="{y}" y2="{y}"/>'
+    words = f"{kind}: {scale * one.estimate:.1f}"
+    return f'<g>{bar}<circle class="{kind}" cx="{x}" cy="{y}" r="5"><title>{words}</title></circle></g>'
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method on the plane: bias left in percent, change of capability in points."""
+
+    name: str
+    x: Interval
+    y: Interval
+    kind: str
+    link: Link
+
+
+def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
+    """Bias left against capability, with both intervals; the best place is the top left."""
+    height = 360
+    xs = [v for p in points for v in (p.x.estimate, *_near(p.x))]
+    ys = [v for p in points for v in (p.y.estimate, *_near(p.y))]
+    x, y = Axis(xs, 62, WIDTH - _RIGHT, (0.0, 100.0)), Axis(ys, height - 52, 16, (0.0,))
+    parts = [_grid_x(x, height - 52, "%", words=x_words, at=height - 8), _grid_y(y, 62, y_words)]
+    parts.append(f'<line class="zero" x1="62" x2="{WIDTH - _RIGHT}" y1="{y(0)}" y2="{y(0)}"/>')
+    parts.append(f'<line class="zero dashed" x1="{x(100)}" x2="{x(100)}" y1="16" y2="{height - 52}"/>')
+    placed: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: point.kind == "main"):
+        px, py = x(point.x.estimate), y(point.y.estimate)
+        bars = ""
+        if math.isfinite(point.x.low):
+            bars += (
+                f'<line class="bar {point.kind}" x1="{x(point.x.low)}" x2="{x(point.x.high)}" y1="{py}" y2="{py}"/>'
+            )
+        if math.isfinite(point.y.low):
+            bars += (
+                f'<line class="bar {point.kind}" x1="{px}" x2="{px}" y1="{y(point.y.low)}" y2="{y(point.y.high)}"/>'
+            )
+        words = f"{point.name}: bias left {point.x.estimate:.0f} %, capability {point.y.estimate:+.1f} points"
+        mark = f'<circle class="dot {point.kind}" cx="{px}" cy="{py}" r="{8 if point.kind == "main" else 6}"/>'
+        dy = _free(placed, px, py)
+        end = px > WIDTH - 150
+        place = f'class="label{" end" if end else ""}" x="{px + (-11 if end else 11)}" y="{py + dy}"'
+        name = f"<text {place}>{escape(point.name)}</text>"
+        parts.append(_linked(point.link, f"<title>{escape(words)}</title>{bars}{mark}{name}", words))
+    return _svg(title, height, parts)
+
+
+def _near(one: Interval) -> tuple[float, float]:
+    return one.low, one.high
+
+
+def _free(placed: list[tuple[float, float]], x: float, y: float) -> int:
+    """A place for a label above or below others that are near."""
+    for dy in (-9, 16, -23, 30, -37, 44):
+        if all(abs(x - px) > 130 or abs(y + dy - py) > 13 for px, py in placed):
+            break
+    placed.append((x, y + dy))
+    return dy
+
+
+@dataclass(frozen=True)
+class Line:
+    """One quantity over strength; all in percent."""
+
+    name: str
+    kind: str
+    values: Mapping[float, Interval]
+
+
+def dial(lines: Sequence[Line], chosen: float | None, title: str) -> Markup:
+    """Bias, recognition and capability over strength."""
+    height = 300
+    alphas = sorted({alpha for line in lines for alpha in line.values})
+    values = [v for line in lines for one in line.values.values() for v in (one.estimate, one.low, one.high)]
+    x, y = Axis(alphas, 58, WIDTH - 175, (0.0,)), Axis(values, height - 48, 14, (0.0, 100.0))
+    parts = [_grid_x(x, height - 48, "", words="strength α", at=height - 8), _grid_y(y, 58, "%")]
+    if chosen is not None:
+        parts.append(f'<line class="zero dashed" x1="{x(chosen)}" x2="{x(chosen)}" y1="14" y2="{height - 48}"/>')
+        parts.append(f'<text class="tick" x="{x(chosen) + 4}" y="24">chosen</text>')
+    placed: list[float] = []
+    for line in lines:
+        known = {alpha: one for alpha, one in sorted(line.values.items()) if math.isfinite(one.estimate)}
+        if not known:
+            continue
+        path = " ".join(f"{x(alpha)},{y(one.estimate)}" for alpha, one in known.items())
+        parts.append(f'<polyline class="line {line.kind}" points="{path}"/>')
+        for alpha, one in known.items():
+            if math.isfinite(one.low) and math.isfinite(one.high):
+                place = x(alpha)
+                parts.append(
+                    f'<line class="bar {line.kind}" x1="{place}" x2="{place}" y1="{y(one.low)}" y2="{y(one.high)}"/>'
+                )
+            words = f"{line.name} at α = {alpha:g}: {one.estimate:.1f} %"
+            parts.append(
+                f'<circle class="dot {line.kind}" cx="{x(alpha)}" cy="{y(one.estimate)}" r="4">'
+                f"<title>{escape(words)}</title></circle>"
+            )
+        end = y(list(known.values())[-1].estimate)
+        while any(abs(end - other) < 14 for other in placed):
+            end += 14 if end < height / 2 else -14
+        placed.append(end)
+        parts.append(f'<text class="label {line.kind}" x="{WIDTH - 168}" y="{end + 4}">{escape(line.name)}</text>')
+    return _svg(title, height, parts)
+
+
+def bars(
+    values: Sequence[float], labels: Sequence[str], title: str, marked: Callable[[int], bool] = lambda n: False
+) -> Markup:
+    """Plain columns, some of them marked."""
+    height, left = 180, 46
+    y = Axis(values, height - 26, 12, (0.0,))
+    slot = (WIDTH - left - 10) / max(len(values), 1)
+    parts = [_grid_y(y, left, "")]
+    every = math.ceil(len(values) / 12)
+    for n, (value, label) in enumerate(zip(values, labels, strict=True)):
+        x, top, width = round(left + n * slot, 1), y(value), round(max(slot - 2, 1), 1)
+        kind = "marked" if marked(n) else "plain"
+        parts.append(
+            f'<rect class="{kind}" x="{x}" y="{top}" width="{width}" height="{round(y(0) - top, 1)}">'
+            f"<title>{escape(label)}: {value:.3g}</title></rect>"
+        )
+        if n % every == 0:
+            parts.append(
+                f'<text class="tick mid" x="{round(x + slot / 2, 1)}" y="{height - 8}">{escape(label)}</text>'
+            )
+    return _svg(title, height, parts)
+
+
+def _grid_x(axis: Axis, bottom: float, unit: str, words: str = "", at: float = 0) -> str:
+    space = f" {unit}" if unit else ""
+    lines = "".join(
+        f'<line class="grid" x1="{axis(t)}" x2="{axis(t)}" y1="6" y2="{bottom}"/>'
+        f'<text class="tick mid" x="{axis(t)}" y="{bottom + 17}">{_tick(t)}{space}</text>'
+        for t in axis.ticks
+    )
+    middle = (axis.start + axis.end) / 2
+    return lines + (f'<text class="axis mid" x="{middle}" y="{at}">{escape(words)}</text>' if words else "")
+
+
+def _grid_y(axis: Axis, left: float, words: str) -> str:
+    lines = "".join(
+        f'<line class="grid" x1="{left}" x2="{WIDTH - 10}" y1="{axis(t)}" y2="{axis(t)}"/>'
+        f'<text class="tick end" x="{left - 7}" y="{axis(t) + 4}">{_tick(t)}</text>'
+        for t in axis.ticks
+    )
+    middle = (axis.start + axis.end) / 2
+    turned = f'transform="rotate(-90 13 {middle})"'
+    return lines + (f'<text class="axis mid" x="13" y="{middle}" {turned}>{escape(words)}</text>' if words else "")
+
+
+def _tick(value: float) -> str:
+    return f"{value:g}".replace("-", "−")
+
+
+def _linked(link: Link | None, inside: str, words: str = "") -> str:
+    if link is None:
+        return inside
+    told = f' aria-label="{escape(words)}"' if words else ""
+    data = f' data-filter="{escape(link.filter)}"' if link.filter else ""
+    return f'<a href="{escape(link.href)}"{data}{told}>{inside}</a>'
+
+
+def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
+    inside = "".join(parts)
+    role = "group" if "<a " in inside else "img"
+    return Markup(
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="{role}" aria-label="{escape(title)}">{inside}</svg>'
+    )

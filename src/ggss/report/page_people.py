@@ -1,0 +1,252 @@
+"""The people of a report: rows of counterfactual pictures with the answers before and after, and the items behind
+every number.
+
+A row is one person and question with everything held fixed but the attribute that the task compares. Rows come in
+order of how much the answers changed. Items with two pictures are a list; of tasks with right answers those that were
+lost and won are shown as well.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from ggss.analysis.group_values import OCCUPATION
+from ggss.analysis.run import Run
+from ggss.probes import Item
+from ggss.report.page_material import Material, ReportedModel, TaskPair
+from ggss.report.page_pictures import Album
+
+MOST = 6000  # items on a page: about 2 MB
+SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away
+CHANGES_SHOWN = 40  # items lost and won, of one task
+
+
+@dataclass
+class Filters:
+    """Short names for what rows are filtered by, in the order in which they are seen."""
+
+    groups: dict[tuple[str, str], str] = field(default_factory=dict)
+    occupations: dict[str, str] = field(default_factory=dict)
+    questions: dict[str, str] = field(default_factory=dict)
+
+    def group(self, attribute: str, value: str) -> str:
+        return self.groups.setdefault((attribute, value), f"g{len(self.groups)}")
+
+    def occupation(self, name: str) -> str:
+        return self.occupations.setdefault(name, f"o{len(self.occupations)}") if name else ""
+
+    def question(self, name: str) -> str:
+        return self.questions.setdefault(name, f"q{len(self.questions)}") if name else ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: as it was given ("" on a public page), as the probe read it, and the options' probabilities."""
+
+    raw: str
+    parsed: str
+    readable: bool
+    probabilities: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """One item: a variant of a row, or a pair."""
+
+    key: str
+    label: str
+    groups: str
+    pictures: tuple[Markup, ...]
+    heat: Markup
+    before: Reply
+    after: Reply | None
+    shift: float
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not None and self.after.parsed != self.before.parsed
+
+
+@dataclass(frozen=True)
+class PeopleRow:
+    """One person and question; the items are the variants."""
+
+    title: str
+    prompt: str
+    occupation: str
+    question: str
+    items: tuple[ShownItem, ...]
+
+    @property
+    def changed(self) -> int:
+        return sum(item.changed for item in self.items)
+
+    @property
+    def shift(self) -> float:
+        return self.changed + sum(item.shift for item in self.items) / (1 + len(self.items))
+
+
+@dataclass(frozen=True)
+class ShownTask:
+    """The rows of a task; of a task with two pictures each row has one item. left_out: rows that are not shown."""
+
+    pair: TaskPair
+    rows: tuple[PeopleRow, ...]
+    left_out: int
+
+    @property
+    def of_pairs(self) -> bool:
+        return len(self.pair.before.items[0].images) > 1
+
+    @property
+    def prompts(self) -> list[str]:
+        return list(dict.fromkeys(row.prompt for row in self.rows))
+
+    @property
+    def items(self) -> int:
+        return sum(len(row.items) for row in self.rows)
+
+
+def shown_tasks(material: Material, album: Album, filters: Filters, most: int = MOST) -> list[ShownTask]:
+    """Every task about people, of every model."""
+    pairs = [(model, pair) for model in material.models for pair in model.pairs if pair.about]
+    total = sum(len(pair.before.items) for _, pair in pairs)
+    share = min(1.0, most / max(total, 1))
+    return [_shown_task(model, pair, album, filters, share) for model, pair in pairs]
+
+
+def _shown_task(model: ReportedModel, pair: TaskPair, album: Album, filters: Filters, share: float) -> ShownTask:
+    shifts = _shifts(pair)
+    rows: dict[tuple[Any, ...], list[int]] = {}
+    for n, item in enumerate(pair.before.items):
+        rows.setdefault(_row_key(item, pair.about, n), []).append(n)
+    ordered = sorted(rows.values(), key=lambda own: -_weight(own, shifts))
+    kept = ordered[: max(1, round(share * len(ordered)))]
+    maps = next((one.maps for one in model.discovered if one.attribute == pair.attribute), {})
+    made = tuple(_row(pair, own, shifts, album, filters, maps, model.name) for own in kept)
+    return ShownTask(pair, made, len(ordered) - len(kept))
+
+
+def _row_key(item: Item, about: str, number: int) -> tuple[Any, ...]:
+    """What is held fixed; a pair of pictures is a row of its own."""
+    if len(item.images) > 1:
+        return (number,)
+    fixed = tuple(sorted((name, value) for name, value in item.attributes[0].items() if name != about))
+    return item.question, tuple(sorted(item.context.items())), fixed, item.prompt, item.cluster
+
+
+def _weight(own: Sequence[int], shifts: Sequence[tuple[bool, float]]) -> float:
+    return sum(changed for changed, _ in (shifts[n] for n in own)) + sum(shifts[n][1] for n in own) / (1 + len(own))
+
+
+def _shifts(pair: TaskPair) -> list[tuple[bool, float]]:
+    """Of each item: whether its answer changed, and by how much the options' probabilities did, between 0 and 1."""
+    if pair.after is None:
+        return [(False, 0.0)] * len(pair.before.items)
+    said, now = pair.before.parsed.parsed, pair.after.parsed.parsed
+    found = []
+    for n, (old, new) in enumerate(zip(pair.before.probabilities, pair.after.probabilities, strict=True)):
+        moved = 0.5 * sum(abs(a - b) for a, b in zip(old, new, strict=True)) if old and len(old) == len(new) else 0.0
+        found.append((said[n] != now[n], moved))
+    return found
+
+
+def _row(
+    pair: TaskPair,
+    own: Sequence[int],
+    shifts: Sequence[tuple[bool, float]],
+    album: Album,
+    filters: Filters,
+    maps: Mapping[str, np.ndarray],
+    model: str,
+) -> PeopleRow:
+    first = pair.before.items[own[0]]
+    fixed = [value for name, value in first.attributes[0].items() if name != pair.about] if len(own) > 1 else []
+    title = " · ".join(word for word in (_who(first), *fixed, first.question) if word)
+    return PeopleRow(
+        title,
+        first.prompt,
+        filters.occupation(first.context.get(OCCUPATION, "")),
+        filters.question(first.question),
+        tuple(_item(pair, n, shifts[n][1], album, filters, maps, model) for n in own),
+    )
+
+
+def _who(item: Item) -> str:
+    return " ".join(item.context.values()) or item.cluster
+
+
+def _item(
+    pair: TaskPair,
+    n: int,
+    shift: float,
+    album: Album,
+    filters: Filters,
+    maps: Mapping[str, np.ndarray],
+    model: str,
+) -> ShownItem:
+    item = pair.before.items[n]
+    several = len(item.images) > 1
+    label = " or ".join(
+        " ".join(of.values()) if several else of.get(pair.about, " ".join(of.values())) for of in item.attributes
+    )
+    groups = dict.fromkeys(filters.group(*one) for of in item.attributes for one in of.items())
+    faces = tuple(
+        album.face(picture, f"{_who(item)}, {' '.join(of.values())}")
+        for picture, of in zip(item.images, item.attributes, strict=True)
+    )
+    heat, first = Markup(), item.images[0]
+    if not several and first.digest in maps:
+        words = f"gate of the {pair.attribute} steering over the picture, mean {maps[first.digest].mean():.2f}"
+        heat = album.heat(first, f"{model}/{pair.attribute}", maps[first.digest], words)
+    return ShownItem(
+        item.key,
+        label,
+        " ".join(groups),
+        faces,
+        heat,
+        reply(pair.before, n, album.public),
+        reply(pair.after, n, album.public) if pair.after else None,
+        shift,
+    )
+
+
+def reply(run: Run, n: int, public: bool = False) -> Reply:
+    """The run's answer to its n-th item."""
+    item, parsed = run.items[n], run.parsed.parsed[n]
+    text = "unreadable" if parsed is None else item.options.get(str(parsed), str(parsed))
+    shares = tuple(zip(item.options.values(), run.probabilities[n], strict=True)) if run.probabilities[n] else ()
+    return Reply("" if public else run.answers[n], text, parsed is not None, shares)
+
+
+@dataclass(frozen=True)
+class ChangedItems:
+    """The items of a task with right answers that were lost (right before, wrong after) or won."""
+
+    pair: TaskPair
+    lost: tuple[tuple[Item, ShownItem], ...]
+    won: tuple[tuple[Item, ShownItem], ...]
+    of_lost: int
+    of_won: int
+
+
+def changed_items(models: Iterable[ReportedModel], album: Album, filters: Filters) -> list[ChangedItems]:
+    found = []
+    for model in models:
+        for pair in model.others:
+            if pair.comparison is None or not pair.comparison.has_right_answers:
+                continue
+            after, before = pair.comparison.rights()
+            lost, won = np.flatnonzero(after < before), np.flatnonzero(after > before)
+            shown = [
+                tuple(
+                    (pair.before.items[n], _item(pair, n, 0.0, album, filters, {}, model.name))
+                    for n in numbers[:CHANGES_SHOWN].tolist()
+                )
+                for numbers in (lost, won)
+            ]
+            found.append(ChangedItems(pair, shown[0], shown[1], len(lost), len(won)))
+    return found

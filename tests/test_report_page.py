@@ -1,0 +1,344 @@
+"""The report: all that it says is the analysis' own, text from outside is text, links lead to the items behind."""
+
+import re
+import sys
+from dataclasses import replace
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+
+import invented_study as invented
+from ggss import cli
+from ggss.analysis import Statistics, compare, records
+from ggss.analysis.group_values import group_values
+from ggss.errors import InputError
+from ggss.report import page, page_material, page_words
+from ggss.report.page_people import Filters, shown_tasks
+from ggss.report.page_pictures import Album, heat_colours
+from ggss.study.grid import Cell
+from page_reader import read
+
+MEASURES = [{"tasks": ["mmstar", "recognition-race", "recognition-gender"], "at": "all"}]
+
+
+def small(**changed):
+    chosen = {"models": [invented.QWEN], "measures": MEASURES, "methods": ["none", "ggss", "inlp-spherical"]}
+    return invented.plan(**chosen | changed)
+
+
+@pytest.fixture(scope="module")
+def material():
+    return page_material.of_results(invented.results(small()))
+
+
+@pytest.fixture(scope="module")
+def html(material):
+    return page.render(material)
+
+
+@pytest.fixture(scope="module")
+def seen(html):
+    return read(html)
+
+
+def test_it_has_its_six_parts_with_headings(seen):
+    parts = [part.attributes["id"] for part in seen.one("main").parts if not isinstance(part, str)]
+    assert parts == ["summary", "bias", "people", "capability", "discovery", "method"]
+    for name in parts:
+        assert seen.one("section", id=name).attributes["aria-labelledby"] == f"h-{name}"
+        assert seen.all("h2", id=f"h-{name}")
+
+
+def test_ids_are_unique_and_links_resolve(seen):
+    ids = [one.attributes["id"] for one in seen.all() if "id" in one.attributes]
+    assert len(ids) == len(set(ids))
+    links = [one.attributes["href"] for one in seen.all("a")]
+    assert len(links) > 100
+    assert {link[1:] for link in links} <= set(ids)
+    named = [one.attributes["aria-labelledby"] for one in seen.all() if "aria-labelledby" in one.attributes]
+    assert set(named) <= set(ids)
+
+
+def test_nothing_is_loaded_from_elsewhere(html, seen):
+    assert not re.search(r"https?:|//[a-z]+\.[a-z]", html)
+    sources = [one.attributes.get(name, "") for one in seen.all() for name in ("src", "href", "action")]
+    assert all(source.startswith(("#", "data:")) or not source for source in sources)
+    assert not seen.all("link")
+    assert "default-src 'none'" in html
+
+
+def test_every_filter_of_a_link_is_one_that_can_be_chosen(seen):
+    chosen = {
+        one.attributes["name"]: {o.attributes["value"] for o in one.all("option")} for one in seen.all("select")
+    }
+    links = [one for one in seen.all("a") if "data-filter" in one.attributes]
+    for link in links:
+        for name, values in parse_qs(link.attributes["data-filter"]).items():
+            if name == "method":
+                assert seen.one("tr", data_method=values[0])
+            else:
+                assert values[0] in chosen[name]
+    assert len(links) > 50
+
+
+def shown_by(seen, text):
+    """The keys of the items that a link's filter leaves, by the rule of the page's script."""
+    wanted = {name: values[0] for name, values in parse_qs(text).items()}
+    section = seen.one("section", data_key=wanted["task"])
+    keys = []
+    for row in section.all("article", kind="row"):
+        fits = ("occupation" not in wanted or row.attributes["data-o"] == wanted["occupation"]) and (
+            "question" not in wanted or row.attributes["data-q"] == wanted["question"]
+        )
+        keys += [
+            line.all("small")[0].words
+            for line in (row.all("tr", kind="sub") if fits else ())
+            if "group" not in wanted or wanted["group"] in line.attributes["data-g"].split()
+        ]
+    return sorted(keys)
+
+
+@pytest.mark.parametrize(("task", "group", "what"), [("mcq", "amber", "salary"), ("nurse-doctor", "woman", "doctor")])
+def test_a_number_leads_to_exactly_the_items_behind_it(seen, material, task, group, what):
+    pair = next(pair for pair in material.pairs if pair.task == task)
+    rows = [
+        row
+        for row in seen.one("section", id="bias").all("tr")
+        if len(row.all("td")) == 5 and f"({what}" in row.all("td")[2].words and pair.title == row.all("td")[1].words
+    ]
+    link = next(row.all("a")[0] for row in rows if row.all("a") and row.all("a")[0].words == group)
+    behind = sorted(
+        item.key
+        for item in pair.before.items
+        if item.attributes[0][pair.about] == group and what in (item.question, item.context.get("occupation"))
+    )
+    assert behind
+    assert shown_by(seen, link.attributes["data-filter"]) == behind
+
+
+def test_the_table_of_bias_has_the_numbers_of_the_analysis(seen, material):
+    for pair in (pair for pair in material.pairs if pair.judges_bias):
+        found = compare(pair.before, pair.after, material.statistics)
+        shown = found.before.display()
+        cells = [cell.words for cell in seen.one("tr", id=f"b-{pair.key}").all("td")]
+
+        def number(value, spec, scale=1.0):
+            return format(scale * value, spec).replace("-", "−")
+
+        for cell, run in zip(cells[1:3], (found.before, found.after), strict=True):
+            bounds = run.corrected()
+            spec = f",.{shown.digits}f"
+            low, high = (number(x, spec, shown.scale) for x in (bounds.low, bounds.high))
+            assert cell == f"{number(run.value(), spec, shown.scale)} [{low}, {high}]"
+        change = found.corrected_change
+        expected = (
+            f"{number(change.estimate, '+.0f')} % [{number(change.low, '+.0f')}, {number(change.high, '+.0f')}]"
+        )
+        assert cells[3] == expected
+
+
+def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material):
+    tasks = [pair for pair in material.pairs if pair.probe.kind == "multiple-choice"]
+    assert len(tasks) == 2
+    for pair in tasks:
+        kept = compare(pair.before, pair.after, material.statistics).kept()
+        (row,) = [row for row in seen.all("tr") if row.all("a", href=f"#lost-{pair.key}")]
+        cells = [cell.words for cell in row.all("td")]
+        assert cells[5:7] == [str(kept.lost), str(kept.gained)]
+        assert cells[2].startswith(f"{100 * kept.before.estimate:.1f} ")
+        assert cells[4].replace("−", "-").startswith(f"{100 * kept.change.difference:+.1f} ")
+        lost = seen.one("details", id=f"lost-{pair.key}")
+        right = {
+            item.key
+            for item, before, after in zip(pair.before.items, pair.before.answers, pair.after.answers, strict=True)
+            if before == item.expected != after
+        }
+        assert kept.lost == len(right) > 0
+        assert {head.all("small")[0].words for head in lost.all("th") if head.all("small")} == right
+
+
+def test_every_strength_and_average_is_the_studys(seen, material):
+    figures = material.figures
+    for label, name in (("ggss", "GGSS"), ("inlp-spherical", "INLP (sph.)")):
+        alpha = figures.alpha(invented.QWEN, label)
+        (row,) = [r for r in seen.one("table", id="methods").all("tr") if name in [h.words for h in r.all("th")]]
+        cells = [cell.words for cell in row.all("td")]
+        assert cells[1] == f"{alpha:g}"
+        average = figures.corrected_average(invented.QWEN, label, alpha)
+        assert cells[2].replace("−", "-").startswith(f"{average.estimate:+.0f} % [{average.low:+.0f}, ")
+        changes = [turn.change for turn in figures.held_out(invented.QWEN, label)]
+        assert cells[5].replace("−", "-") == f"{np.mean(changes):+.0f} %"
+
+
+HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202eabc\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    """A study whose model, prompts and answers try to be markup."""
+    plan = small(name=f"study {HOSTILE}", description=HOSTILE)
+
+    def say(cell, item, rng):
+        return HOSTILE if rng.random() < 0.2 else invented.answer(cell, item, rng)
+
+    results = invented.results(plan, say)
+    runs = {
+        cell: replace(run, items=tuple(replace(item, prompt=HOSTILE) for item in run.items))
+        for cell, run in results._runs.items()
+    }
+    results._runs = runs
+    return page.render(page_material.of_results(results))
+
+
+def test_hostile_text_is_text(hostile):
+    seen = read(hostile)
+    assert len(seen.all("script")) == 1
+    assert not seen.all("img")
+    assert not [one for one in seen.all() for name in one.attributes if name.startswith("on")]
+    shown = HOSTILE.replace("\x1b", "\\x1b")
+    assert seen.one("h1").text == f"study {shown}"
+    assert any(one.text == shown for one in seen.one("section", id="people").all("q", dir="auto"))
+    assert "\x1b" not in hostile
+
+
+def test_right_to_left_text_is_kept_apart(hostile):
+    """It cannot turn round what stands beside it: every such text is isolated, by `bdi` or by its own direction."""
+    for one in read(hostile).one("section", id="people").all():
+        own = "".join(part for part in one.parts if isinstance(part, str))
+        if "\u202e" in own:
+            assert one.tag == "bdi" or one.attributes.get("dir") == "auto"
+
+
+def test_a_public_page_has_neither_pictures_nor_raw_answers():
+    words = "The answer, it seems, is plainly option A."
+
+    def say(cell, item, rng):
+        return words if cell.task == "mcq" else invented.answer(cell, item, rng)
+
+    found = page_material.of_results(invented.results(small(), say))
+    assert words in page.render(found)
+    public = page.render(found, public=True)
+    assert words not in public
+    assert "<symbol" not in public
+    assert "Public version" in public
+
+
+def test_an_unfinished_study_says_what_is_missing():
+    def keep(cell: Cell) -> bool:
+        return cell.method == "none"
+
+    found = page_material.of_results(invented.results(small(), keep=keep), missing=["GGSS on org/qwen3-vl: 3 of 9"])
+    seen = read(page.render(found))
+    assert "GGSS on org/qwen3-vl: 3 of 9" in seen.one(id="missing").words
+    assert "not run" in seen.one("tr", id=f"b-{found.pairs[0].key}").words
+    with pytest.raises(InputError, match="no complete unsteered run"):
+        page_material.of_results(invented.results(small(), keep=lambda cell: cell.method != "none"))
+
+
+def test_words_are_chosen_by_the_statistics(monkeypatch):
+    """Steering that works, steering that harms, and steering that does nothing."""
+
+    def study(steered):
+        monkeypatch.setattr(invented, "left", lambda cell: steered if cell.method == "ggss" else 0.5)
+        plan = small(methods=["none", "ggss"], statistics={"resamples": 200, "permutations": 2000})
+        return page_material.of_results(invented.results(plan))
+
+    works, harms = (page_words.judged_models(study(left).models)[0].kind for left in (0.0, 1.0))
+    assert (works, harms) == ("better", "worse")
+    none = study(0.5)
+    assert page_words.judged_models(none.models)[0].kind == "undecided"
+    told = page_words.summary(
+        none, page_words.judged_bias(none.models), page_words.judged_capability(none.models, page.CAPABILITY)
+    )
+    assert [one.heading for one in told.sentences] == ["Bias", "Cost", "Not told"]
+    assert "smallest change that would have been found" in " ".join(
+        [told.sentences[2].words, *told.sentences[2].cases]
+    )
+
+
+def test_groups_are_those_of_the_metric():
+    """The gap between the groups' shares is the published metric; the spread of win rates is another."""
+    cell = Cell(invented.QWEN, "none", "", 0.0, "nurse-doctor")
+    run = invented.run(cell)
+    (nurses,) = [one for one in group_values(run) if (one.answer, one.occupation) == ("nurse", "nurse")]
+    shares = {group: one.estimate for group, one in nurses.values.items()}
+    assert abs(shares["woman"] - shares["man"]) == pytest.approx(float(run.metric))
+    for group, share in shares.items():
+        said = [
+            answer == "nurse"
+            for item, answer in zip(run.items, run.answers, strict=True)
+            if item.attributes[0]["gender"] == group and item.context["occupation"] == "nurse"
+        ]
+        assert share == pytest.approx(np.mean(said))
+        assert 0 <= nurses.values[group].low <= share <= nurses.values[group].high <= 1
+    pairs = invented.run(cell._replace(task="2afc"))
+    (won,) = group_values(pairs)
+    assert np.std([one.estimate for one in won.values.values()]) == pytest.approx(float(pairs.metric))
+    paid = invented.run(cell._replace(task="ceo"))
+    (means,) = group_values(paid)
+    assert not means.is_share
+    men = [int(a) for i, a in zip(paid.items, paid.answers, strict=True) if i.attributes[0]["gender"] == "man"]
+    assert means.values["man"].estimate == pytest.approx(np.mean(men))
+
+
+def test_too_many_items_leave_out_those_that_changed_least(material):
+    tasks = shown_tasks(material, Album(True), Filters(), most=200)
+    assert sum(task.items for task in tasks) < 400
+    for task in tasks:
+        assert task.left_out > 0
+        shifts = [row.changed for row in task.rows if not task.of_pairs]
+        assert shifts == sorted(shifts, reverse=True)
+
+
+def test_heat_goes_from_dark_to_bright():
+    light = heat_colours(np.array([[0.0, 0.5, 1.0]])).sum(-1)[0]
+    assert light[0] < light[1] < light[2]
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["ggss", *map(str, arguments)])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_two_files_of_a_probe(tmp_path, monkeypatch, capsys):
+    tasks = ("nurse-doctor", "recognition-gender")
+    before = [invented.run(Cell(invented.QWEN, "none", "", 0.0, task)) for task in tasks]
+    after = [invented.run(Cell(invented.QWEN, "ggss", "gender", 1.0, task)) for task in tasks]
+    files = [tmp_path / name for name in ("before.jsonl", "after.jsonl")]
+    for runs, file in zip((before, after), files, strict=True):
+        records.write(runs, file)
+    out = tmp_path / "page.html"
+    code, said, _ = run(monkeypatch, capsys, "report", *files, "-o", out, "--no-pdf")
+    assert (code, str(out) in said) == (0, True)
+    seen = read(out.read_text(encoding="utf-8"))
+    change = compare(before[0], after[0], Statistics()).corrected_change
+    assert f"{change.estimate:+.0f} %".replace("-", "−") in seen.one("section", id="bias").words
+    # The same command may replace its page, and one run alone has one, too.
+    code, _, _ = run(monkeypatch, capsys, "report", files[0], "-o", out, "--no-pdf")
+    assert code == 0
+    assert "no steered run was given" in out.read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    other = tmp_path / "mine.html"
+    other.write_text("my page")
+    file = tmp_path / "a.jsonl"
+    records.write([invented.run(Cell(invented.QWEN, "none", "", 0.0, "mcq"))], file)
+    for arguments, words in (
+        ((file, "-o", other), "--force"),
+        ((tmp_path / "none.jsonl", "-o", tmp_path / "x.html"), "there is no file"),
+        ((tmp_path, "-o", tmp_path / "x.html"), "no study"),
+        ((file, "--gates", "-o", tmp_path / "x.html"), "are of a study"),
+        ((tmp_path, file, "-o", tmp_path / "x.html"), "is a study"),
+    ):
+        code, _, err = run(monkeypatch, capsys, "report", *arguments, "--no-pdf")
+        assert (code, words in err) == (2, True), err
+    assert other.read_text() == "my page"
+    assert not (tmp_path / "x.html").exists()
