@@ -7,6 +7,7 @@ identities and over items. Every paired number that ggss prints comes from here.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -136,6 +137,23 @@ class Comparison:
         chosen = np.full(len(after), True) if not question else np.array(self.after.questions) == question
         clusters = np.array(self.after.clusters)[chosen]
         return after[chosen], before[chosen], shared(clusters.tolist())
+
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each metric. InputError if pandas is not installed."""
+        from ggss.analysis.views import comparison_frame
+
+        return comparison_frame(self)
+
+    def plot(self, axis: Any = None) -> Any:
+        """Draw the published metric before and after, and return the matplotlib axis. axis: where to draw."""
+        from ggss.analysis.views import draw_comparison
+
+        return draw_comparison(self, axis)
+
+    def _repr_html_(self) -> str:
+        from ggss.analysis.views import comparison_html
+
+        return comparison_html(self)
 
     def published(self) -> "Comparison":
         """The same with the published metric alone."""

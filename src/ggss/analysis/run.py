@@ -106,6 +106,23 @@ class Run:
         """
         return self.probe.metrics(self.parsed, baseline.parsed if baseline else None)
 
+    def to_pandas(self) -> Any:
+        """A data frame with a row for each item. InputError if pandas is not installed."""
+        from ggss.analysis.views import run_frame
+
+        return run_frame(self)
+
+    def plot(self, axis: Any = None) -> Any:
+        """Draw the share of each answer by group, and return the matplotlib axis. axis: where to draw."""
+        from ggss.analysis.views import draw_run
+
+        return draw_run(self, axis)
+
+    def _repr_html_(self) -> str:
+        from ggss.analysis.views import run_html
+
+        return run_html(self)
+
     @property
     def metric(self) -> Metric:
         """The published metric of the run on its own."""

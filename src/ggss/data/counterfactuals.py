@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from ggss.data import validation
 from ggss.data.manifests import read_rows
@@ -76,6 +77,20 @@ class Counterfactuals:
                 if keep
             )
         )
+
+    def _repr_html_(self) -> str:
+        from ggss.data.counterfactuals_view import html
+
+        return html(self)
+
+    def plot(self, attribute: str | None = None, axis: Any = None) -> Any:
+        """Draw some rows of pictures along which only one attribute changes (the first, unless it is given).
+
+        Returns the matplotlib axis. axis: where to draw.
+        """
+        from ggss.data.counterfactuals_view import draw
+
+        return draw(self, attribute, axis)
 
     def __len__(self) -> int:
         return len(self.pictures)

@@ -60,6 +60,17 @@ class Steerer:
             for text in found.get("warnings", [])
         ]
 
+    def _repr_html_(self) -> str:
+        from ggss.steering.steerer_view import html
+
+        return html(self)
+
+    def plot(self, axis: Any = None) -> Any:
+        """Draw the explained variance of the directions, and return the matplotlib axis. axis: where to draw."""
+        from ggss.steering.steerer_view import draw
+
+        return draw(self, axis)
+
     def recommending(self, alpha: float) -> "Steerer":
         """A copy that recommends this strength; InputError unless it is a finite number above 0."""
         return replace(self, recommended_alpha=checked_recommendation(alpha))
