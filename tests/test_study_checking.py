@@ -151,12 +151,12 @@ def test_a_model_of_an_unknown_family_has_one_site(tmp_path, tiny):
     vlm = tiny("llava-vicuna")
     vlm.model.config.save_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    config["model_type"] = "fast_vlm"
+    config["model_type"] = "llava_next_video"
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     models = [str(tmp_path / "model")]
     everywhere, hidden = ({"name": "ggss", "label": sites, "sites": sites} for sites in ("all", "projection-mlp1"))
     CheckedPlan(Plan.of(PLAN | {"name": "one", "models": models, "methods": ["none", "ggss", everywhere]}))
-    with pytest.raises(InputError, match=r"1 problem\n.*fast_vlm is no known family"):
+    with pytest.raises(InputError, match=r"1 problem\n.*llava_next_video is no known family"):
         CheckedPlan(Plan.of(PLAN | {"name": "one", "models": models, "methods": ["none", hidden]}))
 
 

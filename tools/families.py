@@ -168,7 +168,7 @@ def main() -> None:
         return
     seen[transformers.__version__] = entries
     SEEN.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
-    PAGE.write_text(page(seen))
+    PAGE.write_text(page(json.loads(SEEN.read_text())))
 
 
 if __name__ == "__main__":
