@@ -12,7 +12,7 @@ from PIL import Image
 import ggss
 from conftest import noise
 from ggss.errors import InputError
-from ggss.play import page
+from ggss.play import playground_page as page
 from ggss.play.playground import LARGEST, Playground, laid_out, overlaid
 from ggss.probes import suites
 
@@ -165,4 +165,4 @@ def test_nothing_but_the_page_imports_gradio():
     root = Path(ggss.__file__).parent
     wanted = re.compile(r"^\s*(import gradio|from gradio)", re.MULTILINE)
     named = [path.name for path in root.rglob("*.py") if wanted.search(path.read_text(encoding="utf-8"))]
-    assert named == ["page.py"]
+    assert named == ["playground_page.py"]

@@ -11,7 +11,7 @@ import ggss
 from ggss.cli.arguments import one_thread
 from ggss.cli.play import fitted
 from ggss.play import Playground
-from ggss.play.page import ADDRESS, serve
+from ggss.play.playground_page import ADDRESS, serve
 from ggss.probes import suites
 
 sync_api = pytest.importorskip("playwright.sync_api")

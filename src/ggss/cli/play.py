@@ -38,7 +38,7 @@ def play(
 
     Example: ggss play small-world/qwen3-vl --steer race-steerer
     """
-    from ggss.play.page import gradio
+    from ggss.play.playground_page import gradio
 
     gradio()  # before a model is loaded
     small = embedded(model)
@@ -46,7 +46,7 @@ def play(
         one_thread()
     from ggss.data.counterfactuals import Counterfactuals
     from ggss.play import Playground
-    from ggss.play.page import serve
+    from ggss.play.playground_page import serve
     from ggss.steering.steerer import Steerer
 
     source = images or (NAME if small else None)
