@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -66,6 +66,15 @@ test-eval: .venv-eval/.ready  ## MMStar's and MME's parquet files, and the steer
 
 test-ray: .venv-ray/.ready  ## studies on Ray actors
 	.venv-ray/bin/python -m pytest tests/test_study_ray.py
+
+test-play: .venv-play/.ready  ## the playground's page in a real Chromium
+	.venv-play/bin/python -m pytest -W default tests_play  # Gradio's own warnings are no errors of ours
+
+.venv-play/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-play
+	.venv-play/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-play/bin/python -m pip install -q -c constraints.txt -e '.[ui]' pytest playwright
+	touch $@
 
 .venv-ray/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-ray
@@ -147,4 +156,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out dial-out

@@ -64,7 +64,9 @@ def draw_run(run: "Run", axis: Any) -> Any:
         groups.setdefault(group, Counter())[said] += 1
     total: Counter[str] = sum(groups.values(), Counter())
     common = [said for said, _ in total.most_common(MOST)]
-    kinds = [*sorted(common), *([OTHER] if len(total) > MOST else [])]
+    asked = {option for item in run.items if item.expected is None for option in item.options}
+    never = asked if len(asked) <= MOST and set(total) - {UNREAD} <= asked else set()
+    kinds = [*sorted({*common, *never}), *([OTHER] if len(total) > MOST else [])]  # the same colours in every run
     axis = notebook.new_axis(axis)
     names = sorted(groups)
     bottom = [0.0] * len(names)
@@ -75,7 +77,7 @@ def draw_run(run: "Run", axis: Any) -> Any:
     axis.set_xticks(range(len(names)), [plot(name) for name in names], rotation=30, ha="right")
     axis.set_ylabel("share of answers")
     axis.set_title(plot(f"{run.task}: {run.source.said}"))
-    axis.legend(fontsize="small")
+    axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return axis
 
 
@@ -119,7 +121,8 @@ def draw_comparison(found: "Comparison", axis: Any) -> Any:
     for place, (name, span) in enumerate((("before", found.before.interval()), ("after", found.value()))):
         axis.vlines(place, span.low, span.high, color="#8a86a0")
         axis.plot(place, span.estimate, "o", color="#c2452d" if name == "before" else "#2f7d4f", markersize=9)
-    axis.set_xticks([0, 1], [f"before\n{plot(found.before.source.said)}", f"after\n{plot(found.after.source.said)}"])
+    names = [plot(one.source.said).replace(", ", "\n") for one in (found.before, found.after)]
+    axis.set_xticks([0, 1], [f"before\n{names[0]}", f"after\n{names[1]}"])
     axis.set_xlim(-0.5, 1.5)
     axis.set_ylabel(plot(next(iter(found.before.metrics))))
     change = found.change()

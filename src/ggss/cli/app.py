@@ -4,7 +4,7 @@ import os
 
 import typer
 
-from ggss.cli import ask, convert, demo, discover, doctor, methods, probe, report
+from ggss.cli import ask, convert, demo, discover, doctor, methods, play, probe, report
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.help_text import show_examples_last
@@ -33,6 +33,7 @@ app.command()(discover.discover)
 app.command()(ask.ask)
 app.command()(probe.probe)
 app.command()(report.report)
+app.command()(play.play)
 app.command()(convert.convert)
 app.command()(methods.methods)
 app.command()(methods.probes)

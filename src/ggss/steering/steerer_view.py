@@ -9,6 +9,8 @@ from ggss.escaping import plot
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
+SHOWN = 16  # directions of a plot; more if more are removed
+
 
 def html(steerer: "Steerer") -> str:
     rows = []
@@ -51,8 +53,8 @@ def draw(steerer: "Steerer", axis: Any) -> Any:
     axis = notebook.new_axis(axis)
     for site, explained in found.items():
         basis = steerer.operators[site].tensors().get("basis")
-        shares = [100 * float(share) for share in explained]
         k = 0 if basis is None else basis.shape[1]
+        shares = [100 * float(share) for share in explained[: max(SHOWN, k)]]
         marks = axis.plot(range(1, len(shares) + 1), shares, "o-", label=plot(f"{site}, k = {k}"), markersize=4)[0]
         axis.plot(range(1, k + 1), shares[:k], "o", color=marks.get_color(), markersize=8)
     axis.set_xlabel("direction (large: removed)")

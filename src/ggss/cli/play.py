@@ -1,0 +1,78 @@
+"""`ggss play`: a local page to ask a model, unsteered and steered side by side."""
+
+from typing import Annotated, Any
+
+import typer
+
+from ggss import ranges
+from ggss.cli.arguments import Attention, DeviceMap, Dtype, TrustRemoteCode, embedded, load, one_thread, say
+from ggss.errors import InputError
+from ggss.smallworld import DEFAULT, NAME
+
+
+def play(
+    model: Annotated[str, typer.Argument(help="A folder, a hub id, or small-world/NAME.")] = DEFAULT,
+    steer: Annotated[
+        list[str] | None, typer.Option(help="A steerer's folder or hub id; may be repeated.", show_default=False)
+    ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(help="Pictures to choose from: a manifest, a pattern, or a registered set's name."),
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="By default a free one from 7860.", min=1, max=65_535)] = None,
+    share: Annotated[
+        bool, typer.Option("--share", help="Also make a public link, through Gradio's servers. Never by default.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="The longest answer; 1 in the small world.", **ranges.TOKENS.bounds)
+    ] = None,
+    dtype: Dtype = None,
+    device_map: DeviceMap = None,
+    trust_remote_code: TrustRemoteCode = False,
+    attention: Attention = None,
+) -> None:
+    """Open a playground on this machine: a picture or two, a question, two columns, and a slider for the strength.
+
+    Needs Gradio: pip install 'ggss[ui]'. It listens on 127.0.0.1 only, keeps no upload, and sends nothing anywhere.
+    In the small world a steerer for each attribute is fitted at the start unless --steer names others.
+
+    Example: ggss play small-world/qwen3-vl --steer race-steerer
+    """
+    from ggss.play.playground_page import gradio
+
+    gradio()  # before a model is loaded
+    small = embedded(model)
+    if small:
+        one_thread()
+    from ggss.data.counterfactuals import Counterfactuals
+    from ggss.play import Playground
+    from ggss.play.playground_page import serve
+    from ggss.steering.steerer import Steerer
+
+    source = images or (NAME if small else None)
+    faces = None if source is None else Counterfactuals.load(source)
+    named = {name: Steerer.from_pretrained(name) for name in steer or ()}
+    vlm = load(model, dtype, device_map, trust_remote_code, attention)
+    if not named and small and images is None and faces is not None:
+        named = fitted(vlm, faces)
+    if share:
+        say("--share: everyone who knows the link can use the model, and pictures pass through Gradio's servers")
+    playground = Playground(vlm, named, faces)
+    say("the page will be at http://127.0.0.1, from port 7860; Ctrl-C ends it" if port is None else _address(port))
+    try:
+        serve(playground, port, share, max_new_tokens or (1 if small else 64))
+    except OSError as error:
+        raise InputError(f"the page cannot be served ({error}): give another --port") from error
+
+
+def fitted(vlm: Any, faces: Any) -> dict[str, Any]:
+    """A steerer for each attribute of a set."""
+    from ggss.activations.collection import collect
+    from ggss.steering.fitting import fit
+
+    acts = collect(vlm, faces)
+    return {attribute: fit("ggss", acts, attribute=attribute) for attribute in faces.attributes}
+
+
+def _address(port: int) -> str:
+    return f"the page is at http://127.0.0.1:{port}; Ctrl-C ends it"
