@@ -101,13 +101,11 @@ def fit_form(
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
     wanted = options.parts if form.parts is None else form.parts
-    contrasts: dict[str, Contrasts] = {}
-    found_parts: dict[str, Parts] = {}
-    for name in names:
-        groups = activations.groups(name)
-        found_parts[name] = find_parts(activations, groups, wanted, mu, PERMUTATIONS + 2)
-        contrasts[name], moments = gather(activations, groups, found_parts[name], form.around)
-    parts = found_parts[names[0]]
+    groups = {name: activations.groups(name) for name in names}
+    parts = {name: find_parts(activations, own, wanted, mu, PERMUTATIONS + 2) for name, own in groups.items()}
+    gathered = {name: gather(activations, own, parts[name], form.around) for name, own in groups.items()}
+    contrasts = {name: own for name, (own, _) in gathered.items()}
+    _, moments = gathered[names[-1]]
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     others = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -127,10 +125,10 @@ def fit_form(
     statistics = {f"eigenvalues_{name}": one.eigenvalues.float() for name, one in found.items()}
     told = {
         "k": detection.shape[1],
-        "parts": parts.count,
+        "parts": parts[names[0]].count,
         "shrinkage": shrinkage,
         **displaced(operator, activations, neutral),
-        "notes": _notes(found, parts, options, judged),
+        "notes": _notes(found, parts[names[0]], options, judged),
         "warnings": _warnings(found),
     }
     return Fitted(operator, statistics, told)

@@ -186,7 +186,10 @@ def _told_plan(plan: Plan) -> dict[str, Any]:
     told["discovery"] = _last(told["discovery"])
     told["suite"] = {name: _last(value) if name in PATHS else value for name, value in told["suite"].items()}
     if plan.benchmarks:
-        told["benchmarks"] = {task: path and _last(path) for task, path in plan.benchmarks.items()}
+        told["benchmarks"] = {
+            task: {name: _last(value) if name == "path" and value else value for name, value in own.items()}
+            for task, own in told["benchmarks"].items()
+        }
     return told
 
 
