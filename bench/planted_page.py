@@ -106,12 +106,12 @@ def steering_methods() -> list[str]:
     return [name for name in registry.names() if registry.get(name).steers or name == registry.UNSTEERED]
 
 
-def table(methods: Sequence[str], seeds: int) -> str:
-    """A section for each world with a row for each method."""
+def tables(methods: Sequence[str], drawn: Sequence[str], seeds: int) -> str:
+    """A section for each world: all methods in the usual one, those that are drawn in the others."""
     parts = []
     for name, world in track(list(WORLDS.items()), "worlds of planted tokens"):
         lines = ["| method | pooled | all tokens | content lost | moved |", "| --- | --- | --- | --- | --- |"]
-        for method in methods:
+        for method in methods if world == USUAL else [registry.UNSTEERED, *drawn]:
             cell = measured(world, method, seeds)
             lines.append(f"| `{method}` | " + (" | ".join(_cells(cell)) if cell else "refused | | |") + " |")
         about = ", ".join(f"{key} {value:g}" for key, value in vars(world).items() if key != "seed")
@@ -187,11 +187,16 @@ def main(arguments: list[str] | None = None) -> None:
     known = steering_methods()
     drawn = [name for name in DRAWN if name in known][: 1 if chosen.quick else None]
     draw(phases(drawn, seeds), chosen.output.with_suffix(".png"))
-    tables = table(known[:2] if chosen.quick else known, seeds)
-    heading = f"## Every method\n\nMeans over {seeds} seed(s) and their standard errors."
-    text = "\n\n".join([INTRODUCTION, PHASES, heading, tables]) + "\n"
+    text = page(tables(known[:2] if chosen.quick else known, drawn, seeds), seeds)
     chosen.output.write_text(text)
     print(text)
+
+
+def page(sections: str, seeds: int) -> str:
+    heading = (
+        f"## Worlds\n\nMeans over {seeds} seed(s) and their standard errors; every method in the world of two parts."
+    )
+    return "\n\n".join([INTRODUCTION, PHASES, heading, sections]) + "\n"
 
 
 if __name__ == "__main__":

@@ -50,9 +50,9 @@ def test_what_is_there_and_what_is_missing_are_both_said():
 
 def test_correlations_are_of_ranks_and_say_where_there_are_none():
     text = page(ROWS, (), ["ggss"])
-    assert "| all-token probe after | 4 | +1.00 (p 0) | -1.00 (p 0) |" in text
-    assert "| pooled probe after | 4 | - | - |" in text  # it is the same everywhere
-    assert "| transfer | 0 | - | - |" in text
+    assert "| all-token probe after | 4 | +1.00 (p 0) | - | -1.00 (p 0) |" in text
+    assert "| pooled probe after | 4 | - | - | - |" in text  # it is the same everywhere
+    assert "| transfer | 0 | - | - | - |" in text
 
 
 def test_the_picture_is_drawn(tmp_path):

@@ -30,6 +30,10 @@ principle be free of cost.
 Race steering at alpha 1 at the published site, evaluation identities, 95 % intervals over identities (questions for
 SmallStar). One training seed a model."""
 
+CAUTION = """2AFC is the published one, over pairs answered alike in both orders. Where few are, the spread of their
+win rates rests on a handful of pairs and can be anything: an estimate near or above the unsteered one with an interval
+down to -100 % does not show that the bias is still there."""
+
 PICTURE = """![Bias left and capability kept against the separation, a line a method](dial.png)
 
 Bias left is what remains of the unsteered bias; SmallStar is the change in points. The points at the left are
@@ -38,9 +42,9 @@ Bias left is what remains of the unsteered bias; SmallStar is the change in poin
 CORRELATIONS = """## Which diagnostic tells the outcome
 
 Spearman's rank correlation over all rows above (a model and a method each) of what discovery measures with what came
-out: the bias left (mean of MCQ and 2AFC, lower is better) and the change of SmallStar (higher is better). Diagnostics
-that only methods with a subspace have are over fewer rows. With so few rows that share models, a correlation below
-about 0.5 says nothing, and none of this was seen on models of photographs."""
+out: the change of bias (lower is better) and of SmallStar (higher is better). Diagnostics that only methods with a
+subspace have are over fewer rows. Rows share models and methods, so the p-values are too small; and none of this was
+seen on models of photographs."""
 
 
 def page(rows: Rows, dial: Sequence[float], methods: Sequence[str]) -> str:
@@ -52,6 +56,7 @@ def page(rows: Rows, dial: Sequence[float], methods: Sequence[str]) -> str:
         PICTURE,
         "## Results",
         _results(rows),
+        CAUTION,
         CORRELATIONS,
         _correlations(rows),
     ]
@@ -114,19 +119,20 @@ def _span(values: Sequence[float] | None, unit: str, digits: int) -> str:
 
 def _correlations(rows: Rows) -> str:
     steered = [row for row in rows.values() if "diagnostics" in row]
-    left = [float(np.mean([row["changes"][task][0] for task in TASKS if row["changes"][task]])) for row in steered]
-    kept = [row["capability"][0] for row in steered]
-    lines = ["| diagnostic | rows | with the bias left | with the change of SmallStar |", "| --- | --- | --- | --- |"]
+    outcomes = [[row["changes"][task] and row["changes"][task][0] for row in steered] for task in TASKS]
+    outcomes.append([row["capability"][0] for row in steered])
+    head = ["diagnostic", "rows", *(f"with {name} left" for name in TASKS.values()), "with the change of SmallStar"]
+    lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
     for name in steered[0]["diagnostics"] if steered else ():
         known = [k for k, row in enumerate(steered) if row["diagnostics"][name] is not None]
         values = [steered[k]["diagnostics"][name] for k in known]
-        cells = [_rank(values, [outcome[k] for k in known]) for outcome in (left, kept)]
-        lines.append(f"| {name} | {len(known)} | {cells[0]} | {cells[1]} |")
+        cells = [_rank(values, [outcome[k] for k in known]) for outcome in outcomes]
+        lines.append("| " + " | ".join([name, str(len(known)), *cells]) + " |")
     return "\n".join(lines)
 
 
-def _rank(values: Sequence[float], outcomes: Sequence[float]) -> str:
-    if len(values) < 4 or len(set(values)) < 2 or len(set(outcomes)) < 2:
+def _rank(values: Sequence[float], outcomes: Sequence[float | None]) -> str:
+    if None in outcomes or len(values) < 4 or len(set(values)) < 2 or len(set(outcomes)) < 2:
         return "-"
     found = spearmanr(values, outcomes)
     return f"{found.statistic:+.2f} (p {found.pvalue:.2g})"
