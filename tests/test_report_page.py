@@ -15,7 +15,7 @@ from ggss.analysis.group_values import group_values
 from ggss.errors import InputError
 from ggss.report import page, page_material, page_words
 from ggss.report.page_people import Filters, shown_tasks
-from ggss.report.page_pictures import Album, heat_colours
+from ggss.report.page_pictures import Thumbnails, heat_colours
 from ggss.study.grid import Cell
 from page_reader import read
 
@@ -283,7 +283,7 @@ def test_groups_are_those_of_the_metric():
 
 
 def test_too_many_items_leave_out_those_that_changed_least(material):
-    tasks = shown_tasks(material, Album(True), Filters(), most=200)
+    tasks = shown_tasks(material, Thumbnails(True), Filters(), most=200)
     assert sum(task.items for task in tasks) < 400
     for task in tasks:
         assert task.left_out > 0

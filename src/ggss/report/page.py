@@ -30,7 +30,7 @@ from ggss.report.page_discovery import Discovered
 from ggss.report.page_material import Material, TaskPair
 from ggss.report.page_methods import compared_methods
 from ggss.report.page_people import SHOWN_FIRST, Filters, changed_items, shown_tasks
-from ggss.report.page_pictures import Album
+from ggss.report.page_pictures import Thumbnails
 from ggss.steering.card import REMOVES, card
 from ggss.version import __version__
 
@@ -40,7 +40,7 @@ CAPABILITY = ("multiple-choice", "yes-or-no")
 UNDISCOVERED = {
     True: "Singular values, stability and the gate over each picture are not kept with a study's answers: `--gates` "
     "loads the models, fits the steering again as the study did, and shows them.",
-    False: "A file of answers has no steerer: `--steer` names it, and `--gates` loads the model to show the gate.",
+    False: "A file of answers does not hold the steerer: what discovery found is on its card, in the steerer's folder.",
 }
 
 
@@ -65,7 +65,7 @@ def write(material: Material, target: Path, public: bool = False, command: str =
 
 
 def render(material: Material, public: bool = False, command: str = COMMAND) -> str:
-    album, filters = Album(public), Filters()
+    album, filters = Thumbnails(public), Filters()
     bias = page_words.judged_bias(material.models)
     capability = page_words.judged_capability(material.models, (*CAPABILITY, "recognition"))
     tasks = shown_tasks(material, album, filters)

@@ -151,7 +151,7 @@ def _free(placed: list[tuple[float, float]], x: float, y: float) -> int:
 
 
 @dataclass(frozen=True)
-class Line:
+class DialLine:
     """One quantity over strength; all in percent."""
 
     name: str
@@ -159,7 +159,7 @@ class Line:
     values: Mapping[float, Interval]
 
 
-def dial(lines: Sequence[Line], chosen: float | None, title: str) -> Markup:
+def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
     """Bias, recognition and capability over strength."""
     height = 300
     alphas = sorted({alpha for line in lines for alpha in line.values})

@@ -10,7 +10,7 @@ from ggss.analysis.crossfit import HeldOut
 from ggss.errors import InputError
 from ggss.report import names, page_charts
 from ggss.report.figures import Figures
-from ggss.report.page_charts import Line, Link, Point
+from ggss.report.page_charts import DialLine, Link, Point
 from ggss.report.page_material import Material, ReportedModel
 from ggss.stats import Interval
 
@@ -46,7 +46,7 @@ class ModelMethods:
     rows: tuple[MethodRow, ...]
     plane: Markup
     dial: Markup
-    dial_lines: tuple[Line, ...]
+    dial_lines: tuple[DialLine, ...]
     benchmark: str
 
     @property
@@ -115,22 +115,24 @@ def _points(rows: Sequence[MethodRow], model: ReportedModel) -> list[Point]:
     ]
 
 
-def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[Line, ...]:
+def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[DialLine, ...]:
     """Bias left, recognition of each steered attribute, and capability under each steering, all in percent."""
     if not model.method:
         return ()
-    alphas, found = figures.results.strengths(model.method), list[Line]()
+    alphas, found = figures.results.strengths(model.method), list[DialLine]()
     whole = Interval(100.0, 100.0, 100.0, figures.statistics.level, "fixed", 1)
     left = {alpha: figures.corrected_average(model.name, model.method, alpha) for alpha in alphas}
-    found.append(Line("bias left", "bias", {0.0: whole} | {a: _moved(one, 100.0) for a, one in left.items() if one}))
+    found.append(
+        DialLine("bias left", "bias", {0.0: whole} | {a: _moved(one, 100.0) for a, one in left.items() if one})
+    )
     for attribute, asked in figures.recognition().items():
         if attribute in figures.plan.steering:
             values = _over(figures, model, asked, attribute, alphas)
-            found.append(Line(f"{attribute} named right", "recognition", values))
+            found.append(DialLine(f"{attribute} named right", "recognition", values))
     for attribute in figures.plan.steering if task else ():
         values = _over(figures, model, str(task), attribute, alphas)
         title = probes.get(str(task)).title
-        found.append(Line(f"{title}, {attribute}", "capability", values))
+        found.append(DialLine(f"{title}, {attribute}", "capability", values))
     return tuple(line for line in found if len(line.values) > 1)
 
 

@@ -17,7 +17,7 @@ from ggss.analysis.group_values import OCCUPATION
 from ggss.analysis.run import Run
 from ggss.probes import Item
 from ggss.report.page_material import Material, ReportedModel, TaskPair
-from ggss.report.page_pictures import Album
+from ggss.report.page_pictures import Thumbnails
 
 MOST = 6000  # items on a page: about 2 MB
 SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away
@@ -110,7 +110,7 @@ class ShownTask:
         return sum(len(row.items) for row in self.rows)
 
 
-def shown_tasks(material: Material, album: Album, filters: Filters, most: int = MOST) -> list[ShownTask]:
+def shown_tasks(material: Material, album: Thumbnails, filters: Filters, most: int = MOST) -> list[ShownTask]:
     """Every task about people, of every model."""
     pairs = [(model, pair) for model in material.models for pair in model.pairs if pair.about]
     total = sum(len(pair.before.items) for _, pair in pairs)
@@ -118,7 +118,7 @@ def shown_tasks(material: Material, album: Album, filters: Filters, most: int = 
     return [_shown_task(model, pair, album, filters, share) for model, pair in pairs]
 
 
-def _shown_task(model: ReportedModel, pair: TaskPair, album: Album, filters: Filters, share: float) -> ShownTask:
+def _shown_task(model: ReportedModel, pair: TaskPair, album: Thumbnails, filters: Filters, share: float) -> ShownTask:
     shifts = _shifts(pair)
     rows: dict[tuple[Any, ...], list[int]] = {}
     for n, item in enumerate(pair.before.items):
@@ -158,7 +158,7 @@ def _row(
     pair: TaskPair,
     own: Sequence[int],
     shifts: Sequence[tuple[bool, float]],
-    album: Album,
+    album: Thumbnails,
     filters: Filters,
     maps: Mapping[str, np.ndarray],
     model: str,
@@ -183,7 +183,7 @@ def _item(
     pair: TaskPair,
     n: int,
     shift: float,
-    album: Album,
+    album: Thumbnails,
     filters: Filters,
     maps: Mapping[str, np.ndarray],
     model: str,
@@ -233,7 +233,7 @@ class ChangedItems:
     of_won: int
 
 
-def changed_items(models: Iterable[ReportedModel], album: Album, filters: Filters) -> list[ChangedItems]:
+def changed_items(models: Iterable[ReportedModel], album: Thumbnails, filters: Filters) -> list[ChangedItems]:
     found = []
     for model in models:
         for pair in model.others:

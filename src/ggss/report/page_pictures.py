@@ -22,7 +22,7 @@ _HEAT = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 
 
 
 @dataclass
-class Album:
+class Thumbnails:
     """Collects the pictures as they are shown. public: none are."""
 
     public: bool = False

@@ -56,7 +56,7 @@ def chance(p: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedTask:
     """A row of the table of bias: one task of one model. kind: better, worse, undecided, or none."""
 
     pair: TaskPair
@@ -99,11 +99,11 @@ class Judged:
         return f"not enough data to tell{least}"
 
 
-def judged_bias(models: Sequence[ReportedModel]) -> list[Judged]:
+def judged_bias(models: Sequence[ReportedModel]) -> list[JudgedTask]:
     """All bias tasks, their tests adjusted together."""
     pairs = [pair for model in models for pair in model.bias]
     tests = [_defined(pair.comparison.p) if pair.comparison else None for pair in pairs]
-    return [Judged(pair, p, own) for pair, p, own in zip(pairs, tests, adjusted(tests), strict=True)]
+    return [JudgedTask(pair, p, own) for pair, p, own in zip(pairs, tests, adjusted(tests), strict=True)]
 
 
 def _defined(p: float) -> float | None:
@@ -219,14 +219,14 @@ class Sentence:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SummaryWords:
     """For a reader in a hurry."""
 
     measured: str
     sentences: tuple[Sentence, ...]
 
 
-def summary(material: Material, bias: Sequence[Judged], capability: Sequence[KeptCapability]) -> Summary:
+def summary(material: Material, bias: Sequence[JudgedTask], capability: Sequence[KeptCapability]) -> SummaryWords:
     """What was measured, the change of bias, what it cost, what could not be told; and the controls, if any."""
     controls = [model for model in material.models if model.control]
     subjects = [model for model in material.models if not model.control] or controls
@@ -239,7 +239,7 @@ def summary(material: Material, bias: Sequence[Judged], capability: Sequence[Kep
     ]
     if controls != subjects and any(model.method for model in controls):
         told.append(_control_sentence(judged_models(controls), [r for r in capability if _of(r.pair, controls)]))
-    return Summary(_measured_sentence(material), tuple(told))
+    return SummaryWords(_measured_sentence(material), tuple(told))
 
 
 def _of(pair: TaskPair, models: Sequence[ReportedModel]) -> bool:
@@ -323,7 +323,7 @@ def _cost_sentence(rows: Sequence[KeptCapability]) -> Sentence:
     return _told("Cost", lead, [f"{_case(row)}: {_points(row)}, {_short(row)}" for row in rows], kind)
 
 
-def _untold_sentence(bias: Sequence[Judged], capability: Sequence[KeptCapability]) -> Sentence:
+def _untold_sentence(bias: Sequence[JudgedTask], capability: Sequence[KeptCapability]) -> Sentence:
     cases = [
         f"{row.pair.title} on {names.model(row.pair.model)}: {row.words}"
         for row in bias
