@@ -40,7 +40,7 @@ CAPABILITY = ("multiple-choice", "yes-or-no")
 UNDISCOVERED = {
     True: "Singular values, stability and the gate over each picture are not kept with a study's answers: `--gates` "
     "loads the models, fits the steering again as the study did, and shows them.",
-    False: "A file of answers does not hold the steerer: what discovery found is on its card, in the steerer's folder.",
+    False: "A file of answers does not hold the steerer: what discovery found is on its card.",
 }
 
 
