@@ -128,7 +128,9 @@ def discover(
         where = sites or (SITE if chosen else "all")
         kept = keep_tokens or chosen is None or chosen.needs_tokens
         acts = collect(vlm, faces, where, keep_tokens=kept, batch_size=batch_size)
-        beside = others and collect(vlm, others, where, keep_tokens=True, batch_size=batch_size)
+        beside = None
+        if others is not None:
+            beside = collect(vlm, others, where, keep_tokens=True, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
     if chosen is None:
         steerer = tune(acts, attribute[0], neutral=beside)

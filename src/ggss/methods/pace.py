@@ -101,13 +101,13 @@ def fit_form(
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
     wanted = options.parts if form.parts is None else form.parts
-    contrasts: dict[str, Contrasts] = {}
-    found_parts: dict[str, Parts] = {}
+    gathered: dict[str, tuple[Parts, Contrasts, Moments]] = {}
     for name in names:
         groups = activations.groups(name)
-        found_parts[name] = find_parts(activations, groups, wanted, mu, PERMUTATIONS + 2)
-        contrasts[name], moments = gather(activations, groups, found_parts[name], form.around)
-    parts = found_parts[names[0]]
+        own = find_parts(activations, groups, wanted, mu, PERMUTATIONS + 2)
+        gathered[name] = own, *gather(activations, groups, own, form.around)
+    parts, _, moments = gathered[names[0]]
+    contrasts = {name: found for name, (_, found, _) in gathered.items()}
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     others = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)

@@ -91,12 +91,13 @@ def tune(
     Example:
         >>> steerer = ggss.tune(activations, "race")  # doctest: +SKIP
     """
-    folds = halves(activations)
+    first, second = halves(activations)
+    folds = ((first, second), (second, first))
     sites = list(activations.sites)
     judged, refused = [], []
     for candidate in candidates:
         try:
-            judged.append(_judged(candidate, (folds, folds[::-1]), attribute, sites, neutral))
+            judged.append(_judged(candidate, folds, attribute, sites, neutral))
         except InputError as error:
             refused.append(f"{candidate.label} could not be fitted: {str(error).splitlines()[0]}")
     if not judged:
