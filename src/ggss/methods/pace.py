@@ -101,11 +101,13 @@ def fit_form(
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
     wanted = options.parts if form.parts is None else form.parts
-    groups = {name: activations.groups(name) for name in names}
-    parts = {name: find_parts(activations, own, wanted, mu, PERMUTATIONS + 2) for name, own in groups.items()}
-    gathered = {name: gather(activations, own, parts[name], form.around) for name, own in groups.items()}
-    contrasts = {name: own for name, (own, _) in gathered.items()}
-    _, moments = gathered[names[-1]]
+    gathered: dict[str, tuple[Parts, Contrasts, Moments]] = {}
+    for name in names:
+        groups = activations.groups(name)
+        own = find_parts(activations, groups, wanted, mu, PERMUTATIONS + 2)
+        gathered[name] = own, *gather(activations, groups, own, form.around)
+    parts, _, moments = gathered[names[0]]
+    contrasts = {name: found for name, (_, found, _) in gathered.items()}
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     others = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -125,10 +127,10 @@ def fit_form(
     statistics = {f"eigenvalues_{name}": one.eigenvalues.float() for name, one in found.items()}
     told = {
         "k": detection.shape[1],
-        "parts": parts[names[0]].count,
+        "parts": parts.count,
         "shrinkage": shrinkage,
         **displaced(operator, activations, neutral),
-        "notes": _notes(found, parts[names[0]], options, judged),
+        "notes": _notes(found, parts, options, judged),
         "warnings": _warnings(found),
     }
     return Fitted(operator, statistics, told)

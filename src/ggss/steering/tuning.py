@@ -91,8 +91,8 @@ def tune(
     Example:
         >>> steerer = ggss.tune(activations, "race")  # doctest: +SKIP
     """
-    one, other = halves(activations)
-    folds = ((one, other), (other, one))
+    first, second = halves(activations)
+    folds = ((first, second), (second, first))
     sites = list(activations.sites)
     judged, refused = [], []
     for candidate in candidates:
