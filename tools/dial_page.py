@@ -31,8 +31,8 @@ Race steering at alpha 1 at the published site, evaluation identities, 95 % inte
 SmallStar). One training seed a model."""
 
 CAUTION = """2AFC is the published one, over pairs answered alike in both orders. Where few are, the spread of their
-win rates rests on a handful of pairs and can be anything: an estimate near or above the unsteered one with an interval
-down to -100 % does not show that the bias is still there."""
+win rates rests on a handful of pairs and can be anything: an estimate near or above the unsteered one with an
+interval down to -100 % does not show that the bias is still there."""
 
 PICTURE = """![Bias left and capability kept against the separation, a line a method](dial.png)
 
