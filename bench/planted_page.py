@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.planted_tokens import CONTENTS, JUDGED, TOKENS, VALUES, WIDTH, Outcome, World, outcome
+from bench.planted_tokens import CONTENTS, JUDGED, TOKENS, VALUES, WIDTH, Judgement, World, outcome
 from ggss.errors import InputError
 from ggss.methods import registry
 from ggss.progress import track
@@ -70,11 +70,11 @@ method refuses so few identities."""
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeanOutcome:
     """A method in a world: means over seeds, and their standard errors."""
 
-    mean: Outcome
-    error: Outcome
+    mean: Judgement
+    error: Judgement
     lost: float
     lost_error: float
 
@@ -84,7 +84,7 @@ def content_before(world: World) -> float:
     return outcome(world, registry.UNSTEERED).content
 
 
-def measured(world: World, method: str, seeds: int) -> Cell | None:
+def measured(world: World, method: str, seeds: int) -> MeanOutcome | None:
     """None if the method refuses the world's activations."""
     seen, lost = [], []
     for seed in range(seeds):
@@ -97,8 +97,11 @@ def measured(world: World, method: str, seeds: int) -> Cell | None:
         lost.append(100 * (content_before(own) - found.content))
     scale = max(seeds, 1) ** 0.5
     values = np.array(seen)
-    return Cell(
-        Outcome(*values.mean(0)), Outcome(*(values.std(0) / scale)), float(np.mean(lost)), float(np.std(lost) / scale)
+    return MeanOutcome(
+        Judgement(*values.mean(0)),
+        Judgement(*(values.std(0) / scale)),
+        float(np.mean(lost)),
+        float(np.std(lost) / scale),
     )
 
 
@@ -119,7 +122,7 @@ def tables(methods: Sequence[str], drawn: Sequence[str], seeds: int) -> str:
     return "\n\n".join(parts)
 
 
-def _cells(cell: Cell) -> list[str]:
+def _cells(cell: MeanOutcome) -> list[str]:
     mean, error = cell.mean, cell.error
     return [
         f"{mean.pooled:.2f} ± {error.pooled:.2f}",

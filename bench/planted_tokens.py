@@ -49,7 +49,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Judgement:
     """Shares of right answers of probes on the judged identities, and how far tokens moved.
 
     Probes of the attribute learn from steered tokens; that of the content learned before and is not told.
@@ -62,7 +62,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Planted:
+class Directions:
     """The directions of a world: attribute [P, V, D], content [P, C, D], confound [V, D], people [12, D]."""
 
     world: World
@@ -74,7 +74,7 @@ class Planted:
     people: Tensor
 
     @staticmethod
-    def draw(world: World) -> "Planted":
+    def draw(world: World) -> "Directions":
         generator = torch.Generator().manual_seed(world.seed)
         axes = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator, dtype=torch.float64))[0].T
         base, confound, people = axes[0], axes[1:4], axes[4:16]
@@ -89,7 +89,7 @@ class Planted:
             inside = torch.stack([turns.cos(), turns.sin()], 1).double() @ plane
             contents.append(world.overlap**0.5 * inside + (1 - world.overlap) ** 0.5 * free)
         places = torch.randn(world.parts, len(rest), generator=generator).double() @ rest * 0.3
-        return Planted(world, 3 * base, places, torch.stack(planes), torch.stack(contents), confound, people)
+        return Directions(world, 3 * base, places, torch.stack(planes), torch.stack(contents), confound, people)
 
     def pictures(self, identities: int, seed: int, discovery: bool) -> Pictures:
         """Every identity with every value."""
@@ -117,11 +117,11 @@ def activations(pictures: Pictures, mislabelled: float = 0.0) -> Activations:
     return Activations(list(pictures.tokens), [{ATTRIBUTE: f"v{v}"} for v in said.tolist()], pictures.people.tolist())
 
 
-def judged(pictures: Pictures, steered: Tensor) -> Outcome:
+def judged(pictures: Pictures, steered: Tensor) -> Judgement:
     """Probes of the judged pictures, given their tokens [N, T, D] after steering."""
     fold = folds(pictures.people.tolist())
     moved = torch.linalg.vector_norm(steered - pictures.tokens, dim=-1)
-    return Outcome(
+    return Judgement(
         pooled=read_share(steered.mean(1), pictures.values, fold),
         all_tokens=read_share(steered.flatten(1), pictures.values, fold),
         content=read_share(pictures.tokens.flatten(1), pictures.contents, fold, steered.flatten(1)),
@@ -129,9 +129,9 @@ def judged(pictures: Pictures, steered: Tensor) -> Outcome:
     )
 
 
-def outcome(world: World, method: str, alpha: float = 1.0) -> Outcome:
+def outcome(world: World, method: str, alpha: float = 1.0) -> Judgement:
     """A method fitted on a world's discovery pictures and judged on other identities of it."""
-    planted = Planted.draw(world)
+    planted = Directions.draw(world)
     found = planted.pictures(world.identities, 2 * world.seed + 1, discovery=True)
     others = planted.pictures(JUDGED, 2 * world.seed + 2, discovery=False)
     steerer = fit(method, activations(found, world.mislabelled), attribute=ATTRIBUTE)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from bench import planted_page
-from bench.planted_tokens import CONTENTS, VALUES, Planted, World, judged, outcome
+from bench.planted_tokens import CONTENTS, VALUES, Directions, World, judged, outcome
 
 from ggss.methods import registry
 
@@ -20,7 +20,7 @@ def seeds(world: World, method: str, count: int = 4):
 
 def test_the_overlap_is_what_was_asked_for():
     for overlap in (0.0, 0.3, 0.9):
-        found = Planted.draw(replace(ONE, overlap=overlap))
+        found = Directions.draw(replace(ONE, overlap=overlap))
         plane = torch.linalg.svd(found.attribute[0] - found.attribute[0].mean(0))[2][: VALUES - 1]
         inside = (found.content[0] @ plane.T).square().sum(1) / found.content[0].square().sum(1)
         assert inside.tolist() == pytest.approx([overlap] * CONTENTS, abs=1e-6)
@@ -57,7 +57,7 @@ def test_the_pooled_probe_misses_what_all_tokens_show():
 
 def test_erasing_the_planted_plane_by_hand_hides_the_attribute():
     """A reference without a method: tokens without their component in the plane."""
-    planted = Planted.draw(replace(ONE, spread=0.0))
+    planted = Directions.draw(replace(ONE, spread=0.0))
     pictures = planted.pictures(40, 5, discovery=False)
     plane = torch.linalg.svd(planted.attribute[0] - planted.attribute[0].mean(0))[2][: VALUES - 1].float()
     cleaned = pictures.tokens - pictures.tokens @ plane.T @ plane
