@@ -43,8 +43,11 @@ LINES = {
     "discover": _FIXED,
     "ask": "ask tiny nurse-amber.png who --steer steerer",
     "probe": f"probe tiny {_FACES} --tasks recognition-race --steer steerer",
+    "report": "report before.jsonl -o out.html --no-pdf",
+    "play": "play tiny",
     "convert": "convert whole.pt -o out --attribute race",
     "study run": "study run plan.yaml -o out",
+    "study watch": "study watch out",
     "world paint": "world paint out",
     "world train": "world train pixtral -o out",
 }

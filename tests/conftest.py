@@ -1,5 +1,6 @@
 """Tiny random models of the real classes and pictures of noise, shared by all tests. Nothing here needs a network."""
 
+import logging
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -9,7 +10,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -27,6 +28,15 @@ hypothesis.settings.load_profile("repeatable")
 
 TEXT = "the person in this picture is a nurse or doctor who earns more than which of two what colour hat"
 WORDS = [*TEXT.split(), "red", "blue", "green", "yes", "no", ",", ".", "?", ":", "A", "B", "C", "D"]
+
+
+@pytest.fixture(autouse=True)
+def as_loud_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What `ggss --quiet` and `--debug` switch on for a whole process ends with the test that ran it."""
+    for name in ("GGSS_QUIET", "GGSS_DEBUG"):
+        monkeypatch.setenv(name, "")
+    yield
+    logging.getLogger("ggss").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

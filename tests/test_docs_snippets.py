@@ -146,10 +146,15 @@ def test_verbs_and_options_within_sentences_exist(page):
         assert {word for word in arguments if word.startswith("-")} <= {*options, "--help"}, arguments
 
 
+def shown(verb) -> str:
+    """The help of a command, with the example at its end."""
+    return f"{verb.help or ''}\n{verb.epilog or ''}"
+
+
 def test_examples_in_the_help_of_a_command_parse():
     seen = 0
     for verb in VERBS.values():
-        for line in re.findall(r"^ *(?:Example: )?ggss (.+)$", verb.help or "", re.MULTILINE):
+        for line in re.findall(r"^ *(?:Example: )?ggss (.+)$", shown(verb), re.MULTILINE):
             parse(words(line))
             seen += 1
     assert seen >= 12
@@ -166,7 +171,7 @@ def test_the_small_world_knows_the_questions_that_are_asked_of_it():
     people = [task for task in suite.tasks if task not in ("smallstar", "smallmme")]
     known = {item.prompt for task in people for item in suite.items(task)}
     asked = [own for page in PAGES for own in commands(page) if own[0] == "ask" and own[1].startswith("small-world/")]
-    asked += [words(line)[1:] for line in re.findall(r"ggss ask small-world.*", VERBS["ask",].help)]
+    asked += [words(line)[1:] for line in re.findall(r"ggss ask small-world.*", shown(VERBS["ask",]))]
     questions = [next(word for word in own if " " in word) for own in asked]
     questions += re.findall(r'vlm\.answer\(\["(.*?)"\]', (ROOT / "README.md").read_text())
     assert len(questions) >= 3

@@ -162,7 +162,6 @@ def test_gate_calibration_shows_how_the_gates_lie(written):
     assert by_token["Mean gate"] == "not run"
 
 
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_discovery_prompts_are_shown_with_their_cosine_and_their_own_run(results, written):
     rows = table(written[1], "prompt_invariance")
     alpha = results.best_alpha(QWEN, "ggss")
@@ -180,6 +179,7 @@ def test_discovery_prompts_are_no_methods_that_are_compared(results):
     assert not {"see", "caption"} & {*names.compared(results), *names.grid_points(results).values()}
 
 
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_latex_compiles_and_fits_its_page(written, tmp_path):
     pages = "".join(rf"\input{{{file}}}\clearpage" for file in sorted(written[1].glob("*.tex")))
     makecell = r"\providecommand{\makecell}[2][c]{\begin{tabular}[c]{@{}#1@{}}#2\end{tabular}}"

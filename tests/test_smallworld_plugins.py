@@ -53,7 +53,7 @@ def test_both_spellings_of_a_model_are_the_same(tmp_path, monkeypatch):
     folder = smallworld.CHECKPOINTS / "pixtral"
     assert load_model(str(folder)).name == str(folder)
     for name in ("gpt", "small-world/gpt"):
-        with pytest.raises(InputError, match=r"there is no model 'small-world/gpt': small-world has small-world/"):
+        with pytest.raises(InputError, match=r"there is no model 'small-world/gpt': there are small-world/"):
             load_model(name)
         with pytest.raises(InputError, match="no small-world model 'gpt' to train"):
             train(name, tmp_path)

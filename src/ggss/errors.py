@@ -25,11 +25,15 @@ def no_such(what: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'ggss'?` for `gggs`; empty if no name is near. Upper and lower case are the same here."""
+    """`did you mean 'ggss'?` for `gggs`; empty if no name is near. Upper and lower case are the same here.
+
+    What names have in common up to the last slash, as `small-world/`, does not make them near.
+    """
     from difflib import get_close_matches
 
-    spelled = {one.lower(): one for one in known}
-    found = get_close_matches(name.lower(), spelled, n=1)
+    shared = name.lower()[: name.rfind("/") + 1]
+    spelled = {one.lower().removeprefix(shared): one for one in known}
+    found = get_close_matches(name.lower().removeprefix(shared), spelled, n=1)
     return f"did you mean {spelled[found[0]]!r}?" if found else ""
 
 

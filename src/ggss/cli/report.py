@@ -61,8 +61,8 @@ def report(
 
     study = source.is_dir()
     _check(source, after, study, method, gates, images)
-    printed = out.with_suffix(".pdf")
     check_file(out, "ggss report", marked("ggss report"), force)
+    printed = out.with_suffix(".pdf")
     if pdf is not False:
         check_file(printed, "ggss report", lambda _: marked("ggss report")(out), force)
     with importing():

@@ -82,7 +82,6 @@ class StudyMoment:
 
 def grid(name: str, now: StudyMoment, console: Any) -> Any:
     """Methods by models, each with the share that is answered. What does not fit the screen is counted."""
-    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
@@ -102,6 +101,8 @@ def grid(name: str, now: StudyMoment, console: Any) -> Any:
         table.add_row(Text(method, "dim" if done else "bold"), *map(_cell, own))
     left_out = [f"{len(finished)} methods are finished"] if len(shown) < len(rows) and finished else []
     left_out += [f"{len(shown) - room} more are not shown"] if len(shown) > room else []
+    from ggss.terminal import Group
+
     return Group(console.fitting(table), *([", ".join(left_out)] if left_out else []), now.sentence())
 
 

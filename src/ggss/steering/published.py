@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, Field, ValidationError
 
 from ggss.activations import SITE
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.files import write_whole
 from ggss.methods.geodesic import Geodesic
 from ggss.steering.description import Plain, tuples
@@ -52,7 +52,7 @@ def write_pt(steerer: Steerer, path: str | os.PathLike[str], site: str = SITE) -
     """Write one site of a GGSS steerer in the paper's layout; the file is written completely or not at all."""
     operator = steerer.operators.get(site)
     if operator is None:
-        raise InputError(f"this steerer has no site {site!r}; it has {', '.join(steerer.operators)}")
+        raise no_such(f"this steerer has no site {site!r}", site, steerer.operators)
     if not isinstance(operator, Geodesic):
         raise InputError(
             f"the .pt layout is for GGSS's gate and slerp; {steerer.method} at {site} has the operator "
