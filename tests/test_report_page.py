@@ -13,9 +13,10 @@ from ggss import cli
 from ggss.analysis import Statistics, compare, records
 from ggss.analysis.group_values import group_values
 from ggss.errors import InputError
-from ggss.report import page, page_material, page_words
+from ggss.report import page, page_charts, page_material, page_words
 from ggss.report.page_people import Filters, shown_tasks
 from ggss.report.page_pictures import Thumbnails, heat_colours
+from ggss.stats import Interval
 from ggss.study.grid import Cell
 from page_reader import read
 
@@ -342,3 +343,14 @@ def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path,
         assert (code, words in err) == (2, True), err
     assert other.read_text() == "my page"
     assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize("value", [0.0, 40.0, 50.0, 100.0])
+def test_labels_of_lines_that_end_together_are_apart(value):
+    """They were once moved up and down for ever."""
+    same = {alpha: Interval(value, value - 5, value + 5, 0.95, "jackknife", 8) for alpha in (0.5, 1.0)}
+    lines = [page_charts.DialLine(f"line {n}", "bias", same) for n in range(9)]
+    drawn = str(page_charts.dial(lines, 1.0, "dial"))
+    heights = sorted(float(y) for y in re.findall(r'<text class="label bias" x="[\d.]+" y="([-\d.]+)"', drawn))
+    assert len(heights) == 9
+    assert min(np.diff(heights)) > page_charts.LABEL - 0.01

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from ggss.stats import Interval
 
 WIDTH = 620
+LABEL = 14  # the height of a line of text
 _ROW, _LEFT, _RIGHT = 34, 130, 24
 
 
@@ -187,12 +188,17 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
                 f'<circle class="dot {line.kind}" cx="{x(alpha)}" cy="{y(one.estimate)}" r="4">'
                 f"<title>{escape(words)}</title></circle>"
             )
-        end = y(list(known.values())[-1].estimate)
-        while any(abs(end - other) < 14 for other in placed):
-            end += 14 if end < height / 2 else -14
+        end = _free_height(y(list(known.values())[-1].estimate), placed)
         placed.append(end)
         parts.append(f'<text class="label {line.kind}" x="{WIDTH - 168}" y="{end + 4}">{escape(line.name)}</text>')
     return _svg(title, height, parts)
+
+
+def _free_height(wanted: float, placed: Sequence[float]) -> float:
+    """The height nearest to the wanted one, by whole lines, that no label has. A label takes two of them at most."""
+    steps = sorted(range(-len(placed), len(placed) + 1), key=abs)
+    heights = (wanted + LABEL * step for step in steps)
+    return next(height for height in heights if all(abs(height - other) > LABEL - 0.001 for other in placed))
 
 
 def bars(
