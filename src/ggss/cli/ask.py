@@ -31,7 +31,9 @@ def ask(
     ],
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
     alpha: Strength = None,
-    allow_amplify: Annotated[bool, typer.Option(help="Permit a negative alpha, which amplifies the bias.")] = False,
+    allow_amplify: Annotated[
+        bool, typer.Option("--allow-amplify", help="Permit a negative alpha, which amplifies the bias.")
+    ] = False,
     any_model: AnyModel = False,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.", **ranges.TOKENS.bounds)] = 64,
     dtype: Dtype = None,
