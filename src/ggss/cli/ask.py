@@ -49,8 +49,8 @@ def ask(
     Example: ggss ask small-world/llava-vicuna face.png "which race is this person ?" --steer race-steerer
     """
     *files, question = images_and_question
-    if not files:
-        raise InputError(f"an image and a question are needed, seen only {question!r}")
+    if not files or not question.strip():
+        raise InputError(f"an image and a question are needed, seen only {(question if not files else files)!r}")
     no_strength(alpha, steer)
     pictures = [_picture(Path(name)) for name in files]
     steerer = None
