@@ -517,3 +517,8 @@ def test_a_bad_pattern_is_refused(folder, pattern, message):
     seen = refused(Counterfactuals.load, folder / pattern)
     assert seen.startswith(f"folder pattern '{folder / pattern}'")
     assert message.replace("{root}", str(folder)) in seen
+
+
+@pytest.mark.parametrize("character", ["\x00", "\ud800"])
+def test_a_pattern_with_a_character_that_no_file_name_has_is_refused(character):
+    assert "has a character that no file name has" in refused(Counterfactuals.load, character + "/{race}.png")

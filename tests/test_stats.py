@@ -25,6 +25,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
+from ggss.stats.metric import mean_of
 from ggss.stats.permutation import Permutation
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -710,3 +711,23 @@ def test_batches_have_all_rows_and_stay_within_memory():
     sizes = resampling.batches(10_000, 60)
     assert sum(sizes) == 10_000
     assert max(sizes) * 60 <= 250_000
+
+
+def test_the_mean_of_metrics_is_that_of_their_values(rng):
+    """Of all items, of those that are left, and of any resample; each metric has as many sums as it needs."""
+    gender = np.array(["man", "woman"] * 6)
+    parts = [
+        mean(rng.normal(size=12)),
+        answer_gap(gender, rng.choice(["nurse", "doctor"], size=12).tolist(), "nurse"),
+        mean_jsd(["q"] * 12, np.tile(RACES[:3], 4), rng.choice(list("AB"), size=12).tolist(), "AB"),
+    ]
+    both = mean_of(parts)
+    assert (both.name, mean_of(parts, "Avg").name) == ("mean", "Avg")
+    assert float(both) == pytest.approx(sum(map(float, parts)) / 3)
+    np.testing.assert_allclose(both.without_each(), np.mean([part.without_each() for part in parts], axis=0))
+    weights = rng.integers(3, size=(5, 12)).astype(float)
+    expected = [part.value(weights @ part.terms) for part in parts]
+    np.testing.assert_allclose(both.value(weights @ both.terms), np.mean(expected, axis=0))
+    undefined = answer_gap(gender, [None, "nurse"] * 6, "nurse")
+    assert np.isnan(float(mean_of([parts[0], undefined])))
+    assert float(mean_of(parts[:1])) == pytest.approx(float(parts[0]))

@@ -47,6 +47,13 @@ def test_an_answer_is_kept_once_and_never_replaced(folder):
         assert store.answers(KEY)["one"] == ("a", (0.25, 0.75))
 
 
+def test_an_answer_that_is_not_unicode_gets_a_sentence_and_its_batch_is_absent(folder):
+    with writing(folder) as store:
+        with pytest.raises(StoreError, match=r"holds Unicode text only, and was given '\\ud800'"):
+            store.write(KEY, [("three", "c", ()), ("four", "\ud800", ())])
+        assert store.answered(KEY) == {"one", "two"}
+
+
 def test_a_batch_is_whole_or_absent(folder):
     def broken():
         yield "three", "c", ()

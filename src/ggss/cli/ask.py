@@ -50,7 +50,7 @@ def ask(
     """
     *files, question = images_and_question
     if not files or not question.strip():
-        raise InputError(f"an image and a question are needed, seen only {(question if not files else files)!r}")
+        raise InputError(f"an image and a question are needed, seen only {files or question!r}")
     no_strength(alpha, steer)
     pictures = [_picture(Path(name)) for name in files]
     steerer = None

@@ -130,6 +130,12 @@ def _pattern_rows(pattern: str) -> list[Row]:
         raise InputError(f"folder pattern {pattern!r} has a placeholder that is not a name: write {{race}}")
     if "path" in names:
         raise InputError(f"folder pattern {pattern!r} has a placeholder 'path', the file itself: rename it")
+    try:
+        os.lstat(pattern)
+    except ValueError as error:  # and of it a UnicodeError
+        raise InputError(f"folder pattern {pattern!r} has a character that no file name has ({error})") from error
+    except OSError:
+        pass  # it need not be a file
 
     expression = _expression(pattern, literals, names)
     files = [Path(file) for file in sorted(glob.glob("*".join(map(glob.escape, literals))))]

@@ -94,7 +94,7 @@ def require_numbers(logits: Tensor, name: str) -> Tensor:
     """The logits. InputError if one is NaN: the largest of them would be a word, and mean nothing."""
     if logits.isnan().any():
         raise InputError(
-            f"{name} computes logits that are no numbers (NaN): its weights are damaged, or its numbers are too large "
+            f"{name} computes logits that are no numbers (NaN): its weights are damaged, or its numbers too large "
             "for their dtype (try --dtype float32, in Python dtype='float32')"
         )
     return logits

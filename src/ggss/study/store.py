@@ -165,7 +165,14 @@ class Store:
     def _transaction(self) -> Iterator[Any]:
         with self._turn, database.told(self.path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            yield self._connection.execute
+            yield self._write
+
+    def _write(self, statement: str, values: Sequence[Any]) -> None:
+        try:
+            self._connection.execute(statement, values)
+        except UnicodeEncodeError as error:
+            said = f"the store {str(self.path)!r} holds Unicode text only, and was given {error.object!r}"
+            raise database.StoreError(said) from error
 
 
 @contextmanager
