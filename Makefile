@@ -93,7 +93,7 @@ fuzz: $(READY)  ## feed every reader with what it does not expect: 100,000 cases
 
 mutants: $(READY)  ## change the code, one thing at a time, and see whether a test fails; writes docs/mutants.md
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
-	$(BIN)/python tools/mutants.py --max-children 2
+	$(BIN)/python -m tools.mutants --max-children 2
 
 lint: $(READY)  ## ruff, pyright and the layers
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ from ggss import InputError
 from ggss.methods import operator
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.passes import project
-from ggss.methods.spherical import check_frame, magnitudes, precise
+from ggss.methods.spherical import Removal, check_frame, magnitudes, move, move_literally, precise
 from rounding import assert_same
 
 
@@ -227,6 +227,32 @@ def test_near_the_antipode_the_printed_equations_are_kept_to_all_digits(beyond, 
     np.testing.assert_allclose(found[9:, 0], np.linalg.norm(tangents[9:] @ basis.numpy(), axis=1), atol=1e-6)
     in_float32 = transcription.log(mu.numpy(), (rows / norms.float())[-1].numpy(), 0)
     assert np.abs(in_float32 - tangents[-1]).max() > 1e-5
+
+
+@pytest.mark.parametrize("chord", [False, True])
+def test_both_paths_in_float64_and_in_closed_form(chord):
+    """The arc and the authors' chord, near the antipode and elsewhere, for a share that float32 does not hold."""
+    frame = make(16, 3)
+    side = torch.nn.functional.normalize(torch.randn(9, 16, generator=torch.Generator().manual_seed(1)), dim=1)
+    rows = torch.cat([3 * frame.mu + side, 1e-2 * side - frame.mu]).double()
+    mu, basis = frame.mu.double(), frame.basis.double()
+    path = transcription.chord if chord else transcription.slerp
+    given = (mu / mu.norm()).numpy(), basis.numpy(), 0.2, 0.1, 0.37
+    expected = np.array([transcription.steer(h, *given, floor=1.0, path=path)[0] for h in rows.numpy()])
+
+    def removal(b, alpha):
+        return Removal(b, 0.37, None, chord)
+
+    alpha = torch.ones(len(rows), 1)
+    steered, gate = move_literally(rows, alpha, frame.mu, frame.basis, removal)
+    assert gate is None
+    np.testing.assert_allclose(steered, expected, atol=1e-9)
+    single = rows.float()
+    assert move(single, alpha, frame.mu, frame.basis, removal, single) is None
+    np.testing.assert_allclose(single, expected, atol=3e-6)
+    other = transcription.slerp if chord else transcription.chord
+    unlike = np.array([transcription.steer(h, *given, floor=1.0, path=other)[0] for h in rows.numpy()])
+    assert np.abs(unlike - expected).max() > 1e-4
 
 
 def test_tokens_along_mu_and_tokens_without_anything_to_remove_stay_as_they_are():

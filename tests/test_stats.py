@@ -25,7 +25,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
-from ggss.stats.metric import mean_of
+from ggss.stats.metric import TINY, mean_of
 from ggss.stats.permutation import Permutation
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -441,6 +441,10 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
     [
         (lambda: bootstrap([]), "at least one item"),
         (lambda: bootstrap([1.0, np.nan]), "1 terms are NaN"),
+        (lambda: bootstrap([1.0, None]), "1 terms are NaN"),  # pyright: ignore
+        (lambda: bootstrap([1.0, 2.0], seed=-1), "^a seed must be from 0"),
+        (lambda: signflip([1.0, 2.0], [1.0, 2.0], seed=-1), "^a seed must be from 0"),
+        (lambda: label_null(answer_gap(["man", "woman"], ["nurse"] * 2, "nurse"), [0, 1], seed=-1), "^a seed must"),
         (lambda: bootstrap([[1.0, 2.0]]), "one number per item"),
         (lambda: bootstrap([1.0, 2.0], [0]), "2 cluster labels"),
         (lambda: bootstrap([1.0, 2.0], [0, 0]), "one cluster"),
@@ -479,6 +483,8 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: tost([1.0], [1.0]), "at least two"),
         (lambda: tost([1.0, 0.0], [1.0]), "same questions"),
         (lambda: tost([1.0, np.nan], [1.0, 0.0]), "NaN"),
+        (lambda: tost([1.0, None], [1.0, 0.0]), "NaN"),  # pyright: ignore
+        (lambda: tost([1.0, 0.0], [None, 0.0]), "NaN"),  # pyright: ignore
         (lambda: tost([1.0, 0.0], [1.0, 0.0], margin=1.5), "0.015 for 1.5 points"),
         (lambda: minimum_detectable_change(0, 1.0), "at least one item"),
     ],
@@ -557,8 +563,9 @@ def test_fieller_of_a_spread_works_on_its_square(rng):
         assert getattr(ours, end) == pytest.approx(expected)
 
 
-def test_fieller_without_any_bias_before_has_no_estimate():
-    interval = fieller([1.0, 2.0, 3.0], [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("before", [[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+def test_fieller_without_any_bias_before_has_no_estimate(before):
+    interval = fieller([1.0, 2.0, 3.0], before)
     assert np.isnan(interval.estimate)
     assert (interval.low, interval.high) == (-np.inf, np.inf)
 
@@ -731,3 +738,24 @@ def test_the_mean_of_metrics_is_that_of_their_values(rng):
     undefined = answer_gap(gender, [None, "nurse"] * 6, "nurse")
     assert np.isnan(float(mean_of([parts[0], undefined])))
     assert float(mean_of(parts[:1])) == pytest.approx(float(parts[0]))
+
+
+def test_a_change_says_what_it_is():
+    one = mean([1.0, 2.0], "JSD")
+    assert (one.minus(one).name, one.percent_change(one).name) == ("JSD, difference", "JSD, change in %")
+
+
+def test_a_baseline_as_small_as_rounding_is_none():
+    tiny = mean([TINY, TINY])
+    assert float(tiny) == TINY
+    assert np.isnan(float(mean([1.0, 2.0]).percent_change(tiny)))
+    assert float(mean([4 * TINY] * 2).percent_change(mean([2 * TINY] * 2))) == pytest.approx(100)
+    some = [mean([1.0, 2.0]), mean([3.0, 5.0])]
+    assert signflip(some, some[::-1], [1.0, TINY], draws=9).statistic == pytest.approx(1.5 - 4)
+
+
+def test_clusters_are_of_no_one_group():
+    gap = answer_gap(["man", "woman"] * 2, ["nurse", "doctor"] * 2, "nurse").by([0, 0, 1, 1])
+    assert (len(gap), gap.groups, gap.evidence) == (2, None, None)
+    with pytest.raises(InputError, match="compares no groups"):
+        label_null(gap, [0, 1])

@@ -11,6 +11,7 @@ import published
 from ggss.analysis import crossfit, selection
 from ggss.analysis.selection import average_change, best_alpha, changes, choose, counted
 from ggss.errors import InputError
+from ggss.stats.metric import TINY
 from ggss.study.results import Results
 from invented_study import QWEN, answer
 from published import BASELINE, FINE_AVERAGES, MODELS, Printed
@@ -93,7 +94,8 @@ BASE = {"mcq": 20.0, "2afc": 0.0, "nurse-doctor": 0.5}
 
 
 def test_tasks_without_a_bias_to_begin_with_do_not_count():
-    assert counted({**BASE, "ceo": None, "mcq-age": float("nan")}) == {"mcq": 20.0, "nurse-doctor": 0.5}
+    others = {"ceo": None, "mcq-age": float("nan"), "2afc-age": TINY}
+    assert counted({**BASE, **others}) == {"mcq": 20.0, "nurse-doctor": 0.5}
 
 
 def test_average_by_hand():

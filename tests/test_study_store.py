@@ -252,6 +252,15 @@ def test_a_database_of_another_version(folder, monkeypatch):
     assert (folder / DATABASE).read_bytes() == before
 
 
+def test_a_schema_that_is_no_text_gets_a_sentence(folder):
+    """SQLite names the damaged part in its message, which is then no text either."""
+    whole = (folder / DATABASE).read_bytes()
+    (folder / DATABASE).write_bytes(whole.replace(b"CREATE TABLE answers", b"CREATE TABL\x80 answers"))
+    for opened in (reading, lambda folder: writing(folder).__enter__()):
+        with pytest.raises(StoreError, match="it is damaged or no database"):
+            opened(folder)
+
+
 @pytest.mark.parametrize("kind", ["another program's", "no database"])
 def test_a_file_that_is_not_ours_is_left_alone(tmp_path, kind):
     file = tmp_path / DATABASE

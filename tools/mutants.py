@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections import Counter
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
+from tools.code_digest import PYTHON, code_digest
 
 ROOT = Path(__file__).parent.parent
 PAGE, REASONS = ROOT / "docs" / "mutants.md", ROOT / "tools" / "survivors.json"
@@ -32,9 +32,13 @@ Written by `make mutants`. [mutmut](https://github.com/boxed/mutmut) changes one
 (an operator, a number, a condition, an argument left out), runs the tests that reach the changed function, and sees
 whether one of them fails. If none does, the mutant survives: either a test is missing, or the change makes no
 difference. Words of messages, annotations and docstrings are not changed. The goal is 90 % killed, and a reason for
-each of the others.
+each of the others. The digest is of the code that was changed, without comments and docstrings; a test compares it
+with the module's.
 """
-COLUMNS = ("| module | mutants | killed | left | share | its sha256 |", "| --- | --- | --- | --- | --- | --- |")
+COLUMNS = (
+    f"| module | mutants | killed | left | share | digest (Python {PYTHON}) |",
+    "| --- | --- | --- | --- | --- | --- |",
+)
 
 
 class Survivor(NamedTuple):
@@ -69,7 +73,7 @@ def report() -> int:
         killed = sum(state in KILLED for state in states.values())
         unchecked += sum(state == "not checked" for state in states.values())
         seen.update(all=len(states), killed=killed)
-        rows.append(_row(f"`{path}`", len(states), killed, sha256(path.read_bytes()).hexdigest()[:12]))
+        rows.append(_row(f"`{path}`", len(states), killed, code_digest(path)))
         survivors += [_survivor(name, path) for name, state in states.items() if state not in KILLED]
     missing = [one for one in survivors if one not in reasons]
     share = seen["killed"] / max(seen["all"], 1)

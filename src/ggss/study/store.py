@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -194,11 +194,10 @@ def writing(folder: str | Path) -> Iterator[Store]:
             ) from None
         with database.told(path):
             connection = database.checked(path, database.connect(path, "rwc"), new=True)
-            try:
+        with closing(connection):
+            with database.told(path):
                 connection.execute("PRAGMA synchronous = NORMAL")
-                yield Store(path, connection)
-            finally:
-                connection.close()
+            yield Store(path, connection)
 
 
 def reading(folder: str | Path) -> Store:
