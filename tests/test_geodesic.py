@@ -9,7 +9,7 @@ from scipy.linalg import hadamard
 
 import transcription
 from ggss import InputError
-from ggss.methods import operator
+from ggss.methods import operator, spherical
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.passes import project
 from ggss.methods.spherical import Removal, check_frame, magnitudes, move, move_literally, precise
@@ -253,6 +253,27 @@ def test_both_paths_in_float64_and_in_closed_form(chord):
     other = transcription.slerp if chord else transcription.chord
     unlike = np.array([transcription.steer(h, *given, floor=1.0, path=other)[0] for h in rows.numpy()])
     assert np.abs(unlike - expected).max() > 1e-4
+
+
+def test_a_target_that_is_nearly_opposite_is_reached_by_hand(monkeypatch):
+    """Tokens at an angle theta from mu inside V, and 1.65 theta removed: half of the way ends at 0.175 theta.
+
+    The control: in closed form the direction of so long a way has not enough digits.
+    """
+    frame = exact()
+    theta = torch.linspace(1.88, 1.9, 7, dtype=torch.float64)[:, None]
+    mu, inside = frame.mu.double(), frame.basis.double() @ torch.tensor([0.36, 0.48, 0.8], dtype=torch.float64)
+    rows = (torch.cos(theta) * mu + torch.sin(theta) * inside).float()
+
+    def error():
+        out = torch.empty_like(rows)
+        move(rows, torch.ones(7, 1), frame.mu, frame.basis, lambda b, alpha: Removal(1.65 * b, 0.5), out)
+        by_hand = torch.cos(0.175 * theta) * mu + torch.sin(0.175 * theta) * inside
+        return float((out.double() - by_hand).norm(dim=1).max())
+
+    assert error() < 1e-6
+    monkeypatch.setattr(spherical, "SAFE_COSINE", -1.0)
+    assert error() > 5e-6
 
 
 def test_tokens_along_mu_and_tokens_without_anything_to_remove_stay_as_they_are():
