@@ -1,5 +1,6 @@
 """The statistics against scipy, brute force and their own promises (p-values uniform under the null)."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -466,6 +467,7 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: signflip([1.0, 2.0], [1.0, 2.0], clusters=[0]), r"shape \(1,\)"),
         (lambda: signflip([1.0, 2.0], [1.0, 2.0], draws=0), "at least one resample"),
         (lambda: label_null(mean([1.0, 2.0]), [0, 1]), "compares no groups"),
+        (lambda: label_null(replace(mean([1.0, 2.0]), groups=np.arange(2)), [0, 1]), "compares no groups"),
         (lambda: label_null(answer_gap(["man", "woman"], ["nurse"] * 2, "nurse"), [0, 1]), "one group only"),
         (lambda: holm([0.5, np.nan]), "between 0 and 1"),
         (lambda: holm([]), "between 0 and 1"),
