@@ -26,7 +26,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
-from ggss.stats.metric import TINY, mean_of
+from ggss.stats.metric import TINY, grouped, mean_of
 from ggss.stats.permutation import Permutation
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -761,3 +761,15 @@ def test_clusters_are_of_no_one_group():
     assert (len(gap), gap.groups, gap.evidence) == (2, None, None)
     with pytest.raises(InputError, match="compares no groups"):
         label_null(gap, [0, 1])
+
+
+def test_a_metric_of_groups_has_their_sums():
+    groups, evidence = np.array([0, 2, 0]), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    first = grouped("first", groups, evidence, lambda sums: sums[:, 0, 1] - sums[:, 2, 0] + sums[:, 1].sum(1))
+    assert float(first) == 2 + 6 - 3
+    assert (first.name, first.unparsed, first.root) == ("first", 0, False)
+    assert first.root is False
+    told = grouped("first", groups, evidence, first.value, 2, True)
+    assert (told.unparsed, told.root) == (2, True)
+    np.testing.assert_array_equal(told.groups, groups)
+    np.testing.assert_array_equal(told.evidence, evidence)

@@ -259,6 +259,8 @@ def test_small_differences_decide_and_rounding_does_not():
     base = {"mcq": 20.0}
     assert choose({0.5: {"mcq": 10.04}, 1.0: {"mcq": 10.0}}, base) == 1.0
     assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 1e-12}}, base) == 0.5
+    assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 6e-11}}, base) == 0.5  # 3e-10 percent
+    assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 4e-10}}, base) == 1.0
 
 
 def test_a_task_that_one_strength_lacks_still_counts_for_the_others():

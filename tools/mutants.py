@@ -1,5 +1,7 @@
 """`make mutants`: mutmut over the modules of `[tool.mutmut]`; docs/mutants.md says what survived, and why.
 
+A second run tries what is new and what survived; without the folder `mutants` it begins anew.
+
 A survivor is named by its function and by the lines that differ, not by mutmut's number, so that its reason stays
 with it when the code around it changes. The reasons are in `survivors.json` beside this file.
 """
@@ -50,6 +52,7 @@ class Survivor(NamedTuple):
 def main(given: list[str]) -> int:
     os.chdir(ROOT)
     if given != ["report"]:
+        _forget_survivors()
         if not hasattr(pytest.Item, "_nodeid"):  # mutmut 3.8 asks for a name that pytest 9.2 does not have any more
             pytest.Item._nodeid = property(lambda item: item.nodeid)
         try:
@@ -89,6 +92,17 @@ def report() -> int:
     told = f"{len(missing)} of the others without a reason, {unchecked} not run"
     print(f"{seen['all']} mutants, {share:.1%} killed; {told}")
     return 1 if missing or unchecked or share < GOAL else 0
+
+
+def _forget_survivors() -> None:
+    """So that they are tried again: there may be a test now."""
+    for path in walk_mutatable_files():
+        codes = SourceFileMutationData(path=path)
+        codes.load()
+        killed = {name: status_by_exit_code[code] in KILLED for name, code in codes.exit_code_by_key.items()}
+        if not all(killed.values()):
+            codes.exit_code_by_key |= dict.fromkeys(name for name in killed if not killed[name])
+            codes.save()
 
 
 def _row(module: str, mutants: int, killed: int, digest: str) -> str:
