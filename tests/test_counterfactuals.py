@@ -367,6 +367,8 @@ def test_twenty_problems_are_shown_and_the_rest_counted(folder):
         ("m.jsonl", b'{"path": {"a": 1}}\n', "  - line 1 is not an object of plain values"),
         ("m.jsonl", b'{"path": "a"}\n{"race": "b"}\n', "  - line 2 has no path"),
         ("m.jsonl", b'{"file": "a"}\n', "has no column 'path': its columns are file"),
+        ("m.jsonl", b'{"path": "a", "race": "b", "race": "c"}\n', "  - line 1 names a column twice"),
+        ("m.jsonl", b'{"path": "a", "race": "b", " race": "c"}\n', "  - line 1 names a column twice"),
     ],
 )
 def test_a_bad_manifest_is_refused(tmp_path, name, data, message):

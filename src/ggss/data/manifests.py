@@ -107,14 +107,17 @@ def _jsonl_rows(text: str, found: list[str]) -> Iterator[tuple[int, Row]]:
         if not line.strip():
             continue
         try:
-            cells = json.loads(line)
+            cells = json.loads(line, object_pairs_hook=tuple)  # an object is a tuple of pairs, an array a list
         except (ValueError, RecursionError):
             found.append(f"line {number} is not JSON: {line[:60]!r}")
             continue
-        if not isinstance(cells, dict) or any(isinstance(cell, dict | list) for cell in cells.values()):
+        if not isinstance(cells, tuple) or any(isinstance(cell, tuple | list) for _, cell in cells):
             found.append(f"line {number} is not an object of plain values: {line[:60]!r}")
-        else:
-            yield number, {name.strip(): _text(cell) for name, cell in cells.items()}
+            continue
+        row = {name.strip(): _text(cell) for name, cell in cells}
+        if len(row) < len(cells):
+            found.append(f"line {number} names a column twice: {line[:60]!r}")
+        yield number, row
 
 
 def _text(cell: str | float | bool | None) -> str:
