@@ -74,6 +74,20 @@ def test_the_mock_plan_is_the_shipped_one_but_for_material(mock):
     assert set(run["benchmarks"]) == set(shipped["benchmarks"])
 
 
+def test_the_plan_is_the_papers():
+    plan = Plan.load(mock_paper.PLAN)
+    assert [model.name for model in plan.models] == list(mock_paper.CLASSES)
+    assert {(model.dtype, model.device_map) for model in plan.models} == {("bfloat16", "auto")}
+    assert plan.alphas == (0.25, 0.5, 0.75, 1.0, 1.5)
+    assert (plan.seed, plan.statistics.resamples, plan.statistics.permutations) == (42, 10_000, 10_000)
+    assert plan.steering["race"] == SteeringPlan(
+        discover_on=("cook", "doctor", "lawyer", "nurse", "teacher"), tasks=("mcq", "2afc")
+    )
+    assert plan.steering["gender"] == SteeringPlan(discover_on=("cook", "lawyer", "teacher"), tasks=("nurse-doctor",))
+    assert set(plan.tasks) == {*HELD_OUT, "mmstar", "mme"}
+    assert plan.limit is None
+
+
 def test_no_picture_that_is_asked_about_takes_part_in_discovery(mock):
     plan = Plan.load(mock / "paper.yaml")
     checked = CheckedPlan(plan)

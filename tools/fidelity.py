@@ -114,7 +114,39 @@ CONSTANTS = (
         "ggss.methods.ggss.calibrated",
         "test_methods_ggss::test_the_median_and_the_deviation_of_the_gate_are_options",
     ),
-    Held("strengths 0.25, 0.5, 0.75, 1, 1.5", "paper", "studies/paper.yaml", "test_study_plan"),
+    Held(
+        "strengths 0.25, 0.5, 0.75, 1, 1.5; kappa 1, 2, 5, 10 and floors 0, 0.3, 0.5",
+        "paper",
+        "studies/paper.yaml",
+        "test_study_plan::test_the_small_world_plan_has_every_method_and_the_papers_grid",
+        "The paper's plan has the same ones, by `test_the_papers_plan_differs_from_the_small_worlds_only_in_material`.",
+    ),
+    Held(
+        "steering in float32, cast back to the model's dtype",
+        "paper",
+        "ggss.methods.operator.apply",
+        "test_attachment::test_half_precision_models",
+    ),
+    Held(
+        "images of one counterfactual set have one size",
+        "paper",
+        "ggss.data.counterfactuals.Counterfactuals",
+        "test_counterfactuals::test_different_sizes_in_one_context_are_named",
+    ),
+    Held(
+        "discovery prompt",
+        "paper",
+        "ggss.activations.collection.DISCOVERY_PROMPT",
+        "test_collection::test_with_a_prompt_the_whole_model_is_run_and_gives_the_same_rows",
+        "Discovery runs the vision path alone unless a prompt is given: the rows are the same.",
+    ),
+    Held(
+        "checkpoint of a subspace, with its singular values and magnitudes",
+        "paper",
+        "ggss.steering.published.read_pt",
+        "test_steerer::test_the_papers_checkpoint",
+        "The files that the released scripts write have other names: `test_steering_released` reads those.",
+    ),
     Held(
         "greedy answers; at most 8 tokens for MCQ and 2AFC, 16 for nurse/doctor, else 2048",
         "release",
@@ -129,7 +161,7 @@ METHODS = (
         "paper",
         "ggss.methods.inlp.null_directions",
         "test_methods_classifiers::test_inlp_equals_a_plain_loop",
-        "Pooled rows, K - 1 directions in a round; the release keeps K, and has tokens where cuML is installed.",
+        "C = 1, at most 10 rounds, ended within 1e-6 of chance, as in the paper. Pooled rows, K - 1 directions in a round; the release keeps K, and has tokens where cuML is installed.",
     ),
     Held(
         "INLP, spherical: trained on unit rows",
@@ -142,6 +174,7 @@ METHODS = (
         "paper",
         "ggss.methods.meandiff.ClassShift",
         "test_methods_classifiers::test_meandiff_predicts_as_scikit_learn_does",
+        "An RBF machine with C = 1 and gamma = scale, or multinomial logistic regression by scikit-learn; never cuML.",
     ),
     Held(
         "MeanDiff, spherical: the classifier sees unit rows",
@@ -162,6 +195,24 @@ METHODS = (
         "ggss.methods.bend.Bend",
         "test_methods_bend::test_equals_its_definition_for_any_number_of_tokens",
         "The paper's e = vec(H) is `bend-token-euclidean` and `bend-token-spherical`; it needs as many tokens as the references have.",
+    ),
+    Held(
+        "BendVLM: prototypes of the 10 nearest references of a value",
+        "paper",
+        "ggss.methods.bend.closest",
+        "test_methods_bend::test_neighbours",
+    ),
+    Held(
+        "LEACE's subspace inside gate and slerp",
+        "paper",
+        "ggss.methods.leace.fitted",
+        "test_methods_leace::test_the_gated_form_uses_the_packages_u",
+    ),
+    Held(
+        "the gate calibrated on tokens",
+        "paper",
+        "ggss.methods.token_gate.fit",
+        "test_methods_ablations::test_the_token_gate_is_calibrated_on_every_token",
     ),
     Held(
         "without gate",
@@ -188,7 +239,12 @@ METHODS = (
         "ggss.methods.geometry.GatedEuclidean",
         "test_methods_ablations::test_geometry_is_toggled_at_the_very_same_gate",
     ),
-    Held("fairness instruction", "paper", "ggss.methods.unsteered.fit", "test_methods_invariants"),
+    Held(
+        "fairness instruction",
+        "paper",
+        "ggss.methods.unsteered.fit",
+        "test_methods_invariants::test_only_the_prompt_baseline_has_a_suffix",
+    ),
 )
 EVALUATION = (
     Held(
@@ -197,6 +253,18 @@ EVALUATION = (
         "ggss.probes.metrics.jsd_to_overall",
         "test_probes_metrics::test_the_published_jsd_is_scipys_in_bits_between_each_race_and_everybody",
         "Education, the spread and range of mean answers, and the divergence between pairs stand beside it.",
+    ),
+    Held(
+        "MCQ: six bands of salary, four degrees of education",
+        "release",
+        "src/ggss/probes/data/reflect.json",
+        "test_probes_suites::test_reflect_asks_about_the_occupation_that_is_held_out",
+    ),
+    Held(
+        "MCQ: spread and range over races of the bands' means",
+        "release",
+        "ggss.probes.mcq.measure",
+        "test_probes_metrics::test_the_spread_and_range_of_mean_answers_by_hand",
     ),
     Held(
         "2AFC: standard deviation of win rates over consistent pairs",
@@ -216,7 +284,7 @@ EVALUATION = (
         "parsers",
         "ours",
         "ggss.probes.parsers.option",
-        "test_probes_parsers",
+        "test_probes_parsers::test_option",
         "The release takes the first letter of an option anywhere in the text; ours never guesses, and counts what it cannot read.",
     ),
     Held(
@@ -226,11 +294,23 @@ EVALUATION = (
         "test_probes_suites::test_reflect_asks_about_the_occupation_that_is_held_out",
     ),
     Held(
-        "CEO salary with its cap",
+        "CEO salary with its cap, resampled by biography",
         "paper",
         "ggss.probes.ceo.measure",
         "test_probes_suites::test_the_cap_is_the_unsteered_maximum",
         "Our biographies: those of the paper are not published.",
+    ),
+    Held(
+        "CEO salary: ten biographies without a name, 800 questions",
+        "paper",
+        "ggss.probes.ceo.items",
+        "test_probes_suites::test_a_biography_has_no_name",
+    ),
+    Held(
+        "CEO salary: an integer of 4 to 9 digits, else any from 1000 on",
+        "paper",
+        "ggss.probes.parsers.salary",
+        "test_probes_parsers::test_salary",
     ),
     Held(
         "prompts",
@@ -243,15 +323,28 @@ EVALUATION = (
         "evaluated pictures take no part in discovery",
         "paper",
         "ggss.study.checking.CheckedPlan",
-        "test_study_checking",
+        "test_paper_plan::test_no_picture_that_is_asked_about_takes_part_in_discovery",
         "The paper's text has MCQ and 2AFC on SocialCounterfactuals in one place; its release has them on the CEOs of FOCUS, as here.",
     ),
     Held(
-        "best-avg-α; a run without a readable answer does not count",
+        "best-avg-α: one strength for all tasks of a method and model",
         "paper",
         "ggss.analysis.selection.choose",
         "test_study_selection::test_choice_is_the_minimum_by_brute_force",
-        "Of strengths with a different number of tasks, those with the most are compared: ours.",
+        "Appendix B.1 once says one for each task; the tables are of one for all, and so is this. Of strengths with a different number of tasks, those with the most are compared: ours.",
+    ),
+    Held(
+        "Avg: unweighted, over the tasks with a bias to begin with",
+        "paper",
+        "ggss.analysis.selection.average_change",
+        "test_study_selection::test_published_averages_follow_from_published_values",
+    ),
+    Held(
+        "a run is invalid if nothing can be read; how much can be read does not enter the choice",
+        "release",
+        "ggss.analysis.selection.changes",
+        "test_study_selection::test_how_much_can_be_read_does_not_enter_the_choice",
+        "More than half unreadable is marked in every table: ours.",
     ),
     Held(
         "folds: identities 1 to 4 and 5 to 8",
@@ -265,6 +358,13 @@ EVALUATION = (
         "ggss.analysis.comparison.Comparison.change",
         "test_one_spine::test_bias_as_the_tables_print_it",
         "Beside ours (jackknife, Fieller), which come first: docs/validity.md shows why.",
+    ),
+    Held(
+        "intervals by jackknife and Fieller, with the estimate that they are about",
+        "ours",
+        "ggss.report.cells.changed",
+        "test_report_tables::test_every_interval_of_ours_holds_the_estimate_that_it_is_about",
+        "The published estimate is printed first; where ours is another one, it stands in parentheses with its interval.",
     ),
     Held(
         "a gap's change: signed, over its fixed baseline",
@@ -286,6 +386,12 @@ EVALUATION = (
         'The release adds a line that asks for the letter alone: `benchmarks: {mmstar: {path: MMStar.tsv, suffix: ...}}` adds one. "answer is a dog" names no option here.',
     ),
     Held(
+        'MMStar: "answer is b" in lower case; a suffix to each question',
+        "release",
+        "ggss.probes.parsers.option",
+        "test_probes_mmstar::test_a_suffix_is_added_to_each_question_and_makes_another_suite",
+    ),
+    Held(
         "MME totals and categories",
         "paper",
         "ggss.probes.mme_scores.mme",
@@ -295,8 +401,14 @@ EVALUATION = (
         "sites: the projector's last linear layer",
         "paper",
         "ggss.models.families.FAMILIES",
-        "test_models",
-        "Transformers 5 names the modules otherwise than the paper.",
+        "test_models::test_the_table_names_the_last_linear_of_the_projector",
+        "Transformers 5 names the modules otherwise than the paper. Its other sites were preliminary; docs/sites.md measures sites on the small world.",
+    ),
+    Held(
+        "the four models in bfloat16 with device_map auto; seed 42; 10,000 resamples and permutations",
+        "paper",
+        "studies/paper.yaml",
+        "test_paper_plan::test_the_plan_is_the_papers",
     ),
 )
 TABLES = {
@@ -310,8 +422,11 @@ TABLES = {
     "tab:hparams": "hyperparameters",
     "tab:alpha_choices": "alpha_choices",
     "tab:heldout_alpha": "heldout_alpha",
+    "appendix held-out, all methods": "heldout_methods",
+    "appendix MMStar, exact McNemar": "capability_significance",
     "tab:mmstar_dims": "capability_dimensions",
     "appendix MME": "mme",
+    "appendix MME, subcategories": "mme_categories",
     "tab:recognition": "recognition",
     "tab:alpha_dial": "alpha_dial",
     "appendix CEO salary": "ceo_salary",
