@@ -1,5 +1,7 @@
 """How often the intervals of Avg, the mean change over three tasks, hold the truth."""
 
+from functools import partial
+
 import numpy as np
 
 from bench import studies
@@ -8,7 +10,7 @@ from ggss.stats import Interval, Metric, bootstrap, jackknife
 from ggss.stats.metric import mean_of
 
 STUDIES, RESAMPLES = 1000, 300
-TASKS = (studies.mcq, studies.two_afc, studies.nurse_doctor)
+TASKS = (partial(studies.mcq, published=True), partial(studies.two_afc, published=True), studies.nurse_doctor)
 
 # By name: identities, and for each task the planted strengths of the unsteered and the steered run.
 SETTINGS = {

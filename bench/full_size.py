@@ -232,14 +232,35 @@ def measured(model: Path, manifest: Path, out: Path, as_is: bool) -> dict[str, S
         "discover, 4 pictures": [*ggss, "discover", model, *few, *where],
         ASK: [*ggss, "ask", *asked, *where],
         BATCH: [sys.executable, "-m", "bench.full_size_batch", model, steerer, manifest],
+        DOCTOR: [*ggss, "doctor", model, *where, "--json"],
+        PRODUCTS: [sys.executable, "-c", PRODUCT_TIMES],
         "study plan": [*ggss, "study", "plan", plan, "--no-measure"],
         "study run, 2 cells of 4 questions": [*ggss, "study", "run", plan, "-o", out / "study"],
-        DOCTOR: [*ggss, "doctor", model, *where, "--json"],
     }
     return {name: run(out, as_is, name, *command) for name, command in commands.items()}
 
 
-ASK, BATCH, DOCTOR = "ask at alpha 0", "one probe batch", "doctor"
+ASK, BATCH, DOCTOR, PRODUCTS = "ask at alpha 0", "one probe batch", "doctor", "products"
+
+# A product as the doctor has them, 140 rows by a matrix of the text model: processor time in milliseconds.
+PRODUCT_TIMES = """
+import json, time, torch
+from torch.nn.functional import linear
+torch.set_num_threads(1)
+rows, weight = torch.randn(140, 2560).bfloat16(), torch.randn(9728, 2560).bfloat16()
+wide = weight.float()
+def took(product):
+    product()
+    start = time.process_time()
+    for _ in range(5):
+        product()
+    return 200 * (time.process_time() - start)
+print(json.dumps({
+    "bfloat16": took(lambda: linear(rows, weight)),
+    "converted": took(lambda: linear(rows.float(), weight.float()).bfloat16()),
+    "float32": took(lambda: linear(rows.float(), wide)),
+}))
+"""
 WORDING = {
     "mcq": {
         "about": "race",
@@ -268,6 +289,7 @@ def study(model: Path, manifest: Path, wording: Path) -> dict[str, Any]:
 
 def written(name: str, size: Dimensions, building: Step | None, report: dict[str, Step | None]) -> str:
     steps = ({"build and save": building} if building else {}) | report
+    steps.pop(PRODUCTS, None)
     lines = [
         "# A model of true size",
         "",
@@ -295,7 +317,7 @@ def written(name: str, size: Dimensions, building: Step | None, report: dict[str
         "Times include starting Python and loading the weights. The processor time is that of all threads together; "
         "unlike the time, it depends little on what else the machine does.",
         "",
-        *(line for find in (_examined, _asked, _batch) for line in find(report)),
+        *(line for find in (_examined, _asked, _batch, _products) for line in find(report)),
         "",
     ]
     return "\n".join(lines)
@@ -303,9 +325,13 @@ def written(name: str, size: Dimensions, building: Step | None, report: dict[str
 
 def _lacks() -> str:
     """Without instructions for bfloat16 a product of matrices takes many times as long."""
-    cpu = Path("/proc/cpuinfo")
-    told = cpu.read_text() if cpu.exists() else "bf16"
-    return "" if "bf16" in told else " and that have no instructions for bfloat16"
+    return "" if "bf16" in _cpu() else " and that have no instructions for bfloat16"
+
+
+def _cpu() -> str:
+    """What the processor can do; elsewhere than on Linux it is taken to have the instructions."""
+    told = Path("/proc/cpuinfo")
+    return told.read_text() if told.exists() else "bf16"
 
 
 def _examined(report: dict[str, Step | None]) -> list[str]:
@@ -314,6 +340,26 @@ def _examined(report: dict[str, Step | None]) -> list[str]:
     found = json.loads(step.said)
     checks = "; ".join(f"{what}: {seen}" for what, _, seen in found["checks"])
     return [f"- The doctor finds it {'healthy' if found['healthy'] else 'NOT healthy'}: {checks}."]
+
+
+def _products(report: dict[str, Step | None]) -> list[str]:
+    """What the missing instructions cost."""
+    if not (step := report[PRODUCTS]):
+        return []
+    found = json.loads(step.said)
+    told = ", ".join(f"{found[name]:.0f} ms {how}" for name, how in HOW.items())
+    lines = [f"- A product of 140 rows with a matrix of 2560 x 9728, on one thread: {told}."]
+    if "bf16" not in _cpu():
+        lines.append(
+            f"- So on this processor a bfloat16 model is {found['bfloat16'] / found['float32']:.1f} times slower than "
+            f"its float32 products would be: all but {found['float32'] / found['bfloat16']:.0%} of the time in products "
+            "is the missing instructions. The doctor therefore converts each matrix for its product "
+            "(`ggss.models.products`); the other steps do not."
+        )
+    return lines
+
+
+HOW = {"bfloat16": "in bfloat16", "converted": "converted to float32 first", "float32": "in float32"}
 
 
 def _asked(report: dict[str, Step | None]) -> list[str]:

@@ -1,5 +1,7 @@
 """That the measurer of the measurers runs, says what it did, and sees a broken interval for what it is."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from bench import average_coverage, consistent_pairs, studies, validity
@@ -18,7 +20,12 @@ def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.strip() == text.strip()
 
 
-@pytest.mark.parametrize("simulate", [studies.mcq, studies.two_afc, studies.nurse_doctor, studies.ceo_salary])
+PUBLISHED = [partial(studies.mcq, published=True), partial(studies.two_afc, published=True)]
+
+
+@pytest.mark.parametrize(
+    "simulate", [studies.mcq, studies.two_afc, studies.nurse_doctor, studies.ceo_salary, *PUBLISHED]
+)
 @pytest.mark.parametrize("whim", [0.0, 0.3])
 def test_the_truth_is_what_very_many_identities_give(simulate, whim):
     study = simulate(np.random.default_rng(0), 400, (0.75, 0.3), whim)
