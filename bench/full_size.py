@@ -351,9 +351,9 @@ def _products(report: dict[str, Step | None]) -> list[str]:
     lines = [f"- A product of 140 rows with a matrix of 2560 x 9728, on one thread: {told}."]
     if "bf16" not in _cpu():
         lines.append(
-            f"- So on this processor a bfloat16 model is {found['bfloat16'] / found['float32']:.1f} times slower than "
-            f"its float32 products would be: all but {found['float32'] / found['bfloat16']:.0%} of the time in products "
-            "is the missing instructions. The doctor therefore converts each matrix for its product "
+            f"- So on this processor bfloat16 products take {found['bfloat16'] / found['float32']:.1f} times as long "
+            f"as float32 ones: all but {found['float32'] / found['bfloat16']:.0%} of the time in products is the "
+            "missing instructions. The doctor therefore converts each matrix for its product "
             "(`ggss.models.products`); the other steps do not."
         )
     return lines

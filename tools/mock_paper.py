@@ -30,7 +30,9 @@ from ggss.data.manifests import write_manifest
 from ggss.data.published_layouts import FOCUS, complete, placed, read_layout
 from ggss.models import Vlm
 from ggss.probes.mmstar import DIMENSIONS
+from ggss.report.tables import REPORT, TABLES
 from ggss.smallworld.architectures import build
+from ggss.study.results import Results
 
 PLAN = Path(__file__).resolve().parent.parent / "studies" / "paper.yaml"
 
@@ -224,5 +226,36 @@ def model(kind: str, seed: int, folder: Path, width: int) -> None:
     processor.save_pretrained(folder)
 
 
+def check(folder: Path) -> None:
+    """Every table of the paper came out, with every question of the files in the second plan."""
+    absent = [
+        name
+        for name in (*TABLES.names(), REPORT)
+        if name not in NONE and not _written(folder, "paper", name).exists()
+    ]
+    if absent:
+        raise SystemExit(f"{folder} lacks the tables {', '.join(absent)}: see paper-tables/README.md")
+    asked = {run.task: len(run.items) for run in Results.load(folder / "whole-study")}
+    expected = {
+        "mcq": 160,
+        "2afc": 2160,
+        "mmstar": 1500,
+        "mme": 2 * sum(count for count, _ in MME.values()),
+        "ceo": 800,
+    }
+    if wrong := {task: asked.get(task) for task, count in expected.items() if asked.get(task) != count}:
+        raise SystemExit(f"{folder} has other numbers of questions than {expected}: {wrong}")
+
+
+NONE = ("control",)  # the paper has no model on which steering should fail
+
+
+def _written(folder: Path, plan: str, name: str) -> Path:
+    return folder / f"{plan}-tables" / f"{name}.md"
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else LIMIT)
+    if sys.argv[1] == "--check":
+        check(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else LIMIT)
