@@ -18,6 +18,7 @@ from ggss.models.reading import Reading
 from ggss.models.sites import MLP2
 from ggss.models.vlm import Vlm
 from ggss.report import names, tables
+from ggss.steering import fitting
 from ggss.study import runner
 from ggss.study.checking import CheckedPlan
 from ggss.study.grid import at_best, sweep, units
@@ -58,6 +59,7 @@ def mock(tmp_path_factory) -> Path:
 def results(mock: Path) -> Results:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Vlm, "read", read)
+        patch.setattr(fitting, "read_tokens", lambda *tokens, **how: None)  # a diagnostic that decides no number
         runner.run(Plan.load(mock / "paper.yaml"), mock / "study", show=False)
     return Results.load(mock / "study")
 

@@ -26,7 +26,7 @@ def float32_products(model: nn.Module, needed: bool | None = None) -> Iterator[N
         return
     changed = [module for module in model.modules() if type(module) is nn.Linear and "forward" not in vars(module)]
     for module in changed:
-        module.forward = _product(module)
+        module.forward = _product(module)  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
@@ -45,10 +45,10 @@ def _instructions() -> bool:
 
 
 def _product(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
-    def forward(rows: Tensor) -> Tensor:
-        if rows.numel() < MANY * linear.in_features:
-            return functional.linear(rows, linear.weight, linear.bias)
+    def forward(input: Tensor) -> Tensor:
+        if input.numel() < MANY * linear.in_features:
+            return functional.linear(input, linear.weight, linear.bias)
         bias = None if linear.bias is None else linear.bias.float()
-        return functional.linear(rows.float(), linear.weight.float(), bias).to(rows.dtype)
+        return functional.linear(input.float(), linear.weight.float(), bias).to(input.dtype)
 
     return forward
