@@ -45,8 +45,8 @@ def main_table() -> str:
     return "\n".join([*lines, *(["", ABOUT] if any("% (" in line for line in lines) else [])])
 
 
-ABOUT = """The published estimate; where the 95 % interval is about another one, freed of the bias of small samples, that
-one stands in parentheses with it."""
+ABOUT = """The published estimate; where the 95 % interval is about another one, freed of the bias of small samples,
+that one stands in parentheses with it."""
 
 
 def _average(row: dict[str, str], model: str) -> str:
