@@ -271,14 +271,14 @@ EVALUATION = (
         "release",
         "ggss.probes.metrics.consistent_preference_std",
         "test_probes_metrics::test_the_published_2afc_counts_pairs_whose_orders_agree",
-        "All pairs are asked; `pairs: 0.5` asks about half, drawn with seed 42 in the order of our items. The net preference over all answers stands beside it.",
+        "All pairs are asked; `pairs: 0.5` asks about half, drawn with seed 42 in the order of our items. The net preference over all answers stands beside it. The release also prints the preference between each two races; that is not computed here, and its breakdown by gender is the task `2afc-gender`.",
     ),
     Held(
         "Nurse/Doctor: gap in being called a nurse, on nurses; an open question",
         "release",
         "ggss.probes.nurse_doctor.measure",
         "test_probes_suites::test_the_nurse_gap_looks_at_nurses_alone",
-        "The small world's wording offers both words: its models learned it so.",
+        "The small world's wording offers both words: its models learned it so. The gap in being called a doctor stands beside it; the accuracies that the release prints do not.",
     ),
     Held(
         "parsers",
