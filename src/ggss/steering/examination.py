@@ -47,13 +47,15 @@ class Examination:
         return all(passed for _, passed, _ in self.checks)
 
 
-def examine(vlm: Vlm) -> Examination:
-    """Run every check on two synthetic pictures.
+def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
+    """Run every check on two synthetic pictures. also: further sites, whose leak is measured too.
 
     The checks share their passes: each reads all weights, which takes seconds if there are billions of them.
     """
+    vlm.sites(also)  # InputError if one of them is not there
     first, second = _pictures(max(_picture_side(vlm), 64))
-    features = vlm.encode([first])[0]
+    features, other = (vlm.encode([picture])[0] for picture in (first, second))
+    rows = [sum(map(len, one.rows.values())) for one in (features, other)]
     sites = {
         site: {"path": path, "width": features.rows[site].shape[1], "rows": features.rows[site].shape[0]}
         for site, path in vlm.sites("all").items()
@@ -65,10 +67,13 @@ def examine(vlm: Vlm) -> Examination:
     leaks = {MLP2: _leak(vlm, [MLP2], pictures)}
     if len(sites) > 1:
         leaks["all sites"] = _leak(vlm, list(sites), pictures)
+    leaks |= {site: _leak(vlm, [site], pictures) for site in also if site not in leaks}
     moved = _distance(before)
     checks: dict[str, Callable[[], Outcome]] = {
-        "one call of each site per generate, 1 image": lambda: _calls(vlm, steerer, [first]),
-        "one call of each site per generate, 2 images": lambda: _calls(vlm, steerer, [first, second]),
+        "each row of an image is steered once per generate, 1 image": lambda: _once(vlm, steerer, [first], rows[0]),
+        "each row of an image is steered once per generate, 2 images": lambda: _once(
+            vlm, steerer, pictures, sum(rows)
+        ),
         "alpha 0 changes nothing, and no hook is left": lambda: _identity(vlm, steerer, pictures, before),
         "alpha 1 reaches the logits": lambda: _effect(before, steered()),
         "answers from encoded features are those of the live hook": lambda: _reuse(vlm, steerer, pictures, steered),
@@ -149,11 +154,11 @@ def _tried(check: Callable[[], Outcome]) -> Outcome:
         return False, str(error)
 
 
-def _calls(vlm: Vlm, steerer: Steerer, pictures: list[Image.Image]) -> Outcome:
+def _once(vlm: Vlm, steerer: Steerer, pictures: list[Image.Image], rows: int) -> Outcome:
+    """rows: of the pictures at all sites. Most models call a site once, some for each picture or tile."""
     with steerer.attach(vlm.model) as run:
         vlm.answer([DISCOVERY_PROMPT], [pictures], max_new_tokens=2)
-    each = run.calls / len(steerer.operators)
-    return each == 1, f"{each:g} call(s), {run.tokens} tokens"
+    return run.tokens == rows, f"{run.calls / len(steerer.operators):g} call(s), {run.tokens} of {rows} rows"
 
 
 def _identity(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], before: Tensor) -> Outcome:
