@@ -22,8 +22,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 
 from ggss.models import Vlm
-from ggss.models.projector import image_encoder
 from ggss.models.processors import processor_class, torchvision_needed
+from ggss.models.projector import image_encoder
 
 TEXT = "the person in this picture is a nurse or doctor describe image detail yes no red blue . , ? : A B"
 WORDS = TEXT.split()

@@ -61,7 +61,7 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
 
 
 def _pali_gemma(processor: Any, texts: Sequence[str], answer: str | None) -> str:
-    """Its processor lays a prompt out by itself: the images, the token that begins a text, the question, a newline."""
+    """Its processor lays a prompt out by itself: images, the token that begins a text, the question, a newline."""
     *before, question = texts
     shown = "".join(text + image_mark(processor) for text in before)
     return f"{shown}{processor.tokenizer.bos_token}{question}\n{answer or ''}"

@@ -83,7 +83,7 @@ class SteeredModel:
         return seen
 
     def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
-        """Encoded anew under steerings of which one is before the projector's output: features do not have its site."""
+        """Encoded anew under steerings of which one is before the projector's output: features lack its site."""
         with ExitStack() as live:
             for steerer, alpha in early:
                 live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
