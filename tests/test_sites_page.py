@@ -48,7 +48,7 @@ def test_a_mean_is_of_the_models_that_are_no_controls(study):
 def test_what_is_missing_is_named(study):
     results = study(keep=lambda cell: not (cell.method == "ggss at lm-layer0" and cell.task == "2afc"))
     text = sites.page(results, MEASURED)
-    assert f"Not all answered yet: {QWEN}: ggss at lm-layer0; {CONTROL}: ggss at lm-layer0." in text
+    assert f"- {QWEN}: ggss at lm-layer0\n- {CONTROL}: ggss at lm-layer0\n" in text
     assert sites.missing(study()) == []
 
 

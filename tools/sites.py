@@ -101,13 +101,13 @@ def by_site(results: Results, sites: list[str], methods: list[str]) -> list[str]
 
 
 def missing(results: Results) -> list[str]:
-    """The cells without all of their answers."""
-    return [
-        f"{model.removeprefix('small-world/')}: {label}"
-        for model in results.models
-        for label in results.methods[1:]
-        if runs_on(results, model, label) and None in cells(results, model, label)
-    ]
+    """By model, the cells without all of their answers."""
+    found = []
+    for model in results.models:
+        labels = [label for label in results.methods[1:] if runs_on(results, model, label)]
+        if gaps := [label for label in labels if None in cells(results, model, label)]:
+            found.append(f"{model.removeprefix('small-world/')}: {', '.join(gaps)}")
+    return found
 
 
 def mean_change(results: Results, label: str) -> float | None:
@@ -178,7 +178,7 @@ in how many models the capability is shown to be the same.
         )
         parts.append("\n".join(table(results, model.name, measured[model.name], methods)) + "\n")
     if gaps := missing(results):
-        parts.append("## Missing\n\nNot all answered yet: " + "; ".join(gaps) + ".\n")
+        parts.append("## Missing\n\nNot all answered yet, `make sites` goes on:\n\n- " + "\n- ".join(gaps) + "\n")
     parts.append("How sites inside the tower and the text model are steered: [steering.md](steering.md).\n")
     return "\n".join(parts)
 
