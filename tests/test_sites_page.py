@@ -35,7 +35,7 @@ def test_every_number_is_that_of_its_comparison(study):
                 f"| `{site}` | {leak:.0%} | ggss | {mcq.estimate:+.0f} % [{mcq.low:+.0f}, {mcq.high:+.0f}] |" in text
             )
             assert f"{pairs.estimate:+.0f} % [{pairs.low:+.0f}, {pairs.high:+.0f}] |" in text
-    assert "leaks of 75% and more" in text
+    assert "there 75% to 75% of what an image does" in text
     assert "Missing" not in text
 
 

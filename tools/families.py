@@ -72,6 +72,8 @@ def tried(kind: str) -> dict[str, Any]:
         vlm = tiny_vlms.build(kind)
     except InputError as error:
         return entry | {"status": "refused", "sentence": _one_line(error)}
+    except ImportError as error:  # which `load_vlm` tells a user, too
+        return entry | {"status": "refused", "sentence": _one_line(error)}
     except Exception as error:  # of any kind: a config, a model or a processor that cannot be made so small
         return entry | {"status": "not tried", "sentence": _one_line(error)}
     try:
@@ -180,14 +182,13 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
-    seen = json.loads(SEEN.read_text()) if SEEN.exists() else {}
     entries = {}
     for kind in sys.argv[1:] or tiny_vlms.CLASSES:
         entries[kind] = tried(kind)
         print(kind, entries[kind]["status"], entries[kind].get("sentence", entries[kind].get("failed")), flush=True)
-    if sys.argv[1:]:
-        return
-    seen[transformers.__version__] = entries
+    seen = json.loads(SEEN.read_text()) if SEEN.exists() else {}
+    # Of some classes only, if they are named.
+    seen[transformers.__version__] = (seen.get(transformers.__version__, {}) if sys.argv[1:] else {}) | entries
     SEEN.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
     PAGE.write_text(page(json.loads(SEEN.read_text())))
 

@@ -130,11 +130,12 @@ def reading(results: Results, measured: Leaks) -> str:
 
     before = [site for site in sites if not in_text(site) and site != "all"]
     inside = [site for site in sites if in_text(site)]
-    least = min(share for own in measured.values() for site, share in own.items() if in_text(site))
+    past = [share for own in measured.values() for site, share in own.items() if in_text(site)]
     return f"""Steer before the text model. Over the models with a planted bias, `{first}` changes the bias on average
 by {listed(before)}.
-In the text model it is {listed(inside)}: there most of what an image does has
-been read past the site already (leaks of {least:.0%} and more), and steering costs little because it does little.
+In the text model it is {listed(inside)}:
+there {min(past):.0%} to {max(past):.0%} of what an image does to the answer has been read past the site already (its
+leak), and steering costs little because it does little.
 Which site before the text model is best is not settled here: the intervals overlap. For `{first}` the projector's
 output, the published site, is the one where the capability is most often shown to be unchanged; with this many items
 that is shown only where hardly any answer changes. The published 2AFC metric uses only pairs whose two orders name

@@ -163,6 +163,7 @@ FOUND: dict[str, Recipe] = {
         feature_extractor="Gemma4AudioFeatureExtractor",
         image="<image_soft_token>",
     ),
+    "fast_vlm": Recipe(image_class="CLIPImageProcessorPil", processor_class="LlavaProcessor"),
     "gemma3n": Recipe(feature_extractor="Gemma3nAudioFeatureExtractor"),
     "glm5_next": Recipe(lambda _: {"text_config": {"layer_types": ["linear_attention", "full_attention"]}}),
     "glm_ocr": Recipe(
