@@ -122,8 +122,10 @@ rivals: $(READY)  ## methods of other papers on the small world; writes docs/riv
 	$(BIN)/ggss study run studies/rivals.yaml -o rivals-out
 	$(BIN)/python tools/rivals.py rivals-out
 
-sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md
-	$(BIN)/python tools/sites.py --workers 2
+sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md; stop it and go on as you like
+	$(BIN)/ggss study run studies/sites.yaml -o sites-out
+	$(BIN)/python tools/sites.py sites-out
+
 pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
 	$(BIN)/python tools/pace.py
 dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
@@ -158,4 +160,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out

@@ -262,14 +262,16 @@ class Vlm:
         seen = [(question, pictures, options) for (question, _, options), pictures in zip(asked, kept, strict=True)]
         scores = [[0.0] * len(options) for _, _, options in asked]
         runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
-        for i, prompt in enumerate(self._tokenised(seen)):
+        tokenised = self._tokenised(seen)
+        for i, prompt in enumerate(tokenised):
             for j, tail in enumerate(prompt.tails):
                 # The last token is scored but not an input: options of one token share a single run.
                 runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
 
         def work(batch: Sequence[tuple[tuple[int, tuple[int, ...]], list[Tail]]]) -> list[None]:
             inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
-            inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch])
+            after = [max(0, len(ids) - len(tokenised[i].ids)) for (i, ids), _ in batch]
+            inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch], after)
             if "mm_token_type_ids" not in inputs:  # models that need them count positions by themselves
                 inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
             longest = max(len(tail) for _, readings in batch for _, _, tail in readings)
@@ -318,8 +320,10 @@ class Vlm:
         encoded = {"mm_encoder_outputs": {"image": ModelOutput(**output)}}
         return inputs | encoded, [one.placeholder for one in features]
 
-    def _text_inputs(self, sequences: Sequence[list[int]]) -> dict[str, Tensor]:
-        return prompts.left_padded(self.processor, sequences, self.device)
+    def _text_inputs(
+        self, sequences: Sequence[list[int]], answered: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        return prompts.left_padded(self.processor, sequences, self.model, answered)
 
     def _encode(self, images: Sequence[Image.Image], sites: dict[str, str]) -> list[Features]:
         inputs, placeholders = told_pixels(self.model, self.processor, images)

@@ -52,18 +52,20 @@ class Examination:
         return all(passed for _, passed, _ in self.checks)
 
 
-def examine(vlm: Vlm) -> Examination:
-    """Run every check on two synthetic pictures.
+def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
+    """Run every check on two synthetic pictures. also: further sites, whose leak is measured too.
 
     The checks share their passes: each reads all weights, which takes seconds if there are billions of them.
     """
+    vlm.sites(also)  # InputError if one of them is not there
     with float32_products(vlm.model):
-        return _examined(vlm)
+        return _examined(vlm, also)
 
 
-def _examined(vlm: Vlm) -> Examination:
+def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
     first, second = _pictures(max(_picture_side(vlm), 64))
-    features = vlm.encode([first])[0]
+    features, other = (vlm.encode([picture])[0] for picture in (first, second))
+    rows = [sum(map(len, one.rows.values())) for one in (features, other)]
     sites = {
         site: {"path": path, "width": features.rows[site].shape[1], "rows": features.rows[site].shape[0]}
         for site, path in vlm.sites("all").items()
@@ -75,10 +77,13 @@ def _examined(vlm: Vlm) -> Examination:
     leaks = {MLP2: _leak(vlm, [MLP2], pictures)}
     if len(sites) > 1:
         leaks["all sites"] = _leak(vlm, list(sites), pictures)
+    leaks |= {site: _leak(vlm, [site], pictures) for site in also if site not in leaks}
     moved = _distance(before)
     checks: dict[str, Callable[[], Outcome]] = {
-        "one call of each site per generate, 1 image": lambda: _calls(steered()),
-        "one call of each site per generate, 2 images": lambda: _calls(_generated(vlm, steerer, [pictures])),
+        "each row of an image is steered once per generate, 1 image": lambda: _once(steered(), sum(rows)),
+        "each row of an image is steered once per generate, 2 images": lambda: _once(
+            _generated(vlm, steerer, [pictures]), sum(rows)
+        ),
         "alpha 0 changes nothing, and no hook is left": lambda: _identity(vlm, steerer, pictures, before),
         "alpha 1 reaches the logits": lambda: _effect(before, steered().logits),
         "answers from encoded features are those of the live hook": lambda: _reuse(vlm, steerer, pictures, steered),
@@ -192,8 +197,9 @@ def _tried(check: Callable[[], Outcome]) -> Outcome:
         return False, str(error)
 
 
-def _calls(found: _Generated) -> Outcome:
-    return found.calls == 1, f"{found.calls:g} call(s), {found.tokens} tokens"
+def _once(found: _Generated, rows: int) -> Outcome:
+    """rows: of the pictures at all sites. Most models call a site once, some for each picture or tile."""
+    return found.tokens == rows, f"{found.calls:g} call(s), {found.tokens} of {rows} rows"
 
 
 def _identity(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], before: Tensor) -> Outcome:
