@@ -34,9 +34,7 @@ def test_a_site_that_does_not_fire_is_reported(tiny, monkeypatch):
     monkeypatch.setattr(vlm, "answer", lambda *a, **k: [calls(*a, **k), calls(*a, **k)][0])
     report = examine(vlm)
     assert not report.healthy
-    assert ("each row of an image is steered once per generate, 1 image", False) in [
-        check[:2] for check in report.checks
-    ]
+    assert ("each row is steered once per generate, 1 image", False) in [check[:2] for check in report.checks]
 
 
 def test_logits_are_the_same_up_to_their_last_digits_and_no_further():

@@ -70,6 +70,8 @@ def table(results: Results, model: str, measured: Mapping[str, float], methods: 
             label = f"{method} at {site}"
             if label in results.methods and runs_on(results, model, label):
                 *bias, capability = cells(results, model, label)
+                if not any((*bias, capability)):
+                    continue  # it is named as missing
                 shown = [*map(changed, bias), kept(capability)]
                 lines.append(f"| `{site}` | {share:.0%} | {method} | {' | '.join(shown)} |")
     return lines

@@ -105,7 +105,6 @@ RECIPES: dict[str, Recipe] = {
         images={"size": SQUARE, "image_grid_pinpoints": GRIDS},
         processor={"num_image_tokens": (SIDE // PATCH) ** 2, "vision_feature_select_strategy": "full"},
     ),
-    "mllama": Recipe(),
     "mistral3": Recipe(
         lambda _: {"vision_config": {"patch_size": PATCH // 2}, "spatial_merge_size": 2},
         special=PIXTRAL,

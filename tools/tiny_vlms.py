@@ -117,14 +117,16 @@ def build(kind: str, seed: int = 0) -> Vlm:
     from tools.tiny_recipes import RECIPES
     from tools.tiny_recipes_found import FOUND
 
-    known = RECIPES | FOUND
-    recipe = known.get(kind, Recipe())
+    recipe = (RECIPES | FOUND).get(kind, Recipe())
     names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind)
     if isinstance(names, dict) and "pil" not in names and not recipe.image_class:
         raise torchvision_needed(kind)
-    if kind not in known and not hasattr(getattr(hf, CLASSES[kind]), "get_image_features"):
-        image_encoder(_meta(kind, tiny_config(kind, tokenizer({"image_token": "<image>"}), recipe)))
-    words, config, processor = _described(kind, recipe)
+    try:
+        words, config, processor = _described(kind, recipe)
+    except LookupError:  # without a processor; but a class that has no image tokens is refused whatever it has
+        if not hasattr(getattr(hf, CLASSES[kind]), "get_image_features"):
+            image_encoder(_meta(kind, tiny_config(kind, tokenizer({"image_token": "<image>"}), recipe)))
+        raise
     weights = sum(weight.numel() for weight in _meta(kind, config).parameters())
     if weights > LIMIT:
         raise ValueError(f"its smallest model has {weights:,} weights, more than {LIMIT:,}")

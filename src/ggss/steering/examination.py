@@ -64,8 +64,8 @@ def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
 
 def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
     first, second = _pictures(max(_picture_side(vlm), 64))
-    features, other = (vlm.encode([picture])[0] for picture in (first, second))
-    rows = [sum(map(len, one.rows.values())) for one in (features, other)]
+    features, other = vlm.encode([first, second])
+    rows = sum(len(own) for one in (features, other) for own in one.rows.values())
     sites = {
         site: {"path": path, "width": features.rows[site].shape[1], "rows": features.rows[site].shape[0]}
         for site, path in vlm.sites("all").items()
@@ -80,10 +80,8 @@ def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
     leaks |= {site: _leak(vlm, [site], pictures) for site in also if site not in leaks}
     moved = _distance(before)
     checks: dict[str, Callable[[], Outcome]] = {
-        "each row of an image is steered once per generate, 1 image": lambda: _once(steered(), sum(rows)),
-        "each row of an image is steered once per generate, 2 images": lambda: _once(
-            _generated(vlm, steerer, [pictures]), sum(rows)
-        ),
+        "each row is steered once per generate, 1 image": lambda: _once(steered(), rows),
+        "each row is steered once per generate, 2 images": lambda: _once(_generated(vlm, steerer, [pictures]), rows),
         "alpha 0 changes nothing, and no hook is left": lambda: _identity(vlm, steerer, pictures, before),
         "alpha 1 reaches the logits": lambda: _effect(before, steered().logits),
         "answers from encoded features are those of the live hook": lambda: _reuse(vlm, steerer, pictures, steered),
