@@ -10,7 +10,7 @@ import itertools
 import logging
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from ggss.errors import InputError
@@ -21,6 +21,8 @@ from ggss.serve.refusal import Refusal, wrong
 
 TRIES = 3  # processes in a row that do not come up, after which the server gives up
 PAUSE = 1.0  # seconds before the second of them
+# -P: no module of the current directory takes the place of another.
+WORKER = (sys.executable, "-P", "-m", "ggss.serve.worker_process")
 
 log = logging.getLogger("ggss")
 
@@ -55,10 +57,16 @@ class Ticket:
 
 class WorkerEngine:
     """lost: called if no worker comes up any more. patience: seconds in which a worker that has something to do must
-    give a sign of life, else it is replaced."""
+    give a sign of life, else it is replaced. command: what is run, with the number of a socket as last argument."""
 
-    def __init__(self, setup: WorkerSetup, patience: float, lost: Callable[[], None] = lambda: None) -> None:
-        self.setup, self.patience, self._lost = setup, patience, lost
+    def __init__(
+        self,
+        setup: WorkerSetup,
+        patience: float,
+        lost: Callable[[], None] = lambda: None,
+        command: Sequence[str] = WORKER,
+    ) -> None:
+        self.setup, self.patience, self._lost, self._command = setup, patience, lost, command
         self._running: set[int] = set()
         self._steerers: dict[str, ServedSteerer] = {}
         self._tickets: dict[int, Ticket] = {}
@@ -127,9 +135,7 @@ class WorkerEngine:
         here, there = socket.socketpair()
         with there:
             self._process = await asyncio.create_subprocess_exec(
-                # -P: no module of the current directory takes the place of another.
-                *(sys.executable, "-P", "-m", "ggss.serve.worker_process", str(there.fileno())),
-                pass_fds=[there.fileno()],
+                *self._command, str(there.fileno()), pass_fds=[there.fileno()]
             )
         self._reader, self._writer = await asyncio.open_connection(sock=here, limit=LONGEST_LINE)
         # A folder that was changed since its steerer was checked is refused.
