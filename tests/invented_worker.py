@@ -3,6 +3,7 @@
 import os
 import socket
 import sys
+import threading
 from pathlib import Path
 
 from ggss.serve.engine import Began, Piece
@@ -51,7 +52,7 @@ def work(jobs: JobQueue) -> None:
             jobs.give(number, True, Piece(0, "a", 1))
             os._exit(9)
         if text == "hang":
-            socket.socketpair()[0].recv(1)
+            threading.Event().wait()
         if text == "wrong":
             jobs.tell({"event": "failed", "id": number, "status": 400, "sentence": "that was wrong"})
             continue

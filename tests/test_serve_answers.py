@@ -230,7 +230,7 @@ def same_up_to_ties(one: list[dict], other: list[dict]) -> int:
 
 
 def test_a_mixed_batch_is_every_request_alone(served):
-    """Several strengths, steerers, pictures, lengths and turns; and the strength matters, or this would say nothing."""
+    """Several strengths, steerers, pictures, lengths and turns. The strength matters, or this would say nothing."""
     pictures = [png(seed) for seed in range(3)]
     strengths = [{}, {"first": 0.5}, {"first": 1.5}, {"second": 1.0}, {"first": 1.0, "second": 0.7}, {"first": 0.0}]
     jobs = [

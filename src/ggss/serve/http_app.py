@@ -59,7 +59,7 @@ class ChatServer:
         self.created = int(time.time())
 
     async def chat(self, body: ChatBody, request: Request) -> Any:
-        """An answer of the model, whole or as a stream. Header `x-ggss-applied` and field `ggss` say what was steered."""
+        """An answer of the model, whole or as a stream. Header `x-ggss-applied` and field `ggss` say what was done."""
         self._check_model(body.model)
         job = await asyncio.to_thread(read_job, body, self.settings.rules, self.engine.steerers, self.settings.limits)
         request.state.audit = audit = {"stream": job.stream, "pictures": len(job.pictures)}

@@ -76,8 +76,8 @@ class ServedModel:
         kept = self.vlm.sites("all")
         if outside := [site for site in steerer.operators if site not in kept]:
             raise InputError(
-                f"the steerer {name!r} acts at {', '.join(outside)}, and a server steers what the projector gives out "
-                f"({', '.join(kept)}): discover it there"
+                f"the steerer {name!r} acts at {', '.join(outside)}, and a server steers what the projector gives "
+                f"out ({', '.join(kept)}): discover it there"
             )
         content = steerer.content_hash
         if expected is not None and content != expected:

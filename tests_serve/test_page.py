@@ -1,0 +1,44 @@
+"""docs/serving.md: its five commands lead from nothing to an answer, as they stand."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import PATIENCE
+
+PAGE = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def test_the_five_commands(tmp_path):
+    block = re.search(r"^## Five commands$.*?^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    commands = [line for line in block[1].replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
+    assert len([line for line in commands if not line.startswith("export ")]) == 5
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = "\n".join(["set -e", *commands]).replace("8000", str(port))
+    # The server goes on in the background: it is ended with its group.
+    run = subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GGSS_CACHE": str(tmp_path / "c")},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert run.wait(PATIENCE) == 0
+    finally:
+        os.killpg(run.pid, signal.SIGTERM)
+    assert run.stdout is not None
+    answer = json.loads(run.stdout.read().splitlines()[-1])
+    assert answer["choices"][0]["message"]["content"]
+    assert answer["ggss"]["race"]["alpha"] == 0.75
+    assert answer["ggss"]["race"]["tokens"] > 0
