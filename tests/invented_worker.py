@@ -6,7 +6,7 @@ import sys
 import threading
 from pathlib import Path
 
-from ggss.serve.engine import Began, Piece
+from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.job_queue import Gone, JobQueue
 
 
@@ -49,7 +49,7 @@ def work(jobs: JobQueue) -> None:
             os._exit(9)
         jobs.give(number, True, Began(3, {}))
         if text == "die later":
-            jobs.give(number, True, Piece(0, "a", 1))
+            jobs.give(number, True, AnswerPiece(0, "a", 1))
             os._exit(9)
         if text == "hang":
             threading.Event().wait()
@@ -59,7 +59,7 @@ def work(jobs: JobQueue) -> None:
         while text == "wait for cancel" and not jobs.gone(number):
             jobs.poll()
         alone = " alone" if message["alone"] else ""
-        jobs.give(number, True, Piece(0, f"{text}{alone} {len(pictures)}", 1, [], "stop"))
+        jobs.give(number, True, AnswerPiece(0, f"{text}{alone} {len(pictures)}", 1, [], "stop"))
         jobs.tell({"event": "done", "id": number, "facts": {"cached_bytes": 7, "cache_hits": 1, "cache_misses": 2}})
         jobs.forget(number)
 

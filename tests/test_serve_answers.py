@@ -16,7 +16,7 @@ from ggss.serve.answer_text import AnswerText
 from ggss.serve.batch_steering import steer_batch
 from ggss.serve.chat_answer import ChatAnswer
 from ggss.serve.chat_job import ChatJob
-from ggss.serve.engine import Began, Piece, SteeringRecord
+from ggss.serve.engine import AnswerPiece, Began, SteeringRecord
 from ggss.serve.frames import framed, received
 from ggss.serve.row_sampler import AnswerRow, RowSampler
 from ggss.serve.served_model import ServedModel
@@ -78,7 +78,7 @@ def sampler(rows: list[AnswerRow], polled: list[int] | None = None) -> RowSample
     )
 
 
-def row(pieces: list[Piece], most: int = 5, gone: bool = False, **how) -> AnswerRow:
+def row(pieces: list[AnswerPiece], most: int = 5, gone: bool = False, **how) -> AnswerRow:
     return AnswerRow(0, most, AnswerText(spelled, how.pop("stop", ())), pieces.append, lambda: gone, **how)
 
 
@@ -142,11 +142,11 @@ def test_a_sampled_row_leaves_the_others_alone():
 def test_a_stream_says_what_the_whole_answer_says():
     record = SteeringRecord(0.75, 1, 64, 0.4)
     pieces = [
-        Piece(0, "a", 1),
-        Piece(1, "x", 1),
-        Piece(0, " b", 1),
-        Piece(1, "", 1, [], "stop"),
-        Piece(0, "", 1, [], "length"),
+        AnswerPiece(0, "a", 1),
+        AnswerPiece(1, "x", 1),
+        AnswerPiece(0, " b", 1),
+        AnswerPiece(1, "", 1, [], "stop"),
+        AnswerPiece(0, "", 1, [], "length"),
     ]
     answer = ChatAnswer("m", ChatJob([], choices=2), Began(10, {"race": record}))
     whole = answer.whole(pieces)
@@ -206,15 +206,15 @@ def served(vlm) -> ServedModel:
     return model
 
 
-def answered(model: ServedModel, jobs: list[ChatJob]) -> list[list[Began | Piece]]:
-    told: list[list[Began | Piece]] = [[] for _ in jobs]
+def answered(model: ServedModel, jobs: list[ChatJob]) -> list[list[Began | AnswerPiece]]:
+    told: list[list[Began | AnswerPiece]] = [[] for _ in jobs]
     ready = [model.prepare(one, own.append, lambda: False) for one, own in zip(jobs, told, strict=True)]
     model.answer(ready, lambda: None)
     return told
 
 
-def tokens(told: list[Began | Piece]) -> list[dict]:
-    return [one for piece in told if isinstance(piece, Piece) for one in piece.logprobs]
+def tokens(told: list[Began | AnswerPiece]) -> list[dict]:
+    return [one for piece in told if isinstance(piece, AnswerPiece) for one in piece.logprobs]
 
 
 def same_up_to_ties(one: list[dict], other: list[dict]) -> int:

@@ -10,7 +10,7 @@ import pytest
 from ggss.errors import InputError
 from ggss.serve import worker_engine
 from ggss.serve.chat_job import ChatJob
-from ggss.serve.engine import Began, Piece
+from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.refusal import Refusal
 from ggss.serve.worker_engine import WorkerEngine, WorkerSetup
 
@@ -38,7 +38,7 @@ async def answer(engine: WorkerEngine, text: str, pictures: int = 0) -> str:
     async with aclosing(engine.ask(job(text, pictures))) as events:
         began, *pieces = [one async for one in events]
     assert isinstance(began, Began)
-    return "".join(piece.text for piece in pieces if isinstance(piece, Piece))
+    return "".join(piece.text for piece in pieces if isinstance(piece, AnswerPiece))
 
 
 def test_requests_are_answered_together(tmp_path):

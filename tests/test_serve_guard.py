@@ -110,6 +110,15 @@ def test_nobody_without_a_key_can_upload():
     assert (client.status, len(client.parts)) == (401, 10)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:8000", 200), ("", 200), ("evil.example", 403), ("[x", 403)],
+)
+def test_a_web_page_cannot_use_a_name_of_its_own_for_this_machine(host, status):
+    assert asked(guard(), host=host).status == status
+    assert asked(guard(keys=[KEY]), host=host, key=KEY).status == 200
+
+
 async def forever(scope, receive, send) -> None:
     await receive()
     await asyncio.Event().wait()

@@ -106,7 +106,7 @@ def test_the_end_waits_for_what_is_asked(world, tmp_path):
     """A second server: locked, with one place, and ended while a request waits."""
     server = start(world, tmp_path, "--locked", "--alpha=race=0.5", "--max-queue=1")
     client = server.client
-    with pytest.raises(Exception, match="is locked: at least 0.5"):
+    with pytest.raises(Exception, match=r"is locked: at least 0\.5"):
         answer(client, world, race=0.25)
     assert answer(client, world, race=0.75)[1] == 0.75
     worker = server.worker

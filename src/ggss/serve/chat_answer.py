@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ggss.serve.chat_job import ChatJob
-from ggss.serve.engine import Began, Piece
+from ggss.serve.engine import AnswerPiece, Began
 from ggss.version import __version__
 
 Json = dict[str, Any]
@@ -40,7 +40,7 @@ class ChatAnswer:
         prompt = self.began.prompt_tokens
         return {"prompt_tokens": prompt, "completion_tokens": self.tokens, "total_tokens": prompt + self.tokens}
 
-    def whole(self, pieces: Sequence[Piece]) -> Json:
+    def whole(self, pieces: Sequence[AnswerPiece]) -> Json:
         """The response, from all pieces."""
         self.tokens = sum(piece.tokens for piece in pieces)
         choices = []
@@ -57,13 +57,13 @@ class ChatAnswer:
             )
         return self._shared("chat.completion") | {"choices": choices, "usage": self.usage, "ggss": self.steering}
 
-    async def events(self, pieces: AsyncIterator[Began | Piece], with_usage: bool) -> AsyncIterator[str]:
+    async def events(self, pieces: AsyncIterator[Began | AnswerPiece], with_usage: bool) -> AsyncIterator[str]:
         """The response as server-sent events; what was steered is in the first of them."""
         for number in range(self.job.choices):
             first = self._chunk(number, {"role": "assistant", "content": ""})
             yield event(first if number else first | {"ggss": self.steering})
         async for piece in pieces:
-            if isinstance(piece, Piece):
+            if isinstance(piece, AnswerPiece):
                 self.tokens += piece.tokens
                 if piece.text or piece.logprobs:
                     yield event(self._chunk(piece.choice, {"content": piece.text}, [piece]))
@@ -73,11 +73,11 @@ class ChatAnswer:
             yield event(self._shared("chat.completion.chunk") | {"choices": [], "usage": self.usage})
         yield LAST
 
-    def _chunk(self, number: int, delta: Json, pieces: Sequence[Piece] = (), finish: str | None = None) -> Json:
+    def _chunk(self, number: int, delta: Json, pieces: Sequence[AnswerPiece] = (), finish: str | None = None) -> Json:
         choice = {"index": number, "delta": delta, "logprobs": self._logprobs(pieces), "finish_reason": finish}
         return self._shared("chat.completion.chunk") | {"choices": [choice]}
 
-    def _logprobs(self, pieces: Sequence[Piece]) -> Json | None:
+    def _logprobs(self, pieces: Sequence[AnswerPiece]) -> Json | None:
         if self.job.top_logprobs is None:
             return None
         return {"content": [one for piece in pieces for one in piece.logprobs], "refusal": None}

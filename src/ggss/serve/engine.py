@@ -42,7 +42,7 @@ class Began:
 
 
 @dataclass(frozen=True)
-class Piece:
+class AnswerPiece:
     """More of one answer. logprobs: of each new token, if asked for. finish: why the answer ends here, if it does."""
 
     choice: int
@@ -68,7 +68,7 @@ class Engine(Protocol):
         """Counters and sizes for the metrics, by name."""
         ...
 
-    def ask(self, job: ChatJob) -> AsyncGenerator[Began | Piece]:
+    def ask(self, job: ChatJob) -> AsyncGenerator[Began | AnswerPiece]:
         """First that it began, then pieces until every choice has its last. Closing it early frees its place."""
         ...
 

@@ -5,6 +5,7 @@ place of a client that goes away is free at once, in the middle of a stream too.
 """
 
 import asyncio
+import ipaddress
 import json
 import logging
 import math
@@ -12,11 +13,12 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from ggss.serve.api_keys import ApiKeys
 from ggss.serve.chat_answer import event
 from ggss.serve.limits import Limits
-from ggss.serve.refusal import Refusal
+from ggss.serve.refusal import Refusal, defect
 from ggss.serve.request_log import RequestLog
 from ggss.serve.server_metrics import ServerMetrics
 
@@ -66,12 +68,15 @@ class Guard:
         except Exception as error:
             # An exception's message may hold what was asked, so it is not logged.
             log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
-            await exchange.refuse(Refusal(500, f"a defect of the server ({type(error).__name__})"))
+            await exchange.refuse(defect(error))
         if chat:
             self._account(scope, exchange.status, time.monotonic() - started)
 
     def _check_key(self, scope: Asgi) -> None:
-        shown = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        shown = headers.get(b"authorization", b"").decode("latin-1")
+        if not self.keys and not _is_local_name(headers.get(b"host", b"").decode("latin-1")):
+            raise Refusal(403, "a server without keys is asked by its address or as localhost, not by another name")
         if scope["path"] == RELOAD:
             if not self.admin:
                 raise Refusal(404, "this server was started without an admin key, so nothing can be reloaded")
@@ -111,6 +116,15 @@ class Guard:
         if self.requests is not None:
             known = scope.get("state", {}).get("audit", {})
             self.requests.write({"status": status, "seconds": round(seconds, 3), **known})
+
+
+def _is_local_name(host: str) -> bool:
+    """Whether no domain name led here: a web page could let its own name point to this machine, to ask the server."""
+    try:
+        name = urlsplit(f"//{host}").hostname or "localhost"
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
 
 
 class Exchange:

@@ -18,10 +18,10 @@ from ggss.serve.chat_answer import ChatAnswer, event
 from ggss.serve.chat_body import ChatBody, ErrorBody, ReloadBody
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.chat_reading import read_job
-from ggss.serve.engine import Began, Engine, Piece
+from ggss.serve.engine import AnswerPiece, Began, Engine
 from ggss.serve.guard import CHAT, HEALTH, RELOAD, Asgi, Guard, Receive, Send
 from ggss.serve.limits import Limits
-from ggss.serve.refusal import Refusal, wrong
+from ggss.serve.refusal import Refusal, defect, wrong
 from ggss.serve.request_log import RequestLog
 from ggss.serve.server_metrics import ServerMetrics
 from ggss.serve.steering_rules import SteeringRules, applied
@@ -59,7 +59,7 @@ class ChatServer:
         self.created = int(time.time())
 
     async def chat(self, body: ChatBody, request: Request) -> Any:
-        """An answer of the model, whole or as a stream. Header `x-ggss-applied` and field `ggss` say what was done."""
+        """An answer, whole or as a stream. Header `x-ggss-applied` and field `ggss` say what was applied."""
         self._check_model(body.model)
         job = await asyncio.to_thread(read_job, body, self.settings.rules, self.engine.steerers, self.settings.limits)
         request.state.audit = audit = {"stream": job.stream, "pictures": len(job.pictures)}
@@ -73,7 +73,7 @@ class ChatServer:
         async with aclosing(self.engine.ask(job)) as events:
             found = [one async for one in events]
         answer = ChatAnswer(self.settings.model, job, _began(found))
-        whole = answer.whole([one for one in found if isinstance(one, Piece)])
+        whole = answer.whole([one for one in found if isinstance(one, AnswerPiece)])
         self._account(answer, audit)
         return AsciiJson(whole, headers=headers)
 
@@ -145,10 +145,11 @@ def make_app(engine: Engine, settings: ServerSettings) -> Callable[[Asgi, Receiv
     app.exception_handler(Refusal)(_refused)
     app.exception_handler(HTTPException)(_refused_by_framework)
     app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(Exception)(_defect)
     return Guard(app, settings.limits, settings.keys, settings.admin, server.metrics, settings.requests)
 
 
-def _began(events: list[Began | Piece]) -> Began:
+def _began(events: list[Began | AnswerPiece]) -> Began:
     first = events[0]
     assert isinstance(first, Began)  # an engine's first event
     return first
@@ -168,6 +169,11 @@ async def _refused(request: Request, error: Refusal) -> JSONResponse:
 async def _refused_by_framework(request: Request, error: HTTPException) -> JSONResponse:
     refusal = Refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}")
     return AsciiJson(refusal.body, error.status_code, headers=error.headers)
+
+
+async def _defect(request: Request, error: Exception) -> JSONResponse:
+    """What the client gets; the guard logs it."""
+    return AsciiJson(defect(error).body, 500)
 
 
 async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:

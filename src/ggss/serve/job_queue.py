@@ -7,7 +7,7 @@ import time
 from collections import deque
 from dataclasses import asdict
 
-from ggss.serve.engine import Began, Piece
+from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.frames import Message, framed, received
 
 QUIET = 1.0  # seconds without a word, after which a busy worker says that it is alive
@@ -77,7 +77,7 @@ class JobQueue:
         self._cancelled.discard(number)
         self._streamed.discard(number)
 
-    def give(self, number: int, stream: bool, event: Began | Piece) -> None:
+    def give(self, number: int, stream: bool, event: Began | AnswerPiece) -> None:
         """Tell of a request. If it does not stream, all its pieces are told together: a message costs time."""
         if isinstance(event, Began):
             return self.tell({"event": "began", "id": number, **asdict(event)})

@@ -25,6 +25,11 @@ class Refusal(Exception):
         return {"error": {"message": self.sentence, "type": kind, "param": self.param, "code": None}}
 
 
+def defect(error: Exception) -> Refusal:
+    """What the server did wrong. An exception's message may hold what was asked, so only its type is told."""
+    return Refusal(500, f"a defect of the server ({type(error).__name__})")
+
+
 def wrong(sentence: str, param: str | None = None) -> Refusal:
     """A request that its sender can correct."""
     return Refusal(400, sentence, param)

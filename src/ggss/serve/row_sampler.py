@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
 from ggss.serve.answer_text import UNFINISHED, AnswerText
-from ggss.serve.engine import Piece
+from ggss.serve.engine import AnswerPiece
 
 LEAST_LOGPROB = -9999.0  # JSON has no number for minus infinity
 
@@ -29,7 +29,7 @@ class AnswerRow:
         choice: int,
         most_tokens: int,
         text: AnswerText,
-        give: Callable[[Piece], None],
+        give: Callable[[AnswerPiece], None],
         gone: Callable[[], bool],
         temperature: float = 0.0,
         top_p: float = 1.0,
@@ -90,11 +90,11 @@ class RowSampler(LogitsProcessor):
         logprobs = [] if row.top_logprobs is None else [self._logprobs(token, scores, row.top_logprobs)]
         if row.text.stopped or row.tokens == row.most_tokens:
             return self._finish(row, new, logprobs, "stop" if row.text.stopped else "length")
-        row.give(Piece(row.choice, new, 1, logprobs))
+        row.give(AnswerPiece(row.choice, new, 1, logprobs))
 
     def _finish(self, row: AnswerRow, new: str, logprobs: list[dict[str, Any]], why: str) -> None:
         row.over = True
-        row.give(Piece(row.choice, new + row.text.rest(), 1, logprobs, why))
+        row.give(AnswerPiece(row.choice, new + row.text.rest(), 1, logprobs, why))
 
     def _logprobs(self, token: int, scores: Tensor, count: int) -> dict[str, Any]:
         """The token's log-probability before temperature and top-p, and those of the likeliest."""

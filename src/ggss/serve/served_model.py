@@ -19,11 +19,11 @@ from ggss.models.vlm import Shown, Vlm
 from ggss.serve.answer_text import AnswerText
 from ggss.serve.batch_steering import steer_batch
 from ggss.serve.chat_job import ChatJob
-from ggss.serve.engine import Began, Piece, ServedSteerer
+from ggss.serve.engine import AnswerPiece, Began, ServedSteerer
 from ggss.serve.row_sampler import AnswerRow, RowSampler, RowsOver
 from ggss.steering.steerer import Steerer
 
-Give = Callable[[Began | Piece], None]
+Give = Callable[[Began | AnswerPiece], None]
 
 
 @dataclass

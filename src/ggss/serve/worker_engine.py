@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 
 from ggss.errors import InputError
 from ggss.serve.chat_job import ChatJob
-from ggss.serve.engine import Began, Piece, ServedSteerer, SteeringRecord
+from ggss.serve.engine import AnswerPiece, Began, ServedSteerer, SteeringRecord
 from ggss.serve.frames import LONGEST_LINE, Message, framed, heard
 from ggss.serve.refusal import Refusal, wrong
 
@@ -48,7 +48,7 @@ class Ticket:
     """A request that is not answered yet."""
 
     job: ChatJob
-    events: "asyncio.Queue[Began | Piece | Refusal | None]" = field(default_factory=asyncio.Queue)
+    events: "asyncio.Queue[Began | AnswerPiece | Refusal | None]" = field(default_factory=asyncio.Queue)
     starts: int = 0
     began: bool = False
     answered: bool = False
@@ -106,7 +106,7 @@ class WorkerEngine:
             self._process.kill()
             await self._process.wait()
 
-    async def ask(self, job: ChatJob) -> AsyncGenerator[Began | Piece]:
+    async def ask(self, job: ChatJob) -> AsyncGenerator[Began | AnswerPiece]:
         number, ticket = next(self._numbers), Ticket(job)
         self._tickets[number] = ticket
         self._send(number)
@@ -204,7 +204,7 @@ class WorkerEngine:
         elif event == "pieces":
             ticket.answered = True
             for piece in message["pieces"]:
-                ticket.events.put_nowait(Piece(**piece))
+                ticket.events.put_nowait(AnswerPiece(**piece))
         elif event == "failed":
             self._finish(message["id"], Refusal(message["status"], message["sentence"]))
         elif event == "done":

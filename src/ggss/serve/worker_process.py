@@ -17,6 +17,7 @@ from ggss.errors import InputError, out_of_memory
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.frames import Message
 from ggss.serve.job_queue import Gone, JobQueue
+from ggss.serve.refusal import defect
 
 if TYPE_CHECKING:
     from ggss.serve.served_model import PreparedJob, ServedModel
@@ -31,6 +32,7 @@ def work(jobs: JobQueue, model: "ServedModel", most_rows: int) -> None:
         if message["do"] == "reload":
             jobs.tell(_reloaded(model, message))
             continue
+        jobs.poll()
         batch = [(message, pictures)]
         rows = message["job"]["choices"]
         while jobs.waiting and jobs.waiting[0][0]["do"] == "ask" and not message["alone"]:
@@ -103,7 +105,7 @@ def _fail(jobs: JobQueue, number: int, error: Exception) -> None:
         status, sentence = 503, "the server has not enough memory for this request: make it smaller, or try later"
     else:
         status = 500
-        sentence = str(error) if isinstance(error, NeverFired) else f"a defect of the server ({type(error).__name__})"
+        sentence = str(error) if isinstance(error, NeverFired) else defect(error).sentence
         # An exception's message may hold what was asked, so it is not logged.
         log.error("request failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
     jobs.tell({"event": "failed", "id": number, "status": status, "sentence": sentence})
@@ -138,9 +140,8 @@ def loaded(setup: Message) -> "tuple[ServedModel, Message]":
 
 def main(arguments: list[str]) -> int:
     """Until the server is gone, or the model cannot be loaded."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes of a terminal; the server ends this one
+    for one in (signal.SIGINT, signal.SIGTERM):  # they may reach all processes of a group; the server ends this one
+        signal.signal(one, signal.SIG_IGN)
     jobs = JobQueue(socket.socket(fileno=int(arguments[0])))
     try:
         (setup, _), model = jobs.next(), None
