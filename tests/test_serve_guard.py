@@ -169,9 +169,9 @@ def test_a_request_that_takes_too_long_is_ended():
 
 def test_a_defect_is_500_and_its_message_is_not_logged(caplog):
     async def broken(scope, receive, send) -> None:
-        raise ValueError("what the user asked")
+        raise ValueError((await receive())["body"])
 
-    client = asked(guard(broken))
+    client = asked(guard(broken), body=b"what the user asked")
     assert client.status == 500
     assert "ValueError" in sentence(client)
     assert "what the user asked" not in client.body.decode() + caplog.text

@@ -222,7 +222,7 @@ def test_strengths_are_the_servers_or_the_requests():
 
 def test_strengths_that_are_refused():
     assert "did you mean 'race'?" in refused(content=[image()], ggss={"rase": 1.0})
-    assert "from -1,000 to 1,000, seen 1e+06" in refused(content=[image()], ggss={"race": 1e6})
+    assert "from -1,000 to 1,000, seen 1000000.0" in refused(content=[image()], ggss={"race": 1e6})
     assert "--allow-negative" in refused(content=[image()], ggss={"race": -0.5})
     assert "has no image" in refused(content="who ?", ggss={"race": 0.5})
     assert job([image()], SteeringRules(allow_negative=True), ggss={"race": -0.5}).strengths["race"] == -0.5

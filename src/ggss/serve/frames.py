@@ -31,5 +31,8 @@ def received(stream: BinaryIO) -> tuple[Message, list[bytes]] | None:
 
 async def heard(stream: StreamReader) -> Message | None:
     """The next message, of which none from the worker has pictures; None if the other side is gone."""
-    line = await stream.readline()
+    try:
+        line = await stream.readline()
+    except OSError:  # reset by the other side's death
+        return None
     return json.loads(line) if line.endswith(b"\n") else None

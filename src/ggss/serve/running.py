@@ -19,12 +19,15 @@ def bound(host: str, port: int, keys: ApiKeys) -> socket.socket:
         raise InputError(
             f"others can reach {host}, and there is no key: give --keys-file or GGSS_SERVE_KEYS, or bind to 127.0.0.1"
         )
+    here = None
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         here = socket.socket(family, kind, number)
         here.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         here.bind(address)
     except OSError as error:
+        if here is not None:
+            here.close()
         raise InputError(f"cannot listen on {host} port {port} ({error.strerror}): give another --port") from error
     return here
 

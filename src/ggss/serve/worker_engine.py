@@ -178,7 +178,7 @@ class WorkerEngine:
                 if self._running:
                     log.error("the model's process gives no sign of life")
                     self._process.kill()
-            except (OSError, ValueError):  # a process that is killed may leave half a line
+            except ValueError:  # what it says is no message: it cannot be trusted any more
                 return None
 
     def _told(self, message: Message) -> None:
