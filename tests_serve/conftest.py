@@ -22,7 +22,7 @@ from ggss.cli.arguments import one_thread
 
 MODEL = "small-world/llava-vicuna"
 KEY, ADMIN = "a-key-for-tests-only", "an-admin-key-for-tests"
-PATIENCE = 300  # seconds; a busy machine may be slow, and nothing here waits for time to pass
+PATIENCE = 900  # seconds; a busy machine may be slow, and nothing here waits for time to pass
 
 
 @dataclass
@@ -82,7 +82,18 @@ def start(world: World, folder: Path, *options: str) -> Server:
         f"--log={folder / 'log.jsonl'}",
     ]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ggss", "serve", MODEL, *steerers, *files, "--port=0", *options],
+        [
+            sys.executable,
+            "-m",
+            "ggss",
+            "serve",
+            MODEL,
+            *steerers,
+            *files,
+            "--port=0",
+            f"--timeout={PATIENCE}",
+            *options,
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
