@@ -58,6 +58,10 @@ class JobQueue:
         if time.monotonic() - self._said > QUIET:
             self.tell({"event": "alive"})
 
+    def is_open(self, number: int) -> bool:
+        """Whether a request was asked and is not over."""
+        return number in self._asked
+
     def gone(self, number: int) -> bool:
         """Whether a request was cancelled."""
         return number in self._cancelled

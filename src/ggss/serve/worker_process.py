@@ -11,16 +11,18 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ggss.errors import InputError, out_of_memory
 from ggss.serve.chat_job import ChatJob
+from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.frames import Message
 from ggss.serve.job_queue import Gone, JobQueue
 from ggss.serve.refusal import defect
 
 if TYPE_CHECKING:
-    from ggss.serve.served_model import PreparedJob, ServedModel
+    from ggss.serve.served_model import Give, PreparedJob, ServedModel
 
 log = logging.getLogger("ggss")
 
@@ -52,11 +54,7 @@ def _answer(jobs: JobQueue, model: "ServedModel", batch: Sequence[tuple[Message,
             _done(jobs, model, number)
             continue
         try:
-            ready[number] = model.prepare(
-                job,
-                lambda event, number=number, stream=job.stream: jobs.give(number, stream, event),
-                lambda number=number: jobs.gone(number),
-            )
+            ready[number] = model.prepare(job, _teller(jobs, model, number, job), partial(jobs.gone, number))
         except Exception as error:
             _fail(jobs, number, error)
     if not ready:
@@ -68,10 +66,29 @@ def _answer(jobs: JobQueue, model: "ServedModel", batch: Sequence[tuple[Message,
             log.warning("a batch of %d requests failed (%s): each is tried alone", len(ready), type(error).__name__)
         for number, one in ready.items():
             # One request cannot fail another, unless a part of its answer is out already.
+            if not jobs.is_open(number):
+                continue
             if len(ready) == 1 or jobs.streamed(number):
                 _fail(jobs, number, error)
             else:
                 _run_alone(jobs, model, number, one)
+
+
+def _teller(jobs: JobQueue, model: "ServedModel", number: int, job: ChatJob) -> "Give":
+    """Tells the server of one request; it is done with its last choice, while others of its batch go on."""
+    left = job.choices
+
+    def tell(event: Began | AnswerPiece) -> None:
+        nonlocal left
+        jobs.give(number, job.stream, event)
+        if isinstance(event, Began):
+            left = job.choices  # it may begin again, alone
+        elif event.finish:
+            left -= 1
+            if not left:
+                _done(jobs, model, number)
+
+    return tell
 
 
 def _run_alone(jobs: JobQueue, model: "ServedModel", number: int, one: "PreparedJob") -> None:
@@ -84,12 +101,12 @@ def _run_alone(jobs: JobQueue, model: "ServedModel", number: int, one: "Prepared
 
 def _run(jobs: JobQueue, model: "ServedModel", ready: "dict[int, PreparedJob]") -> None:
     model.answer(list(ready.values()), jobs.poll)
-    for number in ready:
-        jobs.flush(number)
-        _done(jobs, model, number)
+    for number in filter(jobs.is_open, ready):
+        _done(jobs, model, number)  # cancelled, so that nothing was its last
 
 
 def _done(jobs: JobQueue, model: "ServedModel", number: int) -> None:
+    jobs.flush(number)
     facts = {"cached_bytes": model.kept.nbytes, "cache_hits": model.hits, "cache_misses": model.misses}
     jobs.tell({"event": "done", "id": number, "facts": facts})
     jobs.forget(number)
