@@ -53,11 +53,18 @@ class Told:
 
 @dataclass
 class Counts:
-    """What the load has shown."""
+    """What the load has shown: each answer's time, and how it differs from the one alone."""
 
     seconds: list[float] = field(default_factory=list)
-    wrong: int = 0
-    ties: int = 0
+    differences: list[str | None] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> int:
+        return self.differences.count("wrong")
+
+    @property
+    def ties(self) -> int:
+        return self.differences.count("tie")
 
 
 class LoadedServer:
@@ -148,9 +155,7 @@ def load(server: LoadedServer, bodies: list[bytes], alone: list[Told], seconds: 
         while time.monotonic() < end:
             number = chosen.randrange(len(bodies))
             told = server.ask(connection, bodies[number])
-            difference = parted(alone[number], told)
-            counts.wrong += difference == "wrong"
-            counts.ties += difference == "tie"
+            counts.differences.append(parted(alone[number], told))
             counts.seconds.append(told.seconds)
 
     with ThreadPoolExecutor(CLIENTS) as pool:
