@@ -287,6 +287,33 @@ def test_a_taken_port_is_a_sentence():
             bound("127.0.0.1", here.getsockname()[1], ApiKeys([]))
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engine", "vllm"], "no engine 'vllm' in this version: there are transformers"),
+        (["--alpha", "race=1"], "--alpha race=1 is for no steerer of --steer"),
+        (["--steer", "race=x", "--alpha", "race=much"], "--alpha race=much is not a number"),
+        (["--steer", "race=x", "--alpha", "race=-1"], "needs --allow-negative"),
+        (["--steer", "race=x", "--alpha", "race=nan"], "must be from -1,000 to 1,000"),
+        (["--steer", "a b=x"], "letters, digits, dots"),
+        (["--steer", "race"], "--steer 'race' is not NAME=VALUE"),
+        (["--host", "0.0.0.0"], "others can reach 0.0.0.0, and there is no key"),
+        (["--keys-file", "none"], "the file of keys 'none' does not exist"),
+        (["--timeout", "0"], "--timeout"),
+    ],
+)
+def test_wrong_options_are_a_sentence(options, said, monkeypatch, capsys):
+    from ggss import cli
+
+    for name in ("GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "argv", ["ggss", "serve", "small-world/llava-vicuna", *options])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
 def test_the_servers_process_never_imports_torch():
     code = "import sys; import ggss.serve.running, ggss.cli.serve; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

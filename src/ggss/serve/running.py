@@ -63,9 +63,11 @@ async def _run(setup: WorkerSetup, settings: ServerSettings, here: socket.socket
         timeout_graceful_shutdown=max(1, int(settings.limits.seconds)),
     )
     server = uvicorn.Server(config)
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it once more when it is done
     try:
         await engine.start()
+        # While the model is loaded, SIGTERM ends the process. From now on it drains; uvicorn has its own handler, and
+        # raises the signal once more when it is done.
+        signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
         say(f"ready: http://{_written(here)}/v1")
         await server.serve(sockets=[here])
     finally:
