@@ -60,6 +60,11 @@ class Server:
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return int(child)
 
+    def ended(self) -> int:
+        """The exit code, once it has ended."""
+        with self.process:
+            return self.process.wait(PATIENCE)
+
     def get(self, path: str) -> str:
         request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"Bearer {KEY}"})
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
@@ -122,7 +127,7 @@ def server(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     served = start(world, tmp_path_factory.mktemp("server"), "--max-picture-mb=1", "--max-body-mb=4")
     yield served
     served.process.send_signal(signal.SIGTERM)
-    assert served.process.wait(PATIENCE) == 0
+    assert served.ended() == 0
 
 
 @pytest.fixture

@@ -121,5 +121,5 @@ def test_the_end_waits_for_what_is_asked(world, tmp_path):
         server.process.send_signal(signal.SIGTERM)
         os.kill(worker, signal.SIGCONT)
         assert waiting.result()[1] == 0.5
-    assert server.process.wait(PATIENCE) == 0
+    assert server.ended() == 0
     assert not os.path.exists(f"/proc/{worker}")

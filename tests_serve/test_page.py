@@ -25,22 +25,22 @@ def test_the_five_commands(tmp_path):
         port = free.getsockname()[1]
     # The server, which has a terminal of its own on the page, goes on in the background and is ended with its group.
     lines = [f"{line} >&2 &" if line.startswith("ggss serve") else line for line in lines]
-    script = "\n".join(["set -e", *lines]).replace("8000", str(port))
-    run = subprocess.Popen(
+    script = "\n".join(["set -e", *lines]).replace("8000", str(port)).replace("--retry 300", f"--retry {PATIENCE}")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with subprocess.Popen(
         ["bash", "-c", script],
         cwd=tmp_path,
-        env=os.environ
-        | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "GGSS_CACHE": str(tmp_path / "c")},
+        env=os.environ | {"PATH": path, "GGSS_CACHE": str(tmp_path / "cache")},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )
-    try:
-        assert run.wait(PATIENCE) == 0
-    finally:
-        os.killpg(run.pid, signal.SIGTERM)
-    assert run.stdout is not None
-    answer = json.loads(run.stdout.read().splitlines()[-1])
+    ) as run:
+        try:
+            out, _ = run.communicate(timeout=2 * PATIENCE)
+        finally:
+            os.killpg(run.pid, signal.SIGTERM)
+    assert run.returncode == 0
+    answer = json.loads(out.splitlines()[-1])
     assert answer["choices"][0]["message"]["content"]
     assert answer["ggss"]["race"]["alpha"] == 0.75
     assert answer["ggss"]["race"]["tokens"] > 0
