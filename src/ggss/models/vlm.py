@@ -169,21 +169,29 @@ class Vlm:
 
     @torch.inference_mode()
     def generate(
-        self, sequences: Sequence[list[int]], images: Sequence[Sequence[Shown]], max_new_tokens: int, **options: Any
+        self,
+        sequences: Sequence[list[int]],
+        images: Sequence[Sequence[Shown]],
+        max_new_tokens: int,
+        processor: Any,
+        stop: Any,
     ) -> None:
-        """Go on with prompts that are token ids, all in one batch; `options` (a logits processor) see the tokens."""
+        """Go on with prompts that are token ids, all in one batch. processor: a logits processor of transformers, which
+        sees what may come next; stop: a stopping criterion."""
         inputs, _ = self._image_inputs(images)
-        self._generated(inputs | self._text_inputs(sequences), max_new_tokens, **options)
+        self._generated(inputs | self._text_inputs(sequences), max_new_tokens, [processor], [stop])
 
-    def _generated(self, inputs: dict[str, Any], max_new_tokens: int, **options: Any) -> Tensor:
+    def _generated(
+        self, inputs: dict[str, Any], max_new_tokens: int, processors: Sequence[Any] = (), stops: Sequence[Any] = ()
+    ) -> Tensor:
         return self.model.generate(
             **inputs,
-            **options,
             max_new_tokens=max_new_tokens,
             do_sample=False,
             num_beams=1,
             pad_token_id=self.processor.tokenizer.pad_token_id,
-            logits_processor=[NumbersOnly(self.name)],
+            logits_processor=[NumbersOnly(self.name), *processors],
+            stopping_criteria=list(stops),
         )
 
     @torch.inference_mode()

@@ -113,8 +113,8 @@ class ServedModel:
             sequences,
             shown,
             max(row.most_tokens for row in rows),
-            logits_processor=[RowSampler(rows, self._ends, poll, self._word)],
-            stopping_criteria=[RowsOver(rows)],
+            RowSampler(rows, self._ends, poll, self._word),
+            RowsOver(rows),
         )
 
     def _rows(self, prepared: PreparedJob) -> Iterator[AnswerRow]:
