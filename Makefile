@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -66,6 +66,15 @@ test-eval: .venv-eval/.ready  ## MMStar's and MME's parquet files, and the steer
 
 test-ray: .venv-ray/.ready  ## studies on Ray actors
 	.venv-ray/bin/python -m pytest tests/test_study_ray.py
+
+test-serve: $(READY)  ## `ggss serve` on a port of this machine: OpenAI's client, faults, a short fuzz
+	$(BIN)/python -m pytest tests_serve
+
+fuzz-serve: $(READY)  ## 10,000 requests from the server's own schema, with broken pictures: none may be a defect
+	GGSS_SERVE_CASES=10000 $(BIN)/python -m pytest tests_serve/test_schema.py
+
+bench-serve: $(READY)  ## load on a port of this machine; writes the figures of docs/serving.md (minutes)
+	$(BIN)/python -m bench.serving
 
 test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	.venv-play/bin/python -m pytest -W default tests_play  # Gradio's own warnings are no errors of ours

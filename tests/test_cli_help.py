@@ -153,7 +153,7 @@ def test_completion_is_installed_and_answers(tmp_path):
     assert call(**asked).stdout.split() == ["--method"]
 
 
-def test_doctor_env_knows_every_variable_and_keeps_a_secret(run):
+def test_doctor_env_knows_every_variable_and_keeps_a_secret(run, monkeypatch):
     code, out, _ = run("doctor", "--env")
     assert code == 0
     assert "hf_secret" not in out
@@ -166,6 +166,8 @@ def test_doctor_env_knows_every_variable_and_keeps_a_secret(run):
                     named |= set(re.findall(r"\bGGSS_[A-Z]+\b", source.read()))
     assert named <= set(VARIABLES), "a variable that doctor --env does not list"
     assert {"cpu"} <= environment()["devices"].keys()
-    assert environment()["variables"]["HF_TOKEN"] == "(set, not shown)"
+    for secret in ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY"):
+        monkeypatch.setenv(secret, "a-secret-of-the-user")
+        assert environment()["variables"][secret] == "(set, not shown)"
     assert run("doctor")[0] == 2
     assert "leave out 'x'" in run("doctor", "x", "--env")[2]

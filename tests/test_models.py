@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from conftest import WORDS
 from ggss import smallworld
 from ggss.errors import InputError
+from ggss.methods.operator import Steered
 from ggss.models import (
     MLP1,
     MLP2,
@@ -92,8 +93,8 @@ class Halving:
     def __init__(self, *sites: str) -> None:
         self.operators = dict.fromkeys(sites)
 
-    def steer(self, rows: Tensor, alpha: float, site: str) -> Tensor:
-        return rows * (1 - alpha / 2)
+    def apply(self, rows: Tensor, alpha: float, site: str, allow_amplify: bool) -> Steered:
+        return Steered(rows * (1 - alpha / 2), None)
 
     @contextmanager
     def on(self, vlm: Vlm) -> Iterator[None]:

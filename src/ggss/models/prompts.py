@@ -19,28 +19,23 @@ Ids = list[int]
 PICTURE = "<picture>"  # in a question: where an image is shown
 PREFIX = ("paligemma",)  # token types tell prompt from answer; in Gemma 3 and others, images from text
 
+Turn = tuple[str, Sequence[str | None]]
+"""A role (user, assistant, system), and what it says: texts, and None where an image is shown."""
+
 
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
     """The prompt's text: the images, the question, and the start of the model's turn (with `answer`, if given).
 
     Images are shown at the marks `<picture>` of the question, before it if it has none.
     """
-    for mark in sorted({str(processor.image_token), image_mark(processor)}):
-        if mark in question:
-            raise InputError(f"a question may not contain {mark!r}, the mark of an image: {question!r}")
-    if not is_unicode(question):
-        raise InputError(f"the question {question!r} is not Unicode text: ask it in UTF-8")
+    _check_texts(processor, [question])
     marks = question.count(PICTURE)
     if marks not in (0, images):
         raise InputError(f"a question about {images} images shows {marks} with {PICTURE}: {question!r}")
     texts = question.split(PICTURE) if marks else [*[""] * images, question]
     if type(processor).__name__ == "PaliGemmaProcessor":
         return _pali_gemma(processor, texts, answer)
-    if not getattr(processor, "chat_template", None):
-        raise InputError(
-            "this model has no chat template, so it cannot be asked: use its chat version, or "
-            "add the chat_template.jinja of that to its folder"
-        )
+    _check_template(processor)
     content: list[dict[str, str]] = []
     for number, text in enumerate(texts):
         content += [{"type": "image"}] if number else []
@@ -73,6 +68,62 @@ def image_mark(processor: Any) -> str:
     if mark is None:
         raise InputError(f"a {type(processor).__name__} has no token that marks an image: ggss cannot ask this model")
     return str(mark)  # some have it as an AddedToken
+
+
+def conversation(processor: Any, turns: Sequence[Turn]) -> str:
+    """The prompt's text for several turns, and the start of the model's next one."""
+    texts = [part for _, parts in turns for part in parts if part]
+    _check_texts(processor, texts)
+    _check_template(processor)
+    images = sum(part is None for _, parts in turns for part in parts)
+    # Some templates take what was said without an image as text, some as a list of parts. A template may drop the
+    # wrong form without a word, so what it has written is looked through.
+    for as_text in (False, True):
+        messages = [{"role": role, "content": _content(parts, as_text)} for role, parts in turns]
+        with suppress(ValueError, TypeError, TemplateError):
+            written = processor.apply_chat_template(messages, add_generation_prompt=True)
+            if written.count(image_mark(processor)) == images and _in_order(texts, written):
+                return written
+    roles = ", ".join(role for role, _ in turns)
+    raise InputError(
+        f"this model's chat template cannot write this conversation (roles {roles}, {images} images): most templates "
+        "want turns of user and assistant in alternation"
+    )
+
+
+def _content(parts: Sequence[str | None], as_text: bool) -> str | list[dict[str, str]]:
+    if as_text and None not in parts:
+        return "".join(part for part in parts if part)
+    return [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
+
+
+def _in_order(texts: Sequence[str], written: str) -> bool:
+    """Whether all texts are in what was written, one after the other; templates may trim them."""
+    place = 0
+    for text in map(str.strip, texts):
+        place = written.find(text, place)
+        if place < 0:
+            return False
+        place += len(text)
+    return True
+
+
+def _check_texts(processor: Any, texts: Sequence[str]) -> None:
+    """InputError for text that is no text, or says where an image is."""
+    for text in texts:
+        for mark in sorted({str(processor.image_token), image_mark(processor)}):
+            if mark in text:
+                raise InputError(f"a question may not contain {mark!r}, the mark of an image: {text!r}")
+        if not is_unicode(text):
+            raise InputError(f"the question {text!r} is not Unicode text: ask it in UTF-8")
+
+
+def _check_template(processor: Any) -> None:
+    if not getattr(processor, "chat_template", None):
+        raise InputError(
+            "this model has no chat template, so it cannot be asked: use its chat version, or "
+            "add the chat_template.jinja of that to its folder"
+        )
 
 
 def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]:

@@ -163,16 +163,36 @@ class Vlm:
         texts = [self._chat(question, len(pictures)) for question, pictures in asked]
         inputs, placeholders = self._image_inputs([pictures for _, pictures in asked])
         inputs |= self._text_inputs(prompts.tokens(self.processor, texts, placeholders))
-        written = self.model.generate(
+        written = self._generated(inputs, max_new_tokens)
+        new = written[:, inputs["input_ids"].shape[1] :]
+        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        sequences: Sequence[list[int]],
+        images: Sequence[Sequence[Shown]],
+        max_new_tokens: int,
+        processor: Any,
+        stop: Any,
+    ) -> None:
+        """Go on with prompts that are token ids, all in one batch. processor: a logits processor of transformers, which
+        sees what may come next; stop: a stopping criterion."""
+        inputs, _ = self._image_inputs(images)
+        self._generated(inputs | self._text_inputs(sequences), max_new_tokens, [processor], [stop])
+
+    def _generated(
+        self, inputs: dict[str, Any], max_new_tokens: int, processors: Sequence[Any] = (), stops: Sequence[Any] = ()
+    ) -> Tensor:
+        return self.model.generate(
             **inputs,
             max_new_tokens=max_new_tokens,
             do_sample=False,
             num_beams=1,
             pad_token_id=self.processor.tokenizer.pad_token_id,
-            logits_processor=[NumbersOnly(self.name)],
+            logits_processor=[NumbersOnly(self.name), *processors],
+            stopping_criteria=list(stops),
         )
-        new = written[:, inputs["input_ids"].shape[1] :]
-        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
 
     @torch.inference_mode()
     def logits(self, questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> Tensor:

@@ -97,12 +97,25 @@ class Steerer:
         strength, or 1. site: needed only if the steerer has several. out: where to write; `rows` itself to steer in
         place.
         """
+        return self.apply(rows, images, alpha, site=site, out=out, allow_amplify=allow_amplify).rows
+
+    def apply(
+        self,
+        rows: Tensor,
+        images: Tensor | None = None,
+        alpha: Alpha | None = None,
+        *,
+        site: str | None = None,
+        out: Tensor | None = None,
+        allow_amplify: bool = False,
+    ) -> operator.Steered:
+        """What `steer` returns, and the gate [N] of the rows; None where nothing was steered or there is no gate."""
         chosen = self._operator(site)
         strengths = row_strengths(self.strength(alpha), rows, images, allow_amplify)
         with torch.no_grad():
             if not strengths.any():
-                return rows.clone() if out is None else out.copy_(rows)
-            return operator.apply(chosen, rows, strengths, images, out).rows
+                return operator.Steered(rows.clone() if out is None else out.copy_(rows), None)
+            return operator.apply(chosen, rows, strengths, images, out)
 
     def gate(self, rows: Tensor, *, site: str | None = None) -> Tensor | None:
         """The gate [N] of each of the rows [N, D], or None for a method without a gate."""
