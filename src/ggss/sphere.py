@@ -31,7 +31,7 @@ def normalize(x: Tensor) -> Tensor:
     Returns:
         Vectors of unit length, of the same shape.
 
-    Example:
+    Examples:
         >>> ggss.sphere.normalize(torch.tensor([3.0, 4.0]))
         tensor([0.6000, 0.8000])
     """
@@ -59,7 +59,7 @@ def distance(p: Tensor, q: Tensor) -> Tensor:
     Returns:
         Angles, without the last axis.
 
-    Example:
+    Examples:
         >>> north, east = torch.eye(3)[0], torch.eye(3)[1]
         >>> round(float(ggss.sphere.distance(north, east)), 4)  # a right angle
         1.5708
@@ -80,7 +80,7 @@ def log(p: Tensor, q: Tensor) -> Tensor:
     Returns:
         Tangent vectors at p, of the shape of p and q together.
 
-    Example:
+    Examples:
         >>> north, east = torch.eye(2)
         >>> ggss.sphere.log(north, east)
         tensor([0.0000, 1.5708])
@@ -106,7 +106,7 @@ def exp(p: Tensor, t: Tensor) -> Tensor:
     Returns:
         Points of the sphere.
 
-    Example:
+    Examples:
         >>> p, q = ggss.sphere.normalize(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
         >>> torch.allclose(ggss.sphere.exp(p, ggss.sphere.log(p, q)), q)  # exp undoes log
         True
@@ -130,7 +130,7 @@ def slerp(p: Tensor, q: Tensor, beta: float | Tensor) -> Tensor:
     Returns:
         Points of the sphere.
 
-    Example:
+    Examples:
         >>> north, east = torch.eye(2)
         >>> ggss.sphere.slerp(north, east, 0.5)  # half way
         tensor([0.7071, 0.7071])
@@ -153,7 +153,7 @@ def frechet_mean(points: Tensor, tolerance: float = 1e-7, iterations: int = 100)
     Returns:
         One point for each group, [..., D].
 
-    Example:
+    Examples:
         >>> ggss.sphere.frechet_mean(torch.eye(3))  # as far from each of the three axes
         tensor([0.5774, 0.5774, 0.5774])
     """

@@ -70,7 +70,7 @@ class Activations:
     Raises:
         InputError: lists tokens of wrong shape, of several widths or not finite, and lists of unequal length.
 
-    Example:
+    Examples:
         >>> tokens = [torch.randn(4, 8) for _ in range(4)]
         >>> races = [{"race": "jade"}, {"race": "pearl"}] * 2
         >>> own = ggss.Activations(tokens, races, contexts=["nurse/01", "nurse/01", "cook/07", "cook/07"])

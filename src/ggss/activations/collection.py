@@ -93,7 +93,7 @@ def collect(
         InputError: for a site that the model does not have, a number out of its range, or a model that is being
             steered.
 
-    Example:
+    Examples:
         >>> own = ggss.collect(vlm, faces)
         >>> len(own) == len(faces), list(own.sites)
         (True, ['projection-mlp2'])

@@ -49,7 +49,7 @@ def ask(
     Raises:
         InputError: if the suite has no such task, or a number is out of its range.
 
-    Example:
+    Examples:
         >>> own = ggss.analysis.ask(model, suite, "mcq", limit=10)
         >>> own.source.said, len(own.answers) == len(own.items)
         ('small-world/llava-vicuna, unsteered', True)

@@ -20,7 +20,7 @@ def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
     Returns:
         Avg with its interval over identities; None if no task has a change.
 
-    Example:
+    Examples:
         >>> ggss.analysis.average_change([found]).estimate == found.change().estimate
         True
     """

@@ -46,7 +46,7 @@ class Comparison:
         before: the unsteered run in numbers.
         after: the steered one, on the same items.
 
-    Example:
+    Examples:
         >>> found = ggss.analysis.compare(before, after)
         >>> found.change().estimate < 0, found.baseline > found.reached  # steering lowers the bias
         (True, True)
@@ -100,7 +100,7 @@ class Comparison:
         Returns:
             The interval, or None.
 
-        Example:
+        Examples:
             >>> found.change("mean_race_jsd") == found.change()
             True
         """
@@ -144,7 +144,7 @@ class Comparison:
         Returns:
             Accuracies, questions gained and lost, McNemar's p and the equivalence test.
 
-        Example:
+        Examples:
             >>> named = found_recognition.kept()
             >>> 0 <= named.after.estimate <= 1, named.gained >= 0
             (True, True)
@@ -237,7 +237,7 @@ def compare(before: Run, after: Run, statistics: Statistics | None = None, unlik
     Raises:
         InputError: names all that cannot be paired.
 
-    Example:
+    Examples:
         >>> found = ggss.analysis.compare(before, after)
         >>> found.task, 0 < found.p <= 1
         ('mcq', True)
@@ -265,7 +265,7 @@ def compare_all(
     Raises:
         InputError: names all that cannot be paired.
 
-    Example:
+    Examples:
         >>> list(ggss.analysis.compare_all({"mcq": before}, {"mcq": after}))
         ['mcq']
     """

@@ -57,7 +57,7 @@ def cross_fit(sweep: Sweep, everyone: Collection[str], count: int = 2) -> list[H
     Raises:
         InputError: if there are fewer identities than folds.
 
-    Example:
+    Examples:
         >>> folds = ggss.analysis.cross_fit({0.5: {"mcq": found}, 1.0: {"mcq": found}}, before.clusters)
         >>> [one.alpha for one in folds]
         [0.5, 0.5]

@@ -38,7 +38,7 @@ class Measured:
         questions: of each row.
         statistics: resamples, seed and level.
 
-    Example:
+    Examples:
         >>> found = before.measured()
         >>> found.value() == float(found.metric()), found.names[0]
         (True, 'mean_race_jsd')

@@ -126,7 +126,7 @@ def load(path: str | Path) -> dict[str, Run]:
     Raises:
         InputError: lists every invalid line, and every item that is there twice.
 
-    Example:
+    Examples:
         >>> from ggss.analysis import records
         >>> records.write([before], "before.jsonl")
         >>> records.load("before.jsonl")["mcq"].answers == before.answers

@@ -35,7 +35,7 @@ class Source:
         identity: by name, all of the model that decides its answers.
         versions: of the libraries.
 
-    Example:
+    Examples:
         >>> after.source.said
         'small-world/llava-vicuna, ggss of race at alpha 1'
     """
@@ -97,7 +97,7 @@ class Run:
         probabilities: of each item's options, or ().
         source: where the answers come from.
 
-    Example:
+    Examples:
         >>> before.task, before.about, before.probe.title
         ('mcq', 'race', 'MCQ')
         >>> before.measured().value() == float(before.metric)
@@ -134,7 +134,7 @@ class Run:
         Returns:
             By name, metrics that can be resampled and compared.
 
-        Example:
+        Examples:
             >>> next(iter(before.metrics()))
             'mean_race_jsd'
         """
@@ -177,7 +177,7 @@ class Run:
         Returns:
             Its metrics, each with intervals.
 
-        Example:
+        Examples:
             >>> one = before.measured().interval()
             >>> one.low <= one.estimate <= one.high
             True

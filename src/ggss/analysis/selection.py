@@ -74,7 +74,7 @@ def best_alpha(sweep: Sweep) -> float | None:
     Returns:
         The strength; None if nothing in the sweep can be compared.
 
-    Example:
+    Examples:
         >>> ggss.analysis.best_alpha({0.5: {"mcq": found}, 1.0: {"mcq": found}})  # of equally good ones the smallest
         0.5
     """

@@ -21,7 +21,7 @@ class Statistics:
     Raises:
         InputError: for a seed out of its range.
 
-    Example:
+    Examples:
         >>> ggss.analysis.compare(before, after, ggss.analysis.Statistics(level=0.9)).change().level
         0.9
     """

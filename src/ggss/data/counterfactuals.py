@@ -36,7 +36,7 @@ class Counterfactuals:
     Raises:
         InputError: if there are none, or their columns differ.
 
-    Example:
+    Examples:
         >>> len(faces), faces.attributes["gender"]
         (40, ('man', 'woman'))
     """
@@ -79,7 +79,7 @@ class Counterfactuals:
             InputError: if the source cannot be read, a column or value does not exist (with the nearest name), or no
                 picture is left.
 
-        Example:
+        Examples:
             >>> nurses = ggss.Counterfactuals.load("small-world", include={"occupation": "nurse"})
             >>> len(nurses), nurses.values("race")
             (80, ('amber', 'coral', 'indigo', 'jade', 'pearl'))
@@ -159,7 +159,7 @@ class Counterfactuals:
         Raises:
             InputError: if a column or value does not exist, or no picture is left.
 
-        Example:
+        Examples:
             >>> len(faces.chosen(include={"gender": "woman"}, exclude={"race": ["jade", "pearl"]}))
             12
         """
@@ -186,7 +186,7 @@ class Counterfactuals:
             InputError: lists missing and duplicate versions of a person, pictures of unequal size, and those that
                 cannot be decoded.
 
-        Example:
+        Examples:
             >>> faces.validate("race")  # nothing is wrong with it
         """
         compared = tuple(self.attributes) if attributes is None else _names(attributes)

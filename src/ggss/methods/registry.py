@@ -73,7 +73,7 @@ def register(method: Method) -> Method:
     Raises:
         InputError: if its name is taken or it is malformed.
 
-    Example:
+    Examples:
         >>> try:
         ...     ggss.methods.register(ggss.methods.get("ggss"))
         ... except ggss.InputError as error:
@@ -89,7 +89,7 @@ def names() -> list[str]:
     Returns:
         Those of ggss and of every plug-in.
 
-    Example:
+    Examples:
         >>> ggss.methods.names()[:3]
         ['none', 'prompt', 'ggss']
     """
@@ -108,7 +108,7 @@ def get(name: str) -> Method:
     Raises:
         InputError: if there is none, with the nearest name.
 
-    Example:
+    Examples:
         >>> ggss.methods.get("ggss").summary
         'pooled spherical subspace, calibrated gate, slerp'
     """

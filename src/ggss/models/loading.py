@@ -47,7 +47,7 @@ def load_vlm(
         InputError: if there is no such model (with the nearest name), it is no VLM, its weights are incomplete, or it
             needs code of its own.
 
-    Example:
+    Examples:
         >>> own = ggss.load_vlm("small-world/llava-vicuna")
         >>> own.family.name, own.sites()
         ('LLaVA-NeXT', {'projection-mlp2': 'model.multi_modal_projector.linear_2'})

@@ -53,7 +53,7 @@ class Vlm:
     Raises:
         InputError: if the model cannot be used with images, or the processor was not made for it.
 
-    Example:
+    Examples:
         >>> ggss.Vlm(vlm.model, vlm.processor, "mine").name
         'mine'
     """
@@ -179,7 +179,7 @@ class Vlm:
         Raises:
             InputError: if questions and images are not equally many, or a number is out of its range.
 
-        Example:
+        Examples:
             >>> image = faces.pictures[0].image()
             >>> vlm.answer(["which gender is this person ?"], [[image]]) == [faces.pictures[0].attributes["gender"]]
             True

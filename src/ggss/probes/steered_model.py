@@ -34,7 +34,7 @@ class SteeredModel:
         cache: the features of its pictures.
         steerings: act one after the other, each a steerer and its strength.
 
-    Example:
+    Examples:
         >>> from ggss.probes.steered_model import SteeredModel
         >>> SteeredModel.of(vlm).steered(steerer, 0.5).alpha
         0.5

@@ -126,7 +126,7 @@ def load(name: str, **material: Any) -> Suite:
     Raises:
         InputError: if there is no such suite, or it takes or needs something else.
 
-    Example:
+    Examples:
         >>> ggss.probes.suites.load("small-world", split="evaluation").tasks[:2]
         ('mcq', '2afc')
     """

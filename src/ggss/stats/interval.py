@@ -23,7 +23,7 @@ class Interval:
             baseline of zero).
         draws: the resamples' values, for combining intervals; the jackknife has none.
 
-    Example:
+    Examples:
         >>> ggss.stats.Interval(0.2, 0.1, 0.3, level=0.95, method="jackknife", units=8)
         Interval(estimate=0.2, low=0.1, high=0.3, level=0.95, method='jackknife', units=8, undefined=0.0)
     """

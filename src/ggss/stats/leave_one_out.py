@@ -33,7 +33,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     Raises:
         InputError: for fewer than two items or clusters.
 
-    Example:
+    Examples:
         >>> found = ggss.stats.jackknife([1, 0, 1, 1], clusters=["ann", "ann", "bob", "cat"])
         >>> found.units, found.method
         (3, 'jackknife')
@@ -71,7 +71,7 @@ def fieller(
     Raises:
         InputError: if the two are not of the same items, or there are fewer than two.
 
-    Example:
+    Examples:
         >>> found = ggss.stats.fieller([1, 2, 1, 2], [4, 4, 3, 5])
         >>> round(found.estimate, 1), found.low < found.estimate < found.high
         (-62.5, True)

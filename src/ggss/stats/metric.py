@@ -37,7 +37,7 @@ class Metric:
     Raises:
         InputError: for terms of another shape, or not finite.
 
-    Example:
+    Examples:
         >>> terms = np.array([[1.0, 1], [0, 1], [1, 1]])  # yes or not, and one for each answer
         >>> share = ggss.stats.Metric("share of yes", terms, lambda sums: sums[:, 0] / sums[:, 1])
         >>> round(float(share), 3)
@@ -122,7 +122,7 @@ def mean(values: ArrayLike, name: str = "mean") -> Metric:
     Raises:
         InputError: if there is not one number per item, or some are not finite.
 
-    Example:
+    Examples:
         >>> after, before = ggss.stats.mean([1, 2, 3]), ggss.stats.mean([2, 4, 6])
         >>> float(after), float(after.percent_change(before))
         (2.0, -50.0)

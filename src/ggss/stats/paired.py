@@ -29,7 +29,7 @@ def mcnemar(b: int, c: int) -> float:
     Raises:
         InputError: for a negative number or a fraction.
 
-    Example:
+    Examples:
         >>> round(ggss.stats.mcnemar(1, 9), 4)
         0.0215
     """
@@ -50,7 +50,7 @@ class Equivalence:
         margin: a change within it counts as none.
         size: of the test.
 
-    Example:
+    Examples:
         >>> ggss.stats.Equivalence(-0.001, -0.004, 0.002, p=0.0004, margin=0.015, size=0.05).equivalent
         True
     """
@@ -95,7 +95,7 @@ def tost(
     Raises:
         InputError: for lists of unequal length, scores that are NaN, or a margin that is no share.
 
-    Example:
+    Examples:
         >>> same = [1, 0] * 200
         >>> ggss.stats.tost(same, same).equivalent  # 400 questions, no answer changed
         True
@@ -138,7 +138,7 @@ def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, powe
     Raises:
         InputError: without items, for a negative sd, and for a size or power that is no share.
 
-    Example:
+    Examples:
         >>> round(ggss.stats.minimum_detectable_change(1500, sd=0.2), 4)  # 1.4 points
         0.0145
     """

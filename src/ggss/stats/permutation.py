@@ -27,7 +27,7 @@ class Permutation:
         p: the share of relabelled statistics that are at least as large.
         draws: the relabelled statistics.
 
-    Example:
+    Examples:
         >>> round(ggss.stats.Permutation(0.5, 0.2, draws=np.array([0.1, 0.2, 0.3])).quantile(0.5), 2)
         0.2
     """
@@ -77,7 +77,7 @@ def signflip(
     Raises:
         InputError: if the runs cannot be paired, or no task has a baseline.
 
-    Example:
+    Examples:
         >>> found = ggss.stats.signflip([0.1, 0.2, 0.1, 0.2], [0.5, 0.6, 0.4, 0.7])
         >>> round(found.statistic, 2), bool(0.1 < found.p < 0.2)  # four pairs cannot give less than 2 / 2**4
         (-0.4, True)
@@ -130,7 +130,7 @@ def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: 
     Raises:
         InputError: if the metric compares no groups, or no block shows two of them.
 
-    Example:
+    Examples:
         >>> found = ggss.stats.label_null(before.metric, [f"{i.cluster} {i.question}" for i in before.items])
         >>> found.statistic == float(before.metric), bool(0 < found.p <= 1)
         (True, True)
@@ -166,7 +166,7 @@ def holm(p: ArrayLike) -> Array:
     Raises:
         InputError: for something that is no p-value.
 
-    Example:
+    Examples:
         >>> ggss.stats.holm([0.01, 0.04, 0.03]).round(2).tolist()
         [0.03, 0.06, 0.06]
     """

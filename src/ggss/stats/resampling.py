@@ -52,7 +52,7 @@ def bootstrap(
     Raises:
         InputError: for an unknown method, a level that is no share, or a single cluster.
 
-    Example:
+    Examples:
         >>> found = ggss.stats.bootstrap([0, 1, 1, 0, 1, 1], clusters=["ann", "ann", "bob", "bob", "cat", "cat"])
         >>> round(found.estimate, 3), found.low, found.high
         (0.667, 0.5, 1.0)

@@ -41,7 +41,7 @@ def fit(
         InputError: for an unknown method, option or attribute (with the nearest name), a counterfactual table that is
             not complete, and a method that needs tokens where there are none.
 
-    Example:
+    Examples:
         >>> own = ggss.fit("ggss", acts, attribute="race", kappa=10)
         >>> own.method, own.values
         ('ggss', ('amber', 'coral', 'indigo', 'jade', 'pearl'))

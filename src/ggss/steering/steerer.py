@@ -46,7 +46,7 @@ class Steerer:
         prompt_suffix: text to append to every prompt, exactly as it is; empty for every method but `prompt`.
         versions: of the libraries it was made with.
 
-    Example:
+    Examples:
         >>> steerer.method, steerer.attribute, list(steerer.operators)
         ('ggss', 'race', ['projection-mlp2'])
     """
@@ -120,7 +120,7 @@ class Steerer:
         Raises:
             InputError: for rows of another width, a strength out of its range, or an unknown site.
 
-        Example:
+        Examples:
             >>> rows = acts.tokens[0]
             >>> steered = steerer.steer(rows, alpha=1.0)
             >>> torch.allclose(steered.norm(dim=1), rows.norm(dim=1), rtol=1e-5)  # norms are kept
@@ -148,7 +148,7 @@ class Steerer:
         Raises:
             InputError: for rows of another width or an unknown site.
 
-        Example:
+        Examples:
             >>> gate = steerer.gate(acts.tokens[0])
             >>> bool((gate >= 0.3).all() and (gate <= 1).all())
             True
@@ -233,7 +233,7 @@ class Steerer:
             InputError: if the steerer does not fit the model.
             NeverFired: if the block ends and the model never called a site.
 
-        Example:
+        Examples:
             >>> image = faces.pictures[0].image()
             >>> with steerer.attach(vlm, alpha=1.0) as run:
             ...     answers = vlm.answer(["which race is this person ?"], [[image]])
@@ -346,7 +346,7 @@ class Steerer:
         Raises:
             InputError: if it cannot be written.
 
-        Example:
+        Examples:
             >>> sorted(path.name for path in steerer.save_pretrained("my-steerer").iterdir())
             ['README.md', 'config.json', 'steerer.safetensors']
         """
@@ -368,7 +368,7 @@ class Steerer:
         Raises:
             InputError: if it is damaged, of another format, or not there.
 
-        Example:
+        Examples:
             >>> folder = steerer.save_pretrained("my-steerer")
             >>> ggss.Steerer.from_pretrained(folder).content_hash == steerer.content_hash
             True

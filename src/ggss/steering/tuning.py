@@ -88,7 +88,7 @@ def tune(
     Raises:
         InputError: with fewer than four contexts, or if no candidate can be fitted.
 
-    Example:
+    Examples:
         >>> from ggss.steering.tuning import Candidate
         >>> own = ggss.tune(acts, "race", candidates=[Candidate("ggss"), Candidate("ggss", alpha=0.5)])
         >>> own.method, own.recommended_alpha
