@@ -1,6 +1,6 @@
 """The docstrings of the public API: arguments, results, errors, and an example that runs as it stands.
 
-The examples share what docs/reference/index.md makes before them: a small-world model, some of its faces, their
+The examples share what docs/api.md makes before them: a small-world model, some of its faces, their
 activations, a steerer, and two runs.
 """
 
@@ -55,7 +55,7 @@ PUBLIC = dict(public())
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
-    """What docs/reference/index.md makes; there with all pictures and items, here with few."""
+    """What docs/api.md makes; there with all pictures and items, here with few."""
     one_thread()
     faces = ggss.Counterfactuals.load(
         "small-world", include={"occupation": "cook", "identity": ["00", "01", "02", "03"]}

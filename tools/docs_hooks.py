@@ -20,16 +20,14 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools import cli_page, notebook_page  # noqa: E402 (found from here only)
+from tools import cli_page, docs_nav, notebook_page  # noqa: E402 (found from here only)
 
-UNWRITTEN = ("sites.md", "serving.md")  # pages that may not be there yet; every other page of the nav must be
-REPORT = "results/small-world/report.html"
 RESULTS = ("*.md", "*.tex", "*.csv", "*.png", "*.html")
 MATH = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    config.nav = _present(config.nav)
+    config.nav = docs_nav.present(config.nav)
     return config
 
 
@@ -56,13 +54,3 @@ def on_page_content(content: str, **_: Any) -> str:
 def _formula(found: re.Match[str]) -> str:
     display = "block" if found[2] == "[" else "inline"
     return convert(html.unescape(found[3]).strip(), display=display)
-
-
-def _present(nav: Any) -> Any:
-    """The nav without pages that are not written yet."""
-    if isinstance(nav, str):
-        return None if nav in UNWRITTEN and not (ROOT / "docs" / nav).is_file() else nav
-    if isinstance(nav, dict):
-        found = {name: kept for name, own in nav.items() if (kept := _present(own)) is not None}
-        return found or None
-    return [kept for own in nav if (kept := _present(own)) is not None]

@@ -173,7 +173,7 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
     parts = [_grid_x(x, height - 48, "", words="strength α", at=height - 8), _grid_y(y, 58, "%")]
     if chosen is not None:
         parts.append(f'<line class="zero dashed" x1="{x(chosen)}" x2="{x(chosen)}" y1="14" y2="{height - 48}"/>')
-        parts.append(f'<text class="tick" x="{x(chosen) + 4}" y="24">chosen</text>')
+        parts.append(f'<text class="tick end" x="{x(chosen) - 4}" y="24">chosen</text>')
     placed: list[float] = []
     for line in lines:
         known = {alpha: one for alpha, one in sorted(line.values.items()) if math.isfinite(one.estimate)}
