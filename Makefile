@@ -83,7 +83,7 @@ test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	touch $@
 
 # A Chromium is a system package; as root it is installed, otherwise the tests say that there is none.
-test-browser: $(READY)  ## the report in a real Chromium
+test-browser: $(READY)  ## the report in a real Chromium, and the site if `make docs` has built it
 	command -v chromium >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest tests_browser
