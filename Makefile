@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -92,10 +92,24 @@ test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	touch $@
 
 # A Chromium is a system package; as root it is installed, otherwise the tests say that there is none.
-test-browser: $(READY)  ## the report in a real Chromium
+test-browser: $(READY)  ## the report in a real Chromium, and the site if `make docs` has built it
 	command -v chromium >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest tests_browser
+
+# NO_MKDOCS_2_WARNING: the theme's note about its successor.
+docs: .venv-docs/.ready  ## the documentation site in site/: opens from a file, links checked, nothing from elsewhere
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	.venv-docs/bin/python tools/site_check.py site
+
+.venv-docs/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-docs/bin/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
+
+drawings: $(READY)  ## the drawings of docs/method.md
+	$(BIN)/python tools/drawings.py
 
 fuzz: $(READY)  ## feed every reader with what it does not expect: 100,000 cases in about a quarter of an hour
 	$(BIN)/python -m fuzz --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
@@ -169,4 +183,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out

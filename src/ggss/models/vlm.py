@@ -43,7 +43,19 @@ Tail = tuple[int, int, list[int]]
 class Vlm:
     """A transformers model and its processor. Answers are greedy; hooks on the model act in every method.
 
-    Of a compiled or PEFT model it has the model inside, with its adapters.
+    Of a compiled or PEFT model it has the model inside, with its adapters. `ggss.load_vlm` makes one from a name.
+
+    Args:
+        model: an image-text-to-text model of transformers.
+        processor: its processor.
+        name: how it is called; the class unless given.
+
+    Raises:
+        InputError: if the model cannot be used with images, or the processor was not made for it.
+
+    Examples:
+        >>> ggss.Vlm(vlm.model, vlm.processor, "mine").name
+        'mine'
     """
 
     def __init__(self, model: Any, processor: Any, name: str = "") -> None:
@@ -153,7 +165,25 @@ class Vlm:
         max_new_tokens: int = 64,
         batch_size: int = 16,
     ) -> list[str]:
-        """One greedy answer to each question about its images (none, one or several), which come before it."""
+        """One greedy answer to each question about its images (none, one or several), which come before it.
+
+        Args:
+            questions: the prompts, without a chat template.
+            images: for each question its images, PIL images or encoded features.
+            max_new_tokens: the longest answer.
+            batch_size: questions that are asked together.
+
+        Returns:
+            The answers.
+
+        Raises:
+            InputError: if questions and images are not equally many, or a number is out of its range.
+
+        Examples:
+            >>> image = faces.pictures[0].image()
+            >>> vlm.answer(["which gender is this person ?"], [[image]]) == [faces.pictures[0].attributes["gender"]]
+            True
+        """
         _check(questions, images)
         ranges.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
         asked = list(zip(questions, images, strict=True))

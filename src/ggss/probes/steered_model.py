@@ -28,7 +28,17 @@ Steering = tuple[Steerer, float]
 
 @dataclass(frozen=True)
 class SteeredModel:
-    """A model that answers items; `steerings` act one after the other, each a steerer and its strength."""
+    """A model that answers items.
+
+    Args:
+        cache: the features of its pictures.
+        steerings: act one after the other, each a steerer and its strength.
+
+    Examples:
+        >>> from ggss.probes.steered_model import SteeredModel
+        >>> SteeredModel.of(vlm).steered(steerer, 0.5).alpha
+        0.5
+    """
 
     cache: FeatureCache
     steerings: tuple[Steering, ...] = ()

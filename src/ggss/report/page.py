@@ -8,7 +8,11 @@ are made visible. The template has no reference to anything outside the file. On
 
 import json
 import math
+<<<<<<< HEAD
+from collections.abc import Iterator, Mapping, Sequence
+=======
 from collections.abc import Iterator, Mapping
+>>>>>>> main
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -138,7 +142,20 @@ def _group_charts(material: Material, filters: Filters) -> Iterator[GroupChart]:
             own = [one for one in pair.groups_before if (one.question, one.occupation) == kind]
             widest = max(own, key=lambda one: one.spread)
             for one in own:
-                yield _group_chart(pair, one, later.get(_which(one)), filters, drawn=one is widest)
+                after = later.get(_which(one)) or _given_by_nobody(one, pair.groups_after)
+                yield _group_chart(pair, one, after, filters, drawn=one is widest)
+
+
+def _given_by_nobody(before: GroupValues, later: Sequence[GroupValues]) -> GroupValues | None:
+    """An answer that is no longer given has a share of zero, if there are other answers to the same question."""
+    alike = [one for one in later if (one.question, one.occupation) == (before.question, before.occupation)]
+    if not before.answer or not alike:
+        return None
+    values = {
+        group: replace(one, estimate=0.0 * one.estimate, low=0.0 * one.estimate, high=0.0 * one.estimate)
+        for group, one in alike[0].values.items()
+    }
+    return replace(before, values=values)
 
 
 def _which(one: GroupValues) -> tuple[str, str, str]:

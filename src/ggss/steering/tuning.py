@@ -88,8 +88,11 @@ def tune(
     Raises:
         InputError: with fewer than four contexts, or if no candidate can be fitted.
 
-    Example:
-        >>> steerer = ggss.tune(activations, "race")  # doctest: +SKIP
+    Examples:
+        >>> from ggss.steering.tuning import Candidate
+        >>> own = ggss.tune(acts, "race", candidates=[Candidate("ggss"), Candidate("ggss", alpha=0.5)])
+        >>> own.method, own.recommended_alpha
+        ('ggss', 1.0)
     """
     first, second = halves(activations)
     folds = ((first, second), (second, first))
