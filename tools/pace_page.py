@@ -20,6 +20,8 @@ from tools.pace import (
     lines_of,
     place,
 )
+from tools.pace_limits import HEAD as HEADINGS
+from tools.pace_limits import measure
 
 from ggss.analysis import Comparison, Run, average_change, compare
 from ggss.analysis.comparison import sign_flip
@@ -247,6 +249,11 @@ def page() -> str:
         parts.append(f"## {title}")
         for model in models:
             parts += [f"### {model}", "\n".join(table(model, lines))]
+    parts += ["## What else could be removed", LIMITS]
+    for model in LIMITED:
+        rows = [f"| {name} | " + " | ".join(f"{n:.2f}" for n in own) + " |" for name, own in measure(model).items()]
+        head = [f"| {' | '.join(('steering', *HEADINGS))} |", "| --- " * (len(HEADINGS) + 1) + "|"]
+        parts += [f"### {model}", "\n".join([*head, *rows])]
     parts += ["## PACE against the others", SIGNIFICANCE, "\n".join(significance())]
     parts += ["## Choosing without a sweep", REGRET, "\n".join(regrets()), "## What was chosen, and why"]
     for model in MODELS:
@@ -257,6 +264,11 @@ def page() -> str:
 
 SIGNIFICANCE = """Sign-flip test over identities of MCQ and 2AFC together, and Holm's correction over the table.
 Negative points: `pace` leaves less bias. SmallStar: `pace` minus the other, paired, with the 90 % interval."""
+LIMITS = """Judged on held-out people of the discovery set (`tools/pace_limits.py`); no model is asked. Parts left and
+people left: what remains of the mean contrast of each part, which `pace` removes, and of each person's own contrast.
+Read: a linear probe of all tokens, fitted after steering, names the value of people whom it has not seen. Read, known:
+of people whom it has seen as the other gender. Chance is .20."""
+LIMITED = (CONTROL, "llava-vicuna")
 REGRET = """`ggss.tune` (`ggss discover --method auto`) chooses on the discovery pictures. The oracle saw every
 answer of this page, and takes the lowest mean change among steerings that lose at most 1.5 points of SmallStar, or no
 more than auto's choice."""
