@@ -226,18 +226,23 @@ def regrets() -> list[str]:
 
 INTRODUCTION = f"""# PACE, measured
 
-Written by `make pace`; do not edit. `pace` (its formulas: [methods.md](methods.md)) beside `ggss`, `ggss-contrast`
-and `leace-spherical` on the five embedded small-world models. Race is steered at all sites, at alpha 1 unless told
-otherwise. Steerers are fitted on 40 identities of five occupations, and asked about CEOs among other identities,
-who are in no fit. k, shrinkage and parts are chosen on the discovery pictures alone. "Neutral pictures" are
-{NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
+Written by `make pace`; do not edit. `pace` (its formulas: [methods.md](methods.md)) beside `ggss`, `ggss-contrast`,
+`leace-spherical` and `svd-pooled-euclidean` on the five embedded small-world models. Race is steered at all sites, at
+alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occupations, and asked about CEOs among
+other identities, who are in no fit. k, shrinkage and parts are chosen on the discovery pictures alone. "Neutral
+pictures" are {NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
 
 One thing was not chosen on the discovery pictures alone. That the covariance is taken around mu, and not around each
 part's mean, has a reason, but it was settled when ten prototypes had been tried on the evaluation answers of
-`entangled`. So the lines of that model are optimistic; those of the other four are not touched by it.
+`entangled`. So the lines of that model are optimistic; those of the other four are not touched by it. That norms are
+not restored was settled on held-out people of the discovery set, and looked at on the selection identities, before
+these answers were asked.
 
-MCQ and 2AFC: change of bias in percent with 95 % intervals over identities; mean: of the two. SmallStar: change in
-points with the 90 % interval of the equivalence test, and its p for a margin of 1.5 points (below .05: shown
+MCQ and 2AFC: change of bias in percent with 95 % intervals over identities; mean: of the two. The published 2AFC
+metric counts only pairs whose two orders agree. Where steering works these are few, and they decide it; 2AFC net is
+the net preference over all answers, and the soft versions are of the options' probabilities (2AFC: of net
+preference). The first trial of `pace`, after which the goals were set, had reported net preference. SmallStar: change
+in points with the 90 % interval of the equivalence test, and its p for a margin of 1.5 points (below .05: shown
 equivalent). Race named: the share of right answers when the model is asked for it, .20 by guessing. Moved: mean of
 |h' - h| / |h| over tokens of evaluation portraits, and of {SEEN_SCENES} scenes that no fit has seen. One seed. "Not
 asked": stopped before it was its turn."""
@@ -266,8 +271,9 @@ SIGNIFICANCE = """Sign-flip test over identities of MCQ and 2AFC together, and H
 Negative points: `pace` leaves less bias. SmallStar: `pace` minus the other, paired, with the 90 % interval."""
 LIMITS = """Judged on held-out people of the discovery set (`tools/pace_limits.py`); no model is asked. Parts left and
 people left: what remains of the mean contrast of each part, which `pace` removes, and of each person's own contrast.
-Read: a linear probe of all tokens, fitted after steering, names the value of people whom it has not seen. Read, known:
-of people whom it has seen as the other gender. Chance is .20."""
+Read: a linear probe of all tokens, fitted after steering, names the value of people whom it has not seen; known: of
+people whom it has seen as the other gender. Chance is .20. 2AFC compares two versions of one person, so what is left
+in each person is what it is answered from."""
 LIMITED = (CONTROL, "llava-vicuna")
 REGRET = """`ggss.tune` (`ggss discover --method auto`) chooses on the discovery pictures. The oracle saw every
 answer of this page, and takes the lowest mean change among steerings that lose at most 1.5 points of SmallStar, or no
