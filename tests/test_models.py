@@ -369,6 +369,25 @@ def brute_force(vlm: Vlm, question: str, images: Sequence[Image.Image], option: 
     return steps.gather(-1, added.T).sum().item()
 
 
+@pytest.mark.parametrize("max_new_tokens", [1, 3])
+def test_a_model_that_computes_no_numbers_says_so_instead_of_a_word(
+    tiny: Callable[..., Vlm], pictures: Pictures, max_new_tokens: int
+) -> None:
+    """The largest of NaN logits is the first word of the vocabulary."""
+    vlm = tiny("pixtral")
+    asked = (["what colour ?"], [pictures[:1]])
+    assert vlm.read(*asked, [["red", "blue"]], max_new_tokens)[0].probabilities
+    with torch.no_grad():
+        vlm.model.lm_head.weight[3] = float("nan")
+    for ask in (
+        lambda: vlm.answer(*asked, max_new_tokens),
+        lambda: vlm.read(*asked, [["red", "blue"]], max_new_tokens),
+        lambda: vlm.score(*asked, [["red", "blue"]]),
+    ):
+        with pytest.raises(InputError, match="pixtral computes logits that are no numbers"):
+            ask()
+
+
 def test_scores_are_the_log_probabilities_of_the_options(vlm: Vlm, pictures: Pictures) -> None:
     images = mixed(pictures)
     scores = vlm.score(QUESTIONS, images, OPTIONS, batch_size=4)

@@ -130,8 +130,10 @@ def test_the_table_of_bias_has_the_numbers_of_the_analysis(seen, material):
         for cell, run in zip(cells[1:3], (found.before, found.after), strict=True):
             bounds = run.corrected()
             spec = f",.{shown.digits}f"
-            low, high = (number(x, spec, shown.scale) for x in (bounds.low, bounds.high))
-            assert cell == f"{number(run.value(), spec, shown.scale)} [{low}, {high}]"
+            plain, own, low, high = (
+                number(x, spec, shown.scale) for x in (run.value(), bounds.estimate, bounds.low, bounds.high)
+            )
+            assert cell == (f"{plain} [{low}, {high}]" if plain == own else f"{plain} ({own} [{low}, {high}])")
         change = found.corrected_change
         expected = (
             f"{number(change.estimate, '+.0f')} % [{number(change.low, '+.0f')}, {number(change.high, '+.0f')}]"
@@ -177,17 +179,19 @@ HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202eabc\x1
 
 @pytest.fixture(scope="module")
 def hostile():
-    """A study whose model, prompts and answers try to be markup."""
+    """A study whose plan, prompts, answers and labels try to be markup."""
     plan = small(name=f"study {HOSTILE}", description=HOSTILE)
 
     def say(cell, item, rng):
         return HOSTILE if rng.random() < 0.2 else invented.answer(cell, item, rng)
 
     results = invented.results(plan, say)
-    runs = {
-        cell: replace(run, items=tuple(replace(item, prompt=HOSTILE) for item in run.items))
-        for cell, run in results._runs.items()
-    }
+
+    def spoiled(item):
+        shown = tuple({name: v.replace("jade", HOSTILE) for name, v in own.items()} for own in item.attributes)
+        return replace(item, prompt=HOSTILE, attributes=shown)
+
+    runs = {cell: replace(run, items=tuple(map(spoiled, run.items))) for cell, run in results._runs.items()}
     results._runs = runs
     return page.render(page_material.of_results(results))
 
@@ -201,6 +205,8 @@ def test_hostile_text_is_text(hostile):
     assert seen.one("h1").text == f"study {shown}"
     assert any(one.text == shown for one in seen.one("section", id="people").all("q", dir="auto"))
     assert "\x1b" not in hostile
+    charts = [one.text for one in seen.all("text", **{"class": "name"})]
+    assert shown in charts
 
 
 def test_right_to_left_text_is_kept_apart(hostile):

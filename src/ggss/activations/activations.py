@@ -150,6 +150,8 @@ class Activations:
         """Each image's value of an attribute, or its tuple of values of several (intersectional groups)."""
         names = (attribute,) if isinstance(attribute, str) else attribute
         known = sorted({name for row in self.attributes for name in row})
+        if len(set(names)) < len(names):
+            raise InputError(f"the attributes {', '.join(names)} are crossed, so each may be named once")
         for name in names:
             if any(name not in row for row in self.attributes):
                 raise no_such(f"no attribute {name!r} in these activations", name, known)

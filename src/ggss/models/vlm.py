@@ -23,7 +23,7 @@ from ggss.models.layer_rows import layer_rows
 from ggss.models.layer_sites import is_layer
 from ggss.models.processors import backend_of
 from ggss.models.projector import image_features
-from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
+from ggss.models.reading import NumbersOnly, Prompts, Reading, Tokenised, option_shares, require_numbers
 from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2
 from ggss.models.size import USABLE, ModelSize, free_memory
@@ -169,6 +169,7 @@ class Vlm:
             do_sample=False,
             num_beams=1,
             pad_token_id=self.processor.tokenizer.pad_token_id,
+            logits_processor=[NumbersOnly(self.name)],
         )
         new = written[:, inputs["input_ids"].shape[1] :]
         return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
@@ -237,6 +238,7 @@ class Vlm:
         inputs |= self._text_inputs([prompt.ids for prompt in tokenised])
         inputs |= prompts.shared_positions(self.model, inputs)
         logits = self.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+        require_numbers(logits, self.name)
         said = zip(logits.argmax(1).tolist(), option_shares(logits, tokenised), strict=True)
         return [Reading(self._word(token), shares) for token, shares in said]
 
@@ -275,7 +277,7 @@ class Vlm:
             for row, (_, readings) in zip(logits.float().log_softmax(-1), batch, strict=True):
                 for i, j, tail in readings:
                     steps = row[-len(tail) :]
-                    scores[i][j] = steps[range(len(tail)), tail].sum().item()
+                    scores[i][j] = require_numbers(steps[range(len(tail)), tail], self.name).sum().item()
             return [None] * len(batch)
 
         self._asking(list(runs.items()), batch_size, work)

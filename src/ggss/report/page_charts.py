@@ -10,13 +10,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+import markupsafe
+from markupsafe import Markup
 
+from ggss.escaping import visible
 from ggss.stats import Interval
 
 WIDTH = 620
 LABEL = 14  # the height of a line of text
 _ROW, _LEFT, _RIGHT = 34, 130, 24
+
+
+def escape(text: str) -> Markup:
+    """Text from outside in HTML, with its control characters shown."""
+    return markupsafe.escape(visible(text))
 
 
 @dataclass(frozen=True)

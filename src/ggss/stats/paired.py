@@ -117,6 +117,6 @@ def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size
     error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
     half = scipy.stats.t.ppf(1 - size, count - 1) * error
     with np.errstate(divide="ignore"):
-        steps = (margin - np.array([-difference, difference])) / error
-    p = float(scipy.stats.t.sf(steps, count - 1).max())
+        step = (margin - abs(difference)) / error  # to the nearer end, whose p-value is the larger one
+    p = float(scipy.stats.t.sf(step, count - 1))
     return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)
