@@ -150,7 +150,8 @@ sites: $(READY)  ## steering at every kind of site of the small-world models; wr
 	$(BIN)/python tools/sites.py sites-out
 
 pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
-	$(BIN)/python tools/pace.py
+	$(BIN)/python -m tools.pace
+	$(BIN)/python -m tools.pace_page
 dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
 	$(BIN)/python -m tools.dial
 
