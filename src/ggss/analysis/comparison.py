@@ -138,7 +138,8 @@ class Comparison:
     def kept(self, question: str = "") -> Kept:
         """Right answers before and after: on all questions, or on those of one kind.
 
-<<<<<<< HEAD
+        Of a single question, or of questions about a single picture, the intervals and p of equivalence are NaN.
+
         Args:
             question: a kind of question; "" is all.
 
@@ -149,9 +150,6 @@ class Comparison:
             >>> named = found_recognition.kept()
             >>> 0 <= named.after.estimate <= 1, named.gained >= 0
             (True, True)
-=======
-        Of a single question, or of questions about a single picture, the intervals and p of equivalence are NaN.
->>>>>>> main
         """
         after, before, clusters = self._rights(question)
         level, margin = self.statistics.level, self.statistics.margin

@@ -8,11 +8,7 @@ are made visible. The template has no reference to anything outside the file. On
 
 import json
 import math
-<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
-=======
-from collections.abc import Iterator, Mapping
->>>>>>> main
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
