@@ -1,0 +1,65 @@
+"""The rows of docs/rivals.md that no plan can fit: `auto`, and `dso`, which learns from a live model's answers."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ggss.activations.collection import collect
+from ggss.analysis import Run, ask
+from ggss.models import load_vlm
+from ggss.models.feature_cache import FeatureCache
+from ggss.probes import suites
+from ggss.probes.live import live_questions
+from ggss.probes.steered_model import SteeredModel
+from ggss.steering.artefact import holds_steerer
+from ggss.steering.fitting import fit_live
+from ggss.steering.steerer import Steerer
+from ggss.steering.tuning import tune
+from ggss.study.discovery_set import DiscoverySet
+from ggss.study.plan import Plan
+
+QUESTIONS = 150  # of each bias task
+AUTO, DSO, DEEP = "auto", "dso", "dso, in the text model too"
+LIVE = (AUTO, DSO, DEEP)
+
+
+@dataclass
+class LiveRows:
+    """Steerers of the models of a plan, for its first steered attribute; they are kept in a folder."""
+
+    plan: Plan
+    folder: Path
+    _model: tuple[str, SteeredModel] | None = field(default=None, repr=False)
+
+    def runs(self, model: str, label: str) -> dict[str, Run]:
+        """The plan's tasks under one of LIVE, at its recommended strength."""
+        steered = self._opened(model).steered(self._steerer(model, label))
+        suite = suites.load(self.plan.suite.name, **self.plan.suite.options)
+        return {task: ask(steered, suite, task, limit=self.plan.limit) for task in self.plan.tasks}
+
+    def _opened(self, model: str) -> SteeredModel:
+        if self._model is None or self._model[0] != model:
+            self._model = model, SteeredModel(FeatureCache(load_vlm(model)))
+        return self._model[1]
+
+    def _steerer(self, model: str, label: str) -> Steerer:
+        place = self.folder / "live" / f"{model} {label}".replace("/", "-").replace(" ", "-").replace(",", "")
+        if not holds_steerer(place):
+            self._fitted(model, label).save_pretrained(place)
+        return Steerer.from_pretrained(place)
+
+    def _fitted(self, model: str, label: str) -> Steerer:
+        torch.manual_seed(self.plan.seed)
+        cache, attribute = self._opened(model).cache, next(iter(self.plan.steering))
+        faces = DiscoverySet(self.plan).of(attribute)
+        if label == AUTO:
+            return tune(collect(cache.vlm, faces, "all", keep_tokens=True, features=cache), attribute)
+        suite = suites.load(self.plan.suite.name, images=faces)
+        tasks = self.plan.steering[attribute].tasks
+        asked = [item for task in tasks for item in suites.chosen(suite.items(task), QUESTIONS)]
+        layers = cache.vlm.model.config.get_text_config().num_hidden_layers
+        # What the last layer gives out for an image token reaches no answer.
+        deep = [f"lm-layer{number}" for number in range(layers - 1)] if label == DEEP else []
+        sites = [*cache.vlm.sites("all"), *deep]
+        return fit_live("dso", cache.vlm, live_questions(cache, asked), attribute, sites=sites)
