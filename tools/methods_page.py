@@ -30,14 +30,9 @@ RIVALS = """## Rivals from other papers
 other models or other places in a model. Each section above says what its paper does and what is done otherwise here;
 [rivals.md](rivals.md) has their results beside GGSS.
 
-`dso` learns from the answers of a live model, so it is fitted in a way of its own, on questions about discovery
-pictures; a plan cannot fit it:
-
-```python
-cache = FeatureCache(vlm)                                    # ggss.models.feature_cache
-questions = live_questions(cache, suite.items("mcq"))        # ggss.probes.live
-steerer = ggss.fit_live("dso", vlm, questions, "race")
-```
+`dso` learns from the answers of a live model, so it has a call of its own, which no plan can make:
+`ggss.fit_live("dso", vlm, questions, "race")`. `ggss.probes.live.live_questions` makes the questions from a suite's
+items about discovery pictures.
 """
 
 SHARED = """## What the methods share
