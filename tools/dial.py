@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.planted_diagnostics import ROWS as PLANTED
 from bench.planted_diagnostics import diagnostics
 from tools.dial_page import page, picture
 
@@ -115,7 +116,10 @@ def row(plain: SteeredModel, before: dict[str, Run], method: str) -> Row:
     runs = {task: ask(model, suite(), task, limit=LIMIT) for task in (*BIAS, CAPABILITY)}
     return {
         "values": {task: _value(run) for task, run in runs.items()},
-        "changes": {task: _percent(compare(before[task], runs[task])) for task in BIAS},
+        "changes": {
+            **{task: _percent(compare(before[task], runs[task])) for task in BIAS},
+            "net": _percent(compare(before["2afc"], runs["2afc"]), f"{ATTRIBUTE}_net_preference_std"),
+        },
         "capability": _points(compare(before[CAPABILITY], runs[CAPABILITY])),
         "race named": ask(model, suite(), f"recognition-{ATTRIBUTE}").measured().value(),
         "chosen": f"{steerer.method}, alpha {steerer.strength():g}" if method == AUTO else "",
@@ -128,8 +132,8 @@ def _value(run: Run) -> list[float]:
     return [span.estimate, span.low, span.high]
 
 
-def _percent(comparison: Comparison) -> list[float] | None:
-    change = comparison.change()
+def _percent(comparison: Comparison, metric: str = "") -> list[float] | None:
+    change = comparison.change(metric)
     return [change.estimate, change.low, change.high] if change else None
 
 
@@ -154,7 +158,8 @@ def main() -> None:
     for world, name in worlds().items():
         if not chosen.worlds or world in chosen.worlds:
             measured(world, name, [one for one in methods if not chosen.methods or one in chosen.methods], known)
-    PAGE.write_text(page(known, DIAL, methods), encoding="utf-8")
+    planted = json.loads(PLANTED.read_text(encoding="utf-8")) if PLANTED.exists() else []
+    PAGE.write_text(page(known, DIAL, methods, planted), encoding="utf-8")
     picture(known, PAGE.with_suffix(".png"))
     print(PAGE.read_text(encoding="utf-8"))
 
