@@ -5,7 +5,7 @@
     effective rank                  of the contexts' centres: of the model, whatever the method
     other variance moved            of the centres, which show no attribute: sum |moved|^2 / sum |off their mean|^2;
                                     for an orthogonal projection, the share of variance inside the subspace
-    transfer, split-half cosine     of methods with a counterfactual subspace (`diagnostics`)
+    variance share, transfer, split-half cosine      of methods with a counterfactual subspace (`diagnostics`)
 
 `python -m bench.planted_diagnostics` measures them on planted tokens with what came out there, into
 results/planted-diagnostics.json.
@@ -51,6 +51,7 @@ def diagnostics(steerer: Steerer, acts: Activations, attribute: str) -> dict[str
         "displacement": read.get("displacement"),
         "effective rank": effective_rank(deviations),
         "other variance moved": float((moved**2).sum() / (deviations**2).sum()),
+        "variance share": seen.get("variance_share"),
         "transfer": seen.get("transfer"),
         "lowest split-half cosine": min(seen.get("split_half_cosines") or [None]),
     }

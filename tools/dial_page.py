@@ -45,12 +45,12 @@ The points at the left are `small-world/entangled`."""
 CORRELATIONS = """## Which diagnostic tells the outcome
 
 Spearman's rank correlation of what can be measured at discovery with what came out, over models and methods, with
-95 % intervals of a bootstrap that draws both; bold where the interval leaves out zero. On the dial: bias left is the mean
-of MCQ and of 2AFC's net preference, in percent of the unsteered bias; points lost are SmallStar's. On planted tokens
-(`python -m bench.planted_diagnostics`, the worlds of [planted-tokens.md](planted-tokens.md) with an attribute, three
-seeds each): what a probe of all tokens reads of people not seen at discovery, and the content lost. Diagnostics are
-defined in `bench/planted_diagnostics.py`; the last two only methods with a counterfactual subspace have. None of this
-was seen on models of photographs."""
+95 % intervals of a bootstrap that draws both; bold where the interval leaves out zero. On the dial: bias left is
+the mean of MCQ and of 2AFC's net preference, in percent of the unsteered bias; points lost are SmallStar's. On
+planted tokens (`python -m bench.planted_diagnostics`, the worlds of [planted-tokens.md](planted-tokens.md) with an
+attribute, three seeds each): what a probe of all tokens reads of people not seen at discovery, and the content
+lost. Diagnostics are defined in `bench/planted_diagnostics.py`; the last three only methods with a counterfactual
+subspace have. None of this was seen on models of photographs."""
 
 
 def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -168,7 +168,7 @@ def _limits(rows: Rows) -> str:
     lines = ["| warning | rows | bias left, % | points lost |", "| --- | --- | --- | --- |"]
     kinds = (
         ("transfer", TRANSFER_LIMIT, f"transfer below {TRANSFER_LIMIT:g}", "no such warning"),
-        ("other variance moved", SHARE_LIMIT, "no such warning", f"other variance above {SHARE_LIMIT:g}"),
+        ("variance share", SHARE_LIMIT, "no such warning", f"variance share above {SHARE_LIMIT:g}"),
     )
     for name, limit, below, above in kinds:
         known = [row for row in _outcomes(rows) if row["diagnostics"].get(name) is not None]
