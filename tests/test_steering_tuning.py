@@ -1,14 +1,15 @@
-"""`tune`: the choice on held-out contexts, what it is made of, and what it writes down."""
+"""`auto`: the choice on held-out contexts, what it is made of, and what it writes down."""
 
 import pytest
 import torch
 
 import ggss
-from ggss.steering import tuning
-from ggss.steering.tuning import Candidate, contrast, halves
+from ggss.activations import Rows
+from ggss.methods import chosen
+from ggss.methods.chosen import Candidate, choose, contrast, halves
 from test_methods_pace import SITE, pictures, scenes
 
-SOME = (Candidate("ggss"), Candidate("pace"), Candidate("pace", alpha=0.5), Candidate("pace", {"k": 2}))
+SOME = (Candidate("ggss"), Candidate("pace"), Candidate("pace", {"k": 2}))
 
 
 def test_the_two_halves_share_no_person_and_lose_none():
@@ -34,35 +35,44 @@ def test_the_contrast_is_that_of_the_parts():
 
 def test_what_leaves_least_is_chosen_and_the_reason_is_kept(tmp_path):
     acts, _ = pictures()
-    steerer = ggss.tune(acts, "race", candidates=SOME)
-    assert (steerer.method, steerer.recommended_alpha) == ("pace", 1.0)
-    assert steerer.options["k"] is None
-    fitted = ggss.fit("pace", acts, attribute="race")
-    assert steerer.content_hash == fitted.content_hash
+    steerer = ggss.tune(acts, "race")
+    assert (steerer.method, steerer.recommended_alpha) == ("auto", 1.0)
+    fitted = ggss.fit("pace", acts, attribute="race").operators[SITE]
+    assert torch.equal(steerer.operators[SITE].detection, fitted.detection)
     notes = steerer.diagnostics[SITE]["notes"]
-    assert notes[0].startswith("Chosen on held-out contexts, without asking the model: pace, alpha 1.")
-    assert notes[1].startswith("ggss, alpha 1: contrast left 0.")
-    left = [float(note.split("contrast left ")[1].split(",")[0]) for note in notes[1:5]]
-    assert left[1] < 0.3 < min(left[0], left[2], left[3])
+    assert notes[0].startswith("Chosen on held-out contexts, without asking the model: pace")
+    assert notes[1].startswith("ggss: contrast left 0.")
+    left = {note.split(": ")[0]: float(note.split("contrast left ")[1].split(",")[0]) for note in notes[1:8]}
+    assert left["pace"] < 0.3 < min(left["ggss"], left["pace, k = 4"])
     card = (steerer.save_pretrained(tmp_path) / "README.md").read_text()
     assert "contrast left" in card
+    assert ggss.Steerer.from_pretrained(tmp_path).content_hash == steerer.content_hash
 
 
 def test_among_equals_the_one_that_moves_least_is_chosen(monkeypatch):
     acts, _ = pictures()
-    monkeypatch.setattr(tuning, "CLOSE", 1.0)  # all are close enough
-    steerer = ggss.tune(acts, "race", candidates=SOME, neutral=scenes())
-    assert (steerer.method, steerer.recommended_alpha) in {("pace", 0.5), ("pace", 1.0)}
-    moved = [note for note in steerer.diagnostics[SITE]["notes"] if "tokens moved" in note]
+    monkeypatch.setattr(chosen, "CLOSE", 1.0)  # all are close enough
+    notes = choose(acts, "race", scenes(), SOME).diagnostics["notes"]
+    moved = [note for note in notes if "tokens moved" in note]
     sizes = {note.split(": ")[0]: float(note.split("tokens moved ")[1]) for note in moved}
+    assert list(sizes) == ["ggss", "pace", "pace, k = 2"]
     least = min(sizes, key=lambda label: sizes[label])
-    assert least in steerer.diagnostics[SITE]["notes"][0]
-    assert sizes["pace, alpha 0.5"] < sizes["pace, alpha 1"]
+    assert f"without asking the model: {least}. " in notes[0]
 
 
 def test_a_candidate_that_cannot_be_fitted_is_told_and_not_chosen():
     acts, _ = pictures()
-    steerer = ggss.tune(acts, "race", candidates=(Candidate("pace", {"k": 39}), Candidate("pace")))
-    assert any("k = 39, alpha 1 could not be fitted" in note for note in steerer.diagnostics[SITE]["notes"])
+    impossible = Candidate("pace", {"k": 39})
+    notes = choose(acts, "race", None, (impossible, Candidate("pace"))).diagnostics["notes"]
+    assert any("pace, k = 39 could not be fitted" in note for note in notes)
     with pytest.raises(ggss.InputError, match="no candidate can be fitted"):
-        ggss.tune(acts, "race", candidates=(Candidate("pace", {"k": 39}),))
+        choose(acts, "race", None, (impossible,))
+
+
+def test_each_site_has_its_own_choice():
+    first, second = pictures()[0], pictures(seed=4, width=48)[0]
+    sites = {SITE: Rows(first.pooled, first.tokens), "deepstack-0": Rows(second.pooled, second.tokens)}
+    both = ggss.tune(ggss.Activations.from_rows(sites, first.attributes, first.contexts), "race")
+    alone = ggss.tune(second, "race")
+    assert torch.equal(both.operators["deepstack-0"].detection, alone.operators[SITE].detection)
+    assert "Chosen on held-out" in both.diagnostics["deepstack-0"]["notes"][0]

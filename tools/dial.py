@@ -2,8 +2,8 @@
 
 Writes docs/dial.md, docs/dial.png and results/dial.json. Models that are missing from
 dial-out are trained first (several minutes each on one thread); a model or a row that is there is not made again, so
-the command may be stopped and goes on where it was. Everything is at the published site, under race steering, on the
-evaluation identities; at alpha 1, or for `auto` at the strength that it has chosen.
+the command may be stopped and goes on where it was. Everything is at the published site, under race steering at
+alpha 1, on the evaluation identities.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from ggss.smallworld.town import town
 from ggss.smallworld.training_card import CARD
 from ggss.smallworld.training_dial import DIAL, dial_album, train_on_dial
 from ggss.steering.fitting import fit
-from ggss.steering.tuning import AUTO, tune
 
 ROOT = Path(__file__).parent.parent
 MODELS, ROWS, PAGE = ROOT / "dial-out", ROOT / "results" / "dial.json", ROOT / "docs" / "dial.md"
@@ -43,7 +42,7 @@ METHODS = (
     "bend-euclidean",
     "inlp-spherical",
     "pace",
-    AUTO,
+    "auto",
 )
 ATTRIBUTE, BIAS, CAPABILITY = "race", ("mcq", "2afc"), "smallstar"
 LIMIT = 600  # items of a task
@@ -111,8 +110,8 @@ def row(plain: SteeredModel, before: dict[str, Run], method: str) -> Row:
         return {"values": {task: _value(run) for task, run in before.items()}}
     faces = town().chosen(exclude={"occupation": HELD_OUT[ATTRIBUTE]})
     acts = collect(plain.vlm, faces, SITE, features=plain.cache, keep_tokens=True)
-    steerer = tune(acts, ATTRIBUTE) if method == AUTO else fit(method, acts, attribute=ATTRIBUTE)
-    model = plain.steered(steerer)
+    steerer = fit(method, acts, attribute=ATTRIBUTE)
+    model = plain.steered(steerer, 1.0)
     runs = {task: ask(model, suite(), task, limit=LIMIT) for task in (*BIAS, CAPABILITY)}
     return {
         "values": {task: _value(run) for task, run in runs.items()},
@@ -122,7 +121,7 @@ def row(plain: SteeredModel, before: dict[str, Run], method: str) -> Row:
         },
         "capability": _points(compare(before[CAPABILITY], runs[CAPABILITY])),
         "race named": ask(model, suite(), f"recognition-{ATTRIBUTE}").measured().value(),
-        "chosen": f"{steerer.method}, alpha {steerer.strength():g}" if method == AUTO else "",
+        "notes": steerer.diagnostics[SITE].get("notes", [])[:1],
         "diagnostics": diagnostics(steerer, acts, ATTRIBUTE),
     }
 

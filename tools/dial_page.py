@@ -29,7 +29,7 @@ the two variants of a person that a step shows are always of one gender. On the 
 in one subspace, the same at every token, and the map can be inverted, so that a removal that is not orthogonal can in
 principle be free of cost.
 
-Race steering at the published site, at alpha 1 (`auto`: as it has chosen), on evaluation identities, about 600 items
+Race steering at the published site, at alpha 1, on evaluation identities, about 600 items
 a task; 95 % intervals over identities (questions for SmallStar). One training seed a model."""
 
 CAUTION = """2AFC is the published one, over pairs answered alike in both orders. Where few are, the spread of their
@@ -130,10 +130,12 @@ def _results(rows: Rows) -> str:
 
 
 def _chosen(rows: Rows) -> str:
-    """What `auto` took in each model."""
-    own = sorted((row for row in rows.values() if row.get("chosen")), key=lambda row: _order(row["world"]))
-    said = "; ".join(f"{row['world']}: {row['chosen']}" for row in own)
-    return f"`auto` chose, from the discovery set alone: {said}." if own else ""
+    """What `auto` took in each model: its first note says it."""
+    own = sorted((row for row in rows.values() if row["method"] == "auto"), key=lambda row: _order(row["world"]))
+    if not own:
+        return ""
+    lines = [f"- {row['world']}: {' '.join(row['notes'])}" for row in own]
+    return "What `auto` chose, from the discovery set alone:\n\n" + "\n".join(lines)
 
 
 def _span(values: Sequence[float] | None, unit: str, digits: int) -> str:

@@ -1,7 +1,7 @@
 """`make rivals`: docs/rivals.md from the answers of studies/rivals.yaml, `python -m tools.rivals STUDY_FOLDER`.
 
-`dso` and `auto` cannot be fitted by a plan: they are fitted here, on the same discovery pictures, and asked the same
-questions. Their steerers are kept in the study's folder.
+No plan can fit `dso`: it is fitted here, on the same discovery pictures, and asked the same questions. Its steerers
+are kept in the study's folder.
 """
 
 import sys

@@ -1,11 +1,10 @@
-"""The rows of docs/rivals.md that no plan can fit: `auto`, and `dso`, which learns from a live model's answers."""
+"""The rows of docs/rivals.md that no plan can fit: `dso` learns from a live model's answers."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
-from ggss.activations.collection import collect
 from ggss.analysis import Run, ask
 from ggss.models import load_vlm
 from ggss.models.feature_cache import FeatureCache
@@ -15,13 +14,12 @@ from ggss.probes.steered_model import SteeredModel
 from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit_live
 from ggss.steering.steerer import Steerer
-from ggss.steering.tuning import tune
 from ggss.study.discovery_set import DiscoverySet
 from ggss.study.plan import Plan
 
 QUESTIONS = 150  # of each bias task
-AUTO, DSO, DEEP = "auto", "dso", "dso, in the text model too"
-LIVE = (AUTO, DSO, DEEP)
+DSO, DEEP = "dso", "dso, in the text model too"
+LIVE = (DSO, DEEP)
 
 
 @dataclass
@@ -33,8 +31,8 @@ class LiveRows:
     _model: tuple[str, SteeredModel] | None = field(default=None, repr=False)
 
     def runs(self, model: str, label: str) -> dict[str, Run]:
-        """The plan's tasks under one of LIVE, at its recommended strength."""
-        steered = self._opened(model).steered(self._steerer(model, label))
+        """The plan's tasks under one of LIVE, at alpha 1."""
+        steered = self._opened(model).steered(self._steerer(model, label), 1.0)
         suite = suites.load(self.plan.suite.name, **self.plan.suite.options)
         return {task: ask(steered, suite, task, limit=self.plan.limit) for task in self.plan.tasks}
 
@@ -53,8 +51,6 @@ class LiveRows:
         torch.manual_seed(self.plan.seed)
         cache, attribute = self._opened(model).cache, next(iter(self.plan.steering))
         faces = DiscoverySet(self.plan).of(attribute)
-        if label == AUTO:
-            return tune(collect(cache.vlm, faces, "all", keep_tokens=True, features=cache), attribute)
         suite = suites.load(self.plan.suite.name, images=faces)
         tasks = self.plan.steering[attribute].tasks
         asked = [item for task in tasks for item in suites.chosen(suite.items(task), QUESTIONS)]

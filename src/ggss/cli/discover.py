@@ -105,17 +105,14 @@ def discover(
     from ggss.steering.artefact import holds_steerer
 
     given = options(option or [])
-    if method == AUTO and (given or len(attribute) > 1):
-        raise InputError("--method auto chooses the options itself, for one attribute: leave out --option")
-    chosen = None if method == AUTO else registry.get(method)
-    if chosen is not None:
-        registry.checked_options(chosen, given)
-        if chosen.fit_live is not None:
-            raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
+    chosen = registry.get(method)
+    registry.checked_options(chosen, given)
+    if chosen.fit_live is not None:
+        raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
     faces.validate(attribute)
-    if neutral is not None and chosen is not None and not chosen.takes_neutral:
+    if neutral is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
         raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
     others = None if neutral is None else folder_of_pictures(neutral)
@@ -123,21 +120,17 @@ def discover(
     from ggss.activations import SITE
     from ggss.activations.collection import collect
     from ggss.steering.fitting import fit
-    from ggss.steering.tuning import tune
 
     vlm = load(model, dtype, device_map, trust_remote_code, attention)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
-        where = sites or (SITE if chosen else "all")
-        kept = keep_tokens or chosen is None or chosen.needs_tokens
+        where = sites or ("all" if method == AUTO else SITE)
+        kept = keep_tokens or chosen.needs_tokens
         acts = collect(vlm, faces, where, keep_tokens=kept, batch_size=batch_size)
         beside = None
         if others is not None:
             beside = collect(vlm, others, where, keep_tokens=True, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
-    if chosen is None:
-        steerer = tune(acts, attribute[0], neutral=beside)
-    else:
-        steerer = fit(method, acts, attribute=target, neutral=beside, **given)
+    steerer = fit(method, acts, attribute=target, neutral=beside, **given)
     steerer.save_pretrained(out)
     if as_json:
         print(json.dumps(described(steerer, out), indent=2))

@@ -24,6 +24,7 @@ FAMILIES = (
     "auto",
     "pace",
     "pace_ablations",
+    "chosen",
     "joint",
     "directional_ablation",
     "rlace",

@@ -1,13 +1,17 @@
-"""The token update of PACE: detect along W, move along V, norm restored. Two passes over the tokens.
+"""The token update of PACE: detect along W, move along V. Two passes over the tokens.
 
-    z = W^T (h - mu)          moved = h - alpha g V z          steered = |h| moved / |moved|
+    z = W^T (h - mu)          steered = moved = h - alpha g V z
 
 W and V are [D, k] with W^T V = I, so V W^T is a projection, oblique unless W = V: at alpha g = 1 nothing is left
-along W. g is 1 unless the method gates: then it is GGSS's gate (equation 3) of the magnitude |z|. With `arc` the
-token turns the share alpha g of the way to the target that full removal gives, by slerp, instead of moving along the
-straight line:
+along W. g is 1 unless the method gates: then it is GGSS's gate (equation 3) of the magnitude |z|. A zero token is not
+changed.
 
-    target = h - V z, at the norm of h        steered = |h| slerp(h^, target^; alpha g)
+With `restored` the token gets its norm back. The factor depends on how much was removed, and so it tells of it.
+With `arc`, which restores, too, the token turns the share alpha g of the way to the target that full removal gives,
+by slerp, instead of moving along the straight line:
+
+    restored        steered = |h| moved / |moved|
+    arc             target = h - V z, at the norm of h        steered = |h| slerp(h^, target^; alpha g)
 
 **In closed form.** |moved|^2 = |h|^2 - 2 s <V^T h, z> + s^2 z^T V^T V z for s = alpha g, and the angle to the target
 follows from the same numbers. So the products of a token with [W V] and its norm are all that is needed before the
@@ -41,7 +45,7 @@ Deviation = Annotated[float, Field(ge=0)]  # of tokens in units of their own var
 @register
 @dataclass(frozen=True)
 class Oblique(Operator):
-    """mu [D], detection W [D, k] and movement V [D, k] in float32; without gate unless its statistics are given."""
+    """mu [D], detection W [D, k] and movement V [D, k] in float32; no gate and no norm restored unless asked for."""
 
     mu: Annotated[Tensor, Array("D")]
     detection: Annotated[Tensor, Array("D", "k")]
@@ -51,6 +55,7 @@ class Oblique(Operator):
     kappa: Kappa = 5.0
     floor: Floor = 1.0
     arc: bool = False
+    restored: bool = False
 
     kind: ClassVar[str] = "oblique"
     any_dtype: ClassVar[bool] = True
@@ -69,13 +74,25 @@ class Oblique(Operator):
             raise InputError(f"detection and movement do not make a projection (W^T V is off by {off:.1e})")
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
-        wide, k = precise(rows), self.detection.shape[1]
+        wide, both = precise(rows), self.arc or self.restored
         mu, detection, movement = (one.to(rows.device) for one in (self.mu, self.detection, self.movement))
-        products, norms = project(rows, torch.cat([detection.T, movement.T]))
+        products, norms = project(rows, torch.cat([detection.T, movement.T]) if both else detection.T.contiguous())
         products, norms = finite_coordinates(products, rows).to(wide), norms.to(wide)
-        z = products[:, :k] - mu.to(wide) @ detection.to(wide)
+        z = products[:, : detection.shape[1]] - mu.to(wide) @ detection.to(wide)
         g = None if self.floor == 1 else self.gate_of(z)
         share = alpha.to(wide) if g is None else alpha * g
+        if both:
+            self._at_their_norms(rows, products, norms, z, share, out)
+        else:
+            weights = torch.where(norms > 0, -share * z, 0).float()
+            recombine(rows, torch.ones_like(alpha), weights, movement.T.contiguous(), out)
+        return None if g is None else g.squeeze(1).float()
+
+    def _at_their_norms(
+        self, rows: Tensor, products: Tensor, norms: Tensor, z: Tensor, share: Tensor, out: Tensor
+    ) -> None:
+        """Write the steered rows at the norms that they had. products [N, 2 k]: of rows with W and V."""
+        wide, k, movement = z.dtype, z.shape[1], self.movement.to(rows.device)
         # In units of the token's length: what full removal takes along the token, and the square of what it takes.
         low, high = SAFE_NORMS
         unsafe = ~((norms > low) & (norms < high))
@@ -93,7 +110,6 @@ class Oblique(Operator):
         recombine(rows, kept.float(), (-moved * z).float(), movement.T.contiguous(), out)
         if few is not None:
             out[unsafe] = self._directly(few.to(wide), share[unsafe]).to(out.dtype)
-        return None if g is None else g.squeeze(1).float()
 
     def gate_of(self, z: Tensor) -> Tensor:
         """The gates [N, 1] of detected coordinates z [N, k]."""

@@ -5,12 +5,15 @@
     S       = (1 - s) M + s (trace M / D) I,   M = mean of (h - mu) (h - mu)^T         how tokens vary anyway
     B       = S^-1/2 (sum over p, v of n[p] c c^T) S^-1/2        the attribute, in units of that variation
     U       = eigenvectors of the k largest eigenvalues of B
-    W = S^-1/2 U,   V = S^1/2 U = S W          steered = |h| Normalize(h - alpha V W^T (h - mu))
+    W = S^-1/2 U,   V = S^1/2 U = S W          steered = h - alpha V W^T (h - mu)
 
 The variants of an identity are aligned: token t of one shows what token t of another shows. So the means over people
 of *parts* of pictures can be compared, not only those of whole pictures: hair, face and coat carry an attribute along
 different directions, and there may be more of them than values - 1. Of all maps that take a contrast away, the
 oblique one moves tokens least, given how they vary (LEACE's insight). Nothing at inference needs the parts.
+
+**Norms** are not restored: the factor that restores a norm depends on what was removed, and so tells of it. On
+held-out people of the discovery set it leaves more of the contrasts at the same movement (`pace-norm`, docs/pace.md).
 
 **Parts** are positions where all images share one grid, else clusters of content (`pace_parts`). **mu** is the mean
 of the pictures' mean tokens.

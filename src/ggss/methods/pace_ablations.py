@@ -5,7 +5,8 @@
     pace-within-parts   S from (h - m[p]) (h - m[p])^T: what parts differ in does not count as variation
     pace-orthogonal     detects along V, where it moves: V W^T replaced by the orthogonal projection onto span(V)
     pace-gated          GGSS's gate of |W^T (h - mu)|, calibrated on the tokens of the discovery pictures
-    pace-slerp          a share alpha of the arc to PACE's target; at alpha = 1 the same as PACE
+    pace-norm           each token gets its norm back
+    pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
 
 Everything else is as in `pace`, the choice of k and of the shrinkage included.
 """
@@ -37,6 +38,10 @@ def on_the_arc(operator: Oblique, activations: Activations, options: Any) -> Obl
     return replace(operator, arc=True)
 
 
+def at_its_norm(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+    return replace(operator, restored=True)
+
+
 def variant(name: str, summary: str, form: Form, options: type[Options] = PaceOptions) -> None:
     def fit(
         activations: Activations, attribute: Attribute, options: Any, neutral: Activations | None = None
@@ -52,4 +57,5 @@ variant("pace-pooled", "PACE with whole pictures instead of parts", Form(parts=1
 variant("pace-within-parts", "PACE with the covariance around each part's mean instead of mu", Form(around="parts"))
 variant("pace-orthogonal", "PACE with an orthogonal projection along its movement", Form(oblique=False))
 variant("pace-gated", "PACE with GGSS's gate", Form(finish=gated), PaceGatedOptions)
+variant("pace-norm", "PACE with each token's norm restored", Form(finish=at_its_norm))
 variant("pace-slerp", "PACE along the arc instead of the straight line", Form(finish=on_the_arc))
