@@ -69,7 +69,7 @@ def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Seq
         _chosen(rows),
         CORRELATIONS,
         _correlations(rows, planted),
-        _limits(rows),
+        _limits(rows, planted),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -165,25 +165,26 @@ def _correlations(rows: Rows, planted: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _limits(rows: Rows) -> str:
+def _limits(rows: Rows, planted: Sequence[Mapping[str, Any]]) -> str:
     """What came out on either side of the two limits at which discovery warns."""
-    lines = ["| warning | rows | bias left, % | points lost |", "| --- | --- | --- | --- |"]
-    kinds = (
-        ("transfer", TRANSFER_LIMIT, f"transfer below {TRANSFER_LIMIT:g}", "no such warning"),
-        ("variance share", SHARE_LIMIT, "no such warning", f"variance share above {SHARE_LIMIT:g}"),
-    )
-    for name, limit, below, above in kinds:
-        known = [row for row in _outcomes(rows) if row["diagnostics"].get(name) is not None]
-        for text, under in ((below, True), (above, False)):
-            own = [row for row in known if (row["diagnostics"][name] < limit) == under]
-            left = [row["left"] for row in own if row["left"] is not None]
-            cells = [
-                f"{np.mean(left):.0f}" if left else "-",
-                f"{np.mean([o['lost'] for o in own]):.1f}" if own else "-",
-            ]
-            label = f"{text} ({name})" if text.startswith("no") else text
-            lines.append(f"| {label} | {len(own)} | {cells[0]} | {cells[1]} |")
-    return "Means on the dial, on both sides of the limits at which discovery warns:\n\n" + "\n".join(lines)
+    heads = ["where", "diagnostic", "warned", "rows", "bias left, %, or attribute read", "points or content lost"]
+    lines = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads))]
+    for where, known in (("dial", _outcomes(rows)), ("planted tokens", planted)):
+        for name, limit in (("transfer", TRANSFER_LIMIT), ("variance share", SHARE_LIMIT)):
+            for warned in (True, False):
+                own = [
+                    row
+                    for row in known
+                    if (value := row["diagnostics"].get(name)) is not None
+                    and (value < limit if name == "transfer" else value > limit) == warned
+                ]
+                left = [row["left"] for row in own if row["left"] is not None]
+                sign = "below" if (name == "transfer") == warned else "above"
+                cells = [where, f"{name} {sign} {limit:g}", "yes" if warned else "no", str(len(own))]
+                cells.append(f"{np.mean(left):.{0 if where == 'dial' else 2}f}" if left else "-")
+                cells.append(f"{np.mean([row['lost'] for row in own]):.1f}" if own else "-")
+                lines.append("| " + " | ".join(cells) + " |")
+    return f"{LIMITS}\n\n" + "\n".join(lines)
 
 
 def picture(rows: Rows, path: Path) -> None:

@@ -17,9 +17,8 @@ from ggss.steering.steerer import Steerer
 from ggss.study.discovery_set import DiscoverySet
 from ggss.study.plan import Plan
 
-QUESTIONS = 150  # of each bias task
-DSO, DEEP = "dso", "dso, in the text model too"
-LIVE = (DSO, DEEP)
+QUESTIONS = 100  # of each bias task
+LIVE = ("dso",)
 
 
 @dataclass
@@ -54,8 +53,4 @@ class LiveRows:
         suite = suites.load(self.plan.suite.name, images=faces)
         tasks = self.plan.steering[attribute].tasks
         asked = [item for task in tasks for item in suites.chosen(suite.items(task), QUESTIONS)]
-        layers = cache.vlm.model.config.get_text_config().num_hidden_layers
-        # What the last layer gives out for an image token reaches no answer.
-        deep = [f"lm-layer{number}" for number in range(layers - 1)] if label == DEEP else []
-        sites = [*cache.vlm.sites("all"), *deep]
-        return fit_live("dso", cache.vlm, live_questions(cache, asked), attribute, sites=sites)
+        return fit_live(label, cache.vlm, live_questions(cache, asked), attribute, sites="all")
