@@ -1,11 +1,13 @@
 """The rows of docs/rivals.md that no plan can fit: `dso` learns from a live model's answers."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from ggss.analysis import Run, ask
+from ggss.files import write_whole
 from ggss.models import load_vlm
 from ggss.models.feature_cache import FeatureCache
 from ggss.probes import suites
@@ -30,18 +32,29 @@ class LiveRows:
     _model: tuple[str, SteeredModel] | None = field(default=None, repr=False)
 
     def runs(self, model: str, label: str) -> dict[str, Run]:
-        """The plan's tasks under one of LIVE, at alpha 1."""
+        """The plan's tasks under one of LIVE, at alpha 1. Answers are kept, too."""
         steered = self._opened(model).steered(self._steerer(model, label), 1.0)
         suite = suites.load(self.plan.suite.name, **self.plan.suite.options)
-        return {task: ask(steered, suite, task, limit=self.plan.limit) for task in self.plan.tasks}
+        found = {}
+        for task in self.plan.tasks:
+            file = self._place(model, label) / f"{task}.json"
+            known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+            answered = {key: (said, tuple(own)) for key, (said, own) in known.items()}
+            run = found[task] = ask(steered, suite, task, limit=self.plan.limit, answered=answered)
+            said = zip(run.items, run.answers, run.probabilities or (), strict=True)
+            write_whole(file, json.dumps({item.key: [answer, own] for item, answer, own in said}).encode())
+        return found
 
     def _opened(self, model: str) -> SteeredModel:
         if self._model is None or self._model[0] != model:
             self._model = model, SteeredModel(FeatureCache(load_vlm(model)))
         return self._model[1]
 
+    def _place(self, model: str, label: str) -> Path:
+        return self.folder / "live" / f"{model.replace('/', '-')}-{label}"
+
     def _steerer(self, model: str, label: str) -> Steerer:
-        place = self.folder / "live" / f"{model} {label}".replace("/", "-").replace(" ", "-").replace(",", "")
+        place = self._place(model, label)
         if not holds_steerer(place):
             self._fitted(model, label).save_pretrained(place)
         return Steerer.from_pretrained(place)
