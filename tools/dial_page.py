@@ -57,11 +57,12 @@ LIMITS = """Means on both sides of the two limits at which discovery warns. A su
 the attribute in other people; one that shares much variance with content costs capability."""
 
 
-KEPT = """**What is kept.** Discovery reports the probe of all tokens, which tells the bias left in both kinds of worlds,
-and the displacement, which tells the capability lost in the models. A probe of mean tokens tells neither and is not
-reported: on `ordinary` it calls methods clean that leave most of the bias. Variance share and transfer keep their
-warnings. Effective rank is of the model, the same for every method, and is told beside the variance share only to say
-how much room there is. The lowest split-half cosine has no warning: near zero it went with nearly all bias removed."""
+KEPT = """**What is kept.** Discovery reports the probe of all tokens, which tells the bias left in both kinds of
+worlds, and the displacement, which tells the capability lost in the models. A probe of mean tokens tells
+neither and is not reported: on `ordinary` it calls methods clean that leave most of the bias. Variance
+share and transfer keep their warnings. Effective rank is of the model, the same for every method, and is
+told beside the variance share only to say how much room there is. The lowest split-half cosine has no
+warning: near zero it went with nearly all bias removed."""
 
 
 def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Sequence[Mapping[str, Any]] = ()) -> str:
