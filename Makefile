@@ -125,7 +125,8 @@ rivals: $(READY)  ## methods of other papers on the small world; writes docs/riv
 sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md
 	$(BIN)/python tools/sites.py --workers 2
 pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
-	$(BIN)/python tools/pace.py
+	$(BIN)/python -m tools.pace
+	$(BIN)/python -m tools.pace_page
 dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
 	$(BIN)/python -m tools.dial
 

@@ -220,7 +220,7 @@ def test_discover_with_neutral_pictures_and_by_itself(run, model, faces, tmp_pat
     assert "Chosen on held-out contexts" in (tmp_path / "s" / "README.md").read_text()
     code, _, err = run(*asked, "--method", "auto", "--option", "k=1")
     assert code == 2
-    assert "chooses the options itself" in err
+    assert "options of auto: k: extra inputs are not permitted" in err
     code, _, err = run(*asked, "--neutral", neutral)
     assert code == 2
     assert "ggss does not use neutral pictures" in err

@@ -47,7 +47,9 @@ TABLE = [
     "pace-within-parts",
     "pace-orthogonal",
     "pace-gated",
+    "pace-norm",
     "pace-slerp",
+    "auto",
     "directional-ablation",
     "rlace",
     "fairsteer",
@@ -56,6 +58,7 @@ TABLE = [
 ]
 RIVALS = TABLE[TABLE.index("directional-ablation") :]
 FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclidean", *RIVALS}
+FLAT |= {name for name in TABLE if name.startswith("pace")} - {"pace-norm", "pace-slerp"} | {"auto"}
 UNSTEERED = {"none", "prompt"}
 HARD = [name for name in TABLE if name.startswith(("inlp", "svd")) or name in ("leace-spherical", "ggss-no-gate")]
 HARD += ["directional-ablation", "rlace"]

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 
 from ggss.cli.arguments import Json
 
+ADVICE = """\
+The default is ggss, the paper's. Where attributes are entangled try pace first, with pictures without people
+(--neutral) if you have some; auto compares it with others on held-out discovery pictures."""
+
 
 def methods(as_json: Json = False) -> None:
     """List every method with its options, its reference and the package it comes from.
@@ -39,6 +43,7 @@ def methods(as_json: Json = False) -> None:
         for row, package in rows
     ]
     _show(("method", "what it does", "options", "reference", "package"), shown)
+    print(ADVICE)
 
 
 def probes(as_json: Json = False) -> None:
