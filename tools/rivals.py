@@ -11,6 +11,7 @@ from tools.rivals_live import LIVE, QUESTIONS, LiveRows
 
 from ggss.analysis.comparison import Comparison, compare
 from ggss.methods import registry
+from ggss.methods.dso import DsoOptions
 from ggss.study.results import Results
 
 PAGE = Path(__file__).parent.parent / "docs" / "rivals.md"
@@ -55,6 +56,7 @@ def table(results: Results, model: str, live: LiveRows) -> list[str]:
 
 def page(results: Results, live: LiveRows) -> str:
     plan = results.plan
+    passes, bound = DsoOptions().passes, DsoOptions().kl
     parts = [
         f"""# Rivals from other papers, in the small world
 
@@ -69,7 +71,8 @@ preference, over all answers.
 `auto` chooses method and strength on held-out people of the discovery set, without asking the model
 (`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
 each bias task about the discovery pictures: of the tasks, then, on which it is measured here about other people and
-another occupation. All other methods have seen no answer.
+another occupation. All other methods have seen no answer. Its budget is {passes} passes over
+the questions, and the bound on the KL divergence of its answers from the unsteered ones is {bound:g}.
 """
     ]
     for model in plan.models:
@@ -81,6 +84,7 @@ another occupation. All other methods have seen no answer.
             f"2AFC {values[1]:.2f}, SmallStar {values[2]:.1%}.\n"
         )
         parts.append("\n".join(table(results, model.name, live)) + "\n")
+        parts += [live.learned(model.name, label) + "\n" for label in LIVE]
     return "\n".join(parts) + "\n" + notes(results)
 
 

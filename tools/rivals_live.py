@@ -45,6 +45,14 @@ class LiveRows:
             write_whole(file, json.dumps({item.key: [answer, own] for item, answer, own in said}).encode())
         return found
 
+    def learned(self, model: str, label: str) -> str:
+        """What came of the questions that it learned from."""
+        found = next(iter(self._steerer(model, label).diagnostics.values()))
+        return (
+            f"`{label}` on its own {found['questions']} questions: bias {found['bias_before']:.3f} -> "
+            f"{found['bias_after']:.3f}, KL from the unsteered answers {found['kl']:.2f}."
+        )
+
     def _opened(self, model: str) -> SteeredModel:
         if self._model is None or self._model[0] != model:
             self._model = model, SteeredModel(FeatureCache(load_vlm(model)))
