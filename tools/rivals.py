@@ -68,7 +68,7 @@ what each paper does and what is done otherwise here. The published 2AFC metric 
 name the same picture, so few answers decide it where steering works ([results.md](results.md)); beside it is the net
 preference, over all answers.
 
-`auto` chooses method and strength on held-out people of the discovery set, without asking the model
+`auto` chooses a method and its k on held-out people of the discovery set, without asking the model
 (`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
 each bias task about the discovery pictures: of the tasks, then, on which it is measured here about other people and
 another occupation. All other methods have seen no answer. Its budget is {passes} passes over
