@@ -7,7 +7,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 Row = Mapping[str, Any]
-DRAWS, SEED = 400, 0
+DRAWS, SEED = 200, 0
 FEWEST = 8  # rows, below which no correlation is told
 
 
