@@ -135,10 +135,12 @@ study: $(READY)  ## the small-world study (about half an hour on two cores) and 
 	$(BIN)/ggss report study-out -o results/small-world/report.html --gates --no-pdf
 	$(BIN)/python tools/results.py
 
-paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes
+paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes (minutes)
 	$(BIN)/python tools/mock_paper.py mock-out
-	$(BIN)/ggss study run mock-out/paper.yaml -o mock-out/study
-	$(BIN)/ggss study tables mock-out/study -o mock-out/tables
+	for plan in paper whole; do \
+		$(BIN)/ggss study run mock-out/$$plan.yaml -o mock-out/$$plan-study || exit 1; \
+		$(BIN)/ggss study tables mock-out/$$plan-study -o mock-out/$$plan-tables || exit 1; done
+	$(BIN)/python tools/mock_paper.py --check mock-out
 
 full-size: $(READY)  ## a random model of a real one's dimensions through every command; writes docs/full-size.md
 	$(BIN)/python -m bench.full_size

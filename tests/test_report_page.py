@@ -130,8 +130,10 @@ def test_the_table_of_bias_has_the_numbers_of_the_analysis(seen, material):
         for cell, run in zip(cells[1:3], (found.before, found.after), strict=True):
             bounds = run.corrected()
             spec = f",.{shown.digits}f"
-            low, high = (number(x, spec, shown.scale) for x in (bounds.low, bounds.high))
-            assert cell == f"{number(run.value(), spec, shown.scale)} [{low}, {high}]"
+            plain, own, low, high = (
+                number(x, spec, shown.scale) for x in (run.value(), bounds.estimate, bounds.low, bounds.high)
+            )
+            assert cell == (f"{plain} [{low}, {high}]" if plain == own else f"{plain} ({own} [{low}, {high}])")
         change = found.corrected_change
         expected = (
             f"{number(change.estimate, '+.0f')} % [{number(change.low, '+.0f')}, {number(change.high, '+.0f')}]"

@@ -113,7 +113,10 @@ class Comparison:
         return self.before.metric().name == "accuracy"
 
     def kept(self, question: str = "") -> Kept:
-        """Right answers before and after: on all questions, or on those of one kind."""
+        """Right answers before and after: on all questions, or on those of one kind.
+
+        Of a single question, or of questions about a single picture, the intervals and p of equivalence are NaN.
+        """
         after, before, clusters = self._rights(question)
         level, margin = self.statistics.level, self.statistics.margin
         gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
@@ -122,8 +125,8 @@ class Comparison:
             share(before, clusters, level),
             gained,
             lost,
-            tost(after, before, margin, clusters, size=(1 - level) / 2),
-            tost(after, before, margin, clusters),
+            _equivalence(after, before, margin, clusters, (1 - level) / 2),
+            _equivalence(after, before, margin, clusters, 0.05),
             mcnemar(gained, lost),
         )
 
@@ -259,8 +262,23 @@ def shared(clusters: Sequence[str]) -> Sequence[str] | None:
 
 def share(right: Array, clusters: Sequence[str] | None, level: float) -> Interval:
     """The share of right answers; its bounds stay between 0 and 1."""
+    if _alone(right, clusters):
+        return Interval(float(np.mean(right)), np.nan, np.nan, level, "jackknife", 1, 1.0)
     found = jackknife(right, clusters, level=level)
     return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+
+def _equivalence(
+    after: Array, before: Array, margin: float, clusters: Sequence[str] | None, size: float
+) -> Equivalence:
+    if _alone(after, clusters):
+        return Equivalence(float(np.mean(after - before)), np.nan, np.nan, np.nan, margin, size)
+    return tost(after, before, margin, clusters, size=size)
+
+
+def _alone(right: Array, clusters: Sequence[str] | None) -> bool:
+    """Nothing to compare within: how much it varies cannot be told."""
+    return len(right if clusters is None else set(clusters)) < 2
 
 
 def percent(after: Array, before: Array) -> Array:

@@ -9,7 +9,7 @@ are made visible. The template has no reference to anything outside the file. On
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from markupsafe import Markup
 
 from ggss import probes
 from ggss.analysis.group_values import GroupValues
+from ggss.analysis.measured import Measured
 from ggss.escaping import visible
 from ggss.files import write_whole
 from ggss.output import mark
+from ggss.probes import Display
 from ggss.report import names, page_charts, page_words
-from ggss.report.cells import value_interval
 from ggss.report.page_charts import Link
 from ggss.report.page_discovery import Discovered
 from ggss.report.page_material import Material, TaskPair
@@ -77,7 +78,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         material=material,
         summary=page_words.summary(material, bias, capability),
         bias=bias,
-        published=lambda run: value_interval(run.corrected(), run.value()),
+        published=_published,
         groups=list(_group_charts(material, filters)),
         methods=compared_methods(material),
         tasks=tasks,
@@ -100,6 +101,13 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         style=_text("report.css"),
         script=_text("report.js"),
     )
+
+
+def _published(run: Measured, shown: Display) -> str:
+    """The published value; where its interval is about another estimate, that one stands with the interval."""
+    own = run.corrected()
+    about, plain = (page_words.displayed(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
+    return plain if plain == about else f"{plain.split(' [')[0]} ({about})"
 
 
 def _template() -> Any:
