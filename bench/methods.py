@@ -30,7 +30,7 @@ def run() -> list[dict[str, Any]]:
     steering, fitting, reference = [], [], 0.0
     with tempfile.TemporaryDirectory() as folder:
         pooled, with_tokens = activations(), activations(Path(folder) / "tokens")
-        for name in registry.names():
+        for name in registry.fitted_names():
             needs_tokens = registry.get(name).needs_tokens
             seconds, steerer = timed_fit(name, with_tokens if needs_tokens else pooled)
             reference = seconds if name == "ggss" else reference

@@ -106,7 +106,7 @@ def measured(world: World, method: str, seeds: int) -> MeanOutcome | None:
 
 
 def steering_methods() -> list[str]:
-    return [name for name in registry.names() if registry.get(name).steers or name == registry.UNSTEERED]
+    return [name for name in registry.fitted_names() if registry.get(name).steers or name == registry.UNSTEERED]
 
 
 def tables(methods: Sequence[str], drawn: Sequence[str], seeds: int) -> str:

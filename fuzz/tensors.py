@@ -78,7 +78,7 @@ def use(steerer: Steerer) -> None:
 def _artefacts(folder: Path) -> Any:
     acts = activations()
     whole: dict[str, dict[str, bytes]] = {}
-    for name in registry.names():
+    for name in registry.fitted_names():
         save(fit(name, acts, attribute="race"), folder / name)
         use(load(folder / name))
         whole[name] = {file.name: file.read_bytes() for file in (folder / name).iterdir() if file.name != CARD}
@@ -107,7 +107,7 @@ def _artefacts(folder: Path) -> Any:
             (place / one).write_bytes(content)
         use(load(place))
 
-    return st.sampled_from(registry.names()).flatmap(cases), read
+    return st.sampled_from(registry.fitted_names()).flatmap(cases), read
 
 
 def _sealed(files: dict[str, bytes]) -> bytes:

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import ggss
+from ggss.methods import registry
 from planted import planted
 
-LEARNING = [name for name in ggss.methods.names() if name not in ("none", "prompt")]
+FITTED = registry.fitted_names()
+LEARNING = [name for name in FITTED if name not in ("none", "prompt")]
 CLASSIFIERS = [name for name in LEARNING if name.startswith(("inlp", "meandiff", "leace"))]
 
 
@@ -15,7 +17,7 @@ def acts(tokens, labels):
     return ggss.Activations(tokens, [{"race": r} for r in labels], [i // count for i in range(len(labels))])
 
 
-@pytest.mark.parametrize("name", ggss.methods.names())
+@pytest.mark.parametrize("name", FITTED)
 def test_one_value_unknown_attribute_and_nan(name):
     rows = [torch.randn(2, 8, generator=torch.Generator().manual_seed(i)) for i in range(4)]
     with pytest.raises(ggss.InputError, match="has one value, 'a'"):

@@ -94,7 +94,7 @@ every = pytest.mark.parametrize("name", TABLE)
 
 
 def test_the_table_is_complete_and_in_order():
-    assert ggss.methods.names() == TABLE
+    assert ggss.methods.names() == [*TABLE, "dso"]  # which needs a live model: test_methods_dso.py
     assert all(ggss.methods.get(name).summary and ggss.methods.get(name).reference for name in TABLE)
 
 

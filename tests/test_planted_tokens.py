@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from bench import planted_page
-from bench.planted_tokens import CONTENTS, VALUES, Directions, World, judged, outcome
+from bench.planted_diagnostics import diagnostics
+from bench.planted_tokens import ATTRIBUTE, CONTENTS, VALUES, Directions, World, activations, judged, outcome
 
+from ggss.activations import SITE
 from ggss.methods import registry
+from ggss.steering.fitting import fit
 
 ONE = World(parts=1)
 
@@ -88,3 +91,19 @@ def test_quick_run_writes_page_and_picture(tmp_path, capsys, monkeypatch):
         assert f"### {world.capitalize()}" in text
     assert (tmp_path / "page.png").stat().st_size > 5_000
     assert capsys.readouterr().out.strip().endswith(text.strip())
+
+
+def test_the_other_variance_that_a_projection_moves_is_that_in_its_subspace():
+    acts = activations(Directions.draw(ONE).pictures(8, 1, discovery=True))
+    steerer = fit("svd-pooled-euclidean", acts, attribute=ATTRIBUTE)
+    found = diagnostics(steerer, acts, ATTRIBUTE)
+    pooled = torch.stack([own.mean(0) for own in acts.tokens]).double()
+    contexts = torch.tensor(acts.contexts)
+    centres = torch.stack([pooled[contexts == one].mean(0) for one in contexts.unique()])
+    inside = (centres - centres.mean(0)) @ steerer.operators[SITE].basis.double()
+    share = float((inside**2).sum() / ((centres - centres.mean(0)) ** 2).sum())
+    assert found["other variance moved"] == pytest.approx(share, rel=1e-4)
+    assert found["displacement"] > 0
+    nothing = diagnostics(fit("none", acts, attribute=ATTRIBUTE), acts, ATTRIBUTE)
+    assert nothing["other variance moved"] == 0
+    assert nothing["pooled probe after"] > 0.9

@@ -26,7 +26,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
-from ggss.stats.metric import TINY, grouped, mean_of
+from ggss.stats.metric import TINY, grouped, mean_of, ratio
 from ggss.stats.permutation import Permutation
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -773,3 +773,15 @@ def test_a_metric_of_groups_has_their_sums():
     assert (told.unparsed, told.root) == (2, True)
     np.testing.assert_array_equal(told.groups, groups)
     np.testing.assert_array_equal(told.evidence, evidence)
+
+
+def test_nothing_can_be_a_share_of_nothing():
+    found = ratio(np.array([1.0, 0.0, 3.0]), np.array([0.0, 0.0, 4.0]))
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 0.75])
+
+
+def test_a_metric_of_unread_answers_counts_those_that_were_asked():
+    one = mean([1.0, 2.0, 3.0])
+    assert (one.asked, replace(one, asked=7).asked) == (3, 7)
+    assert [replace(one, unparsed=lost).degenerate for lost in (1, 2)] == [False, True]
+    assert not replace(one, unparsed=2, asked=4).degenerate

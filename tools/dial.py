@@ -2,8 +2,8 @@
 
 Writes docs/dial.md, docs/dial.png and results/dial.json. Models that are missing from
 dial-out are trained first (several minutes each on one thread); a model or a row that is there is not made again, so
-the command may be stopped and goes on where it was. Everything is at alpha 1 and at the published site, under race
-steering, on the evaluation identities.
+the command may be stopped and goes on where it was. Everything is at the published site, under race steering at
+alpha 1, on the evaluation identities.
 """
 
 import argparse
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bench.planted_diagnostics import ROWS as PLANTED
+from bench.planted_diagnostics import diagnostics
 from tools.dial_page import page, picture
 
 from ggss.activations import SITE
@@ -20,7 +22,6 @@ from ggss.activations.collection import collect
 from ggss.analysis import Comparison, Run, ask, compare
 from ggss.files import write_whole
 from ggss.methods import registry
-from ggss.methods.token_probe import folds, read_share
 from ggss.models.feature_cache import FeatureCache
 from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld import folders, own_name
@@ -41,8 +42,10 @@ METHODS = (
     "bend-euclidean",
     "inlp-spherical",
     "pace",
+    "auto",
 )
 ATTRIBUTE, BIAS, CAPABILITY = "race", ("mcq", "2afc"), "smallstar"
+LIMIT = 600  # items of a task
 
 Row = dict[str, Any]
 
@@ -83,12 +86,22 @@ def measured(world: str, name: str, methods: Sequence[str], known: dict[str, Row
     if not missing:
         return
     plain = SteeredModel(FeatureCache(load_model(name)))
-    before = {task: ask(plain, suite(), task) for task in (*BIAS, CAPABILITY)}
+    before = {task: ask(plain, suite(), task, limit=LIMIT) for task in (*BIAS, CAPABILITY)}
     for method in missing:
         about = {"card": card(name)} if method == registry.UNSTEERED else {}
         known[f"{world} {method}"] = {"world": world, "method": method, **about, **row(plain, before, method)}
-        write_whole(ROWS, (json.dumps(known, indent=1) + "\n").encode())
+        keep(known)
         print(world, method, flush=True)
+
+
+def stored() -> dict[str, Row]:
+    return json.loads(ROWS.read_text(encoding="utf-8")) if ROWS.exists() else {}
+
+
+def keep(known: dict[str, Row]) -> None:
+    """Write the rows with those that another process has measured meanwhile."""
+    known.update({key: one for key, one in stored().items() if key not in known})
+    write_whole(ROWS, (json.dumps(known, indent=1) + "\n").encode())
 
 
 def row(plain: SteeredModel, before: dict[str, Run], method: str) -> Row:
@@ -99,23 +112,17 @@ def row(plain: SteeredModel, before: dict[str, Run], method: str) -> Row:
     acts = collect(plain.vlm, faces, SITE, features=plain.cache, keep_tokens=True)
     steerer = fit(method, acts, attribute=ATTRIBUTE)
     model = plain.steered(steerer, 1.0)
-    runs = {task: ask(model, suite(), task) for task in (*BIAS, CAPABILITY)}
-    seen = steerer.diagnostics[SITE]
-    steered = torch.stack([steerer.steer(rows, torch.zeros(len(rows)).long(), 1.0) for rows in acts.tokens])
-    labels = torch.tensor([steerer.values.index(label) for label in acts.labels(ATTRIBUTE)])
+    runs = {task: ask(model, suite(), task, limit=LIMIT) for task in (*BIAS, CAPABILITY)}
     return {
         "values": {task: _value(run) for task, run in runs.items()},
-        "changes": {task: _percent(compare(before[task], runs[task])) for task in BIAS},
+        "changes": {
+            **{task: _percent(compare(before[task], runs[task])) for task in BIAS},
+            "net": _percent(compare(before["2afc"], runs["2afc"]), f"{ATTRIBUTE}_net_preference_std"),
+        },
         "capability": _points(compare(before[CAPABILITY], runs[CAPABILITY])),
         "race named": ask(model, suite(), f"recognition-{ATTRIBUTE}").measured().value(),
-        "diagnostics": {
-            "variance share": seen.get("variance_share"),
-            "lowest split-half cosine": min(seen.get("split_half_cosines") or [None]),
-            "transfer": seen.get("transfer"),
-            "pooled probe after": read_share(steered.float().mean(1), labels, folds(acts.contexts)),
-            "all-token probe after": seen["all_tokens"]["after"],
-            "displacement": seen["all_tokens"]["displacement"],
-        },
+        "notes": steerer.diagnostics[SITE].get("notes", [])[:1],
+        "diagnostics": diagnostics(steerer, acts, ATTRIBUTE),
     }
 
 
@@ -124,8 +131,8 @@ def _value(run: Run) -> list[float]:
     return [span.estimate, span.low, span.high]
 
 
-def _percent(comparison: Comparison) -> list[float] | None:
-    change = comparison.change()
+def _percent(comparison: Comparison, metric: str = "") -> list[float] | None:
+    change = comparison.change(metric)
     return [change.estimate, change.low, change.high] if change else None
 
 
@@ -138,17 +145,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.dial", description=__doc__)
     parser.add_argument("--no-training", action="store_true", help="measure the models that there are")
     parser.add_argument("--separations", type=float, nargs="*", default=list(DIAL), help="the models to train")
+    parser.add_argument("--worlds", nargs="*", default=[], help="the models to measure, as the page calls them")
+    parser.add_argument("--methods", nargs="*", default=[], help="the methods to measure")
     parser.add_argument("--again", nargs="*", default=[], help="methods whose rows are measured again")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if not chosen.no_training:
         train_missing(chosen.separations)
-    known: dict[str, Row] = json.loads(ROWS.read_text()) if ROWS.exists() else {}
-    known = {key: one for key, one in known.items() if one["method"] not in chosen.again}
-    methods = [registry.UNSTEERED, *(name for name in METHODS if name in registry.names())]
+    known = {key: one for key, one in stored().items() if one["method"] not in chosen.again}
+    methods = [registry.UNSTEERED, *METHODS]
     for world, name in worlds().items():
-        measured(world, name, methods, known)
-    PAGE.write_text(page(known, DIAL, methods), encoding="utf-8")
+        if not chosen.worlds or world in chosen.worlds:
+            measured(world, name, [one for one in methods if not chosen.methods or one in chosen.methods], known)
+    planted = json.loads(PLANTED.read_text(encoding="utf-8")) if PLANTED.exists() else []
+    PAGE.write_text(page(known, DIAL, methods, planted), encoding="utf-8")
     picture(known, PAGE.with_suffix(".png"))
     print(PAGE.read_text(encoding="utf-8"))
 

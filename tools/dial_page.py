@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
+from tools import diagnostics_table
+
+from ggss.methods.diagnostics import SHARE_LIMIT, TRANSFER_LIMIT
 
 Rows = Mapping[str, Mapping[str, Any]]
 ORDINARY, UNSTEERED = "ordinary", "none"
-TASKS = {"mcq": "MCQ", "2afc": "2AFC"}
+TASKS = {"mcq": "MCQ", "2afc": "2AFC", "net": "2AFC, net preference"}
 
 HEAD = """# The dial of entanglement
 
@@ -27,28 +29,47 @@ the two variants of a person that a step shows are always of one gender. On the 
 in one subspace, the same at every token, and the map can be inverted, so that a removal that is not orthogonal can in
 principle be free of cost.
 
-Race steering at alpha 1 at the published site, evaluation identities, 95 % intervals over identities (questions for
-SmallStar). One training seed a model."""
+Race steering at the published site, at alpha 1, on evaluation identities, about 600 items
+a task; 95 % intervals over identities (questions for SmallStar). One training seed a model."""
 
 CAUTION = """2AFC is the published one, over pairs answered alike in both orders. Where few are, the spread of their
 win rates rests on a handful of pairs and can be anything: an estimate near or above the unsteered one with an
-interval down to -100 % does not show that the bias is still there."""
+interval down to -100 % does not show that the bias is still there. The net preference beside it is over all
+answers."""
 
 PICTURE = """![Bias left and capability kept against the separation, a line a method](dial.png)
 
-Bias left is what remains of the unsteered bias; SmallStar is the change in points. The points at the left are
-`small-world/entangled`."""
+Bias left is what remains of the unsteered bias, of 2AFC by the net preference; SmallStar is the change in points.
+The points at the left are `small-world/entangled`."""
 
 CORRELATIONS = """## Which diagnostic tells the outcome
 
-Spearman's rank correlation over all rows above (a model and a method each) of what discovery measures with what came
-out: the change of bias (lower is better) and of SmallStar (higher is better). Diagnostics that only methods with a
-subspace have are over fewer rows. Rows share models and methods, so the p-values are too small; and none of this was
-seen on models of photographs."""
+Spearman's rank correlation of what can be measured at discovery with what came out, over models and methods, with
+95 % intervals of a bootstrap that draws both; bold where the interval leaves out zero. On the dial: bias left is
+the mean of MCQ and of 2AFC's net preference, in percent of the unsteered bias; points lost are SmallStar's. On
+planted tokens (`python -m bench.planted_diagnostics`, the worlds of [planted-tokens.md](planted-tokens.md) with an
+attribute, three seeds each): what a probe of all tokens reads of people not seen at discovery, and the content
+lost. Diagnostics are defined in `bench/planted_diagnostics.py`; the last three only methods with a counterfactual
+subspace have. None of this was seen on models of photographs."""
 
 
-def page(rows: Rows, dial: Sequence[float], methods: Sequence[str]) -> str:
-    """dial: the separations that belong to the dial, besides 1. What is missing of these and the methods is said."""
+LIMITS = """Means on both sides of the two limits at which discovery warns. A subspace that does not transfer leaves
+the attribute in other people; one that shares much variance with content costs capability."""
+
+
+KEPT = """**What is kept.** Discovery reports the probe of all tokens, which tells the bias left in both kinds of
+worlds, and the displacement, which tells the capability lost in the models. A probe of mean tokens tells
+neither and is not reported: on `ordinary` it calls methods clean that leave most of the bias. Variance
+share and transfer keep their warnings. Effective rank is of the model, the same for every method, and is
+told beside the variance share only to say how much room there is. The lowest split-half cosine has no
+warning: near zero it went with nearly all bias removed."""
+
+
+def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Sequence[Mapping[str, Any]] = ()) -> str:
+    """dial: the separations that belong to the dial, besides 1. What is missing of these and the methods is said.
+
+    planted: rows of `bench.planted_diagnostics`.
+    """
     parts = [
         HEAD,
         _models(rows),
@@ -57,8 +78,11 @@ def page(rows: Rows, dial: Sequence[float], methods: Sequence[str]) -> str:
         "## Results",
         _results(rows),
         CAUTION,
+        _chosen(rows),
         CORRELATIONS,
-        _correlations(rows),
+        _correlations(rows, planted),
+        _limits(rows, planted),
+        KEPT,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -91,23 +115,40 @@ def _missing(rows: Rows, dial: Sequence[float], methods: Sequence[str]) -> str:
 
 
 def _results(rows: Rows) -> str:
-    lines = [
-        "| separation | method | MCQ | 2AFC | SmallStar | race named | all-token probe | pooled probe | moved |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    heads = [
+        "separation",
+        "method",
+        *TASKS.values(),
+        "SmallStar",
+        "race named",
+        "all-token probe",
+        "pooled probe",
+        "moved",
     ]
-    for row in sorted(rows.values(), key=lambda row: _order(row["world"])):
+    lines = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads))]
+    names = list(dict.fromkeys(row["method"] for row in rows.values()))
+    for row in sorted(rows.values(), key=lambda row: (_order(row["world"]), names.index(row["method"]))):
         head = f"| {row['world']} | `{row['method']}` | "
         if row["method"] == UNSTEERED:
             value = {task: span[0] for task, span in row["values"].items()}
-            cells = [f"{1000 * value['mcq']:.0f} (JSD x 1000)", f"{value['2afc']:.3f} (std)"]
+            cells = [f"{1000 * value['mcq']:.0f} (JSD x 1000)", f"{value['2afc']:.3f} (std)", ""]
             cells += [f"{value['smallstar']:.1%}", "", "", "", ""]
         else:
             seen = row["diagnostics"]
-            cells = [_span(row["changes"][task], " %", 0) for task in TASKS]
+            cells = [_span(row["changes"].get(task), " %", 0) for task in TASKS]
             cells += [_span(row["capability"], "", 1), f"{row['race named']:.0%}"]
             cells += [f"{seen[name]:.2f}" for name in ("all-token probe after", "pooled probe after", "displacement")]
         lines.append(head + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _chosen(rows: Rows) -> str:
+    """What `auto` took in each model: its first note says it."""
+    own = sorted((row for row in rows.values() if row["method"] == "auto"), key=lambda row: _order(row["world"]))
+    if not own:
+        return ""
+    lines = [f"- {row['world']}: {' '.join(row['notes'])}" for row in own]
+    return "What `auto` chose, from the discovery set alone:\n\n" + "\n".join(lines)
 
 
 def _span(values: Sequence[float] | None, unit: str, digits: int) -> str:
@@ -117,25 +158,46 @@ def _span(values: Sequence[float] | None, unit: str, digits: int) -> str:
     return f"{estimate}{unit} [{low}, {high}]"
 
 
-def _correlations(rows: Rows) -> str:
-    steered = [row for row in rows.values() if "diagnostics" in row]
-    outcomes = [[row["changes"][task] and row["changes"][task][0] for row in steered] for task in TASKS]
-    outcomes.append([row["capability"][0] for row in steered])
-    head = ["diagnostic", "rows", *(f"with {name} left" for name in TASKS.values()), "with the change of SmallStar"]
-    lines = ["| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head))]
-    for name in steered[0]["diagnostics"] if steered else ():
-        known = [k for k, row in enumerate(steered) if row["diagnostics"][name] is not None]
-        values = [steered[k]["diagnostics"][name] for k in known]
-        cells = [_rank(values, [outcome[k] for k in known]) for outcome in outcomes]
-        lines.append("| " + " | ".join([name, str(len(known)), *cells]) + " |")
-    return "\n".join(lines)
+def _outcomes(rows: Rows) -> list[dict[str, Any]]:
+    """The steered rows with the bias left in percent, None if a change is unknown, and the points lost."""
+    found = []
+    for row in rows.values():
+        if "diagnostics" in row:
+            spans = [row["changes"].get(task) for task in ("mcq", "net")]
+            left = None if None in spans else 100 + float(np.mean([span[0] for span in spans if span]))
+            found.append({**row, "left": left, "lost": -row["capability"][0]})
+    return found
 
 
-def _rank(values: Sequence[float], outcomes: Sequence[float | None]) -> str:
-    if None in outcomes or len(values) < 4 or len(set(values)) < 2 or len(set(outcomes)) < 2:
-        return "-"
-    found = spearmanr(values, outcomes)
-    return f"{found.statistic:+.2f} (p {found.pvalue:.2g})"
+def _correlations(rows: Rows, planted: Sequence[Mapping[str, Any]]) -> str:
+    return diagnostics_table.table(
+        {
+            "dial": (_outcomes(rows), {"bias left": "left", "points lost": "lost"}),
+            "planted tokens": (planted, {"attribute read": "left", "content lost": "lost"}),
+        }
+    )
+
+
+def _limits(rows: Rows, planted: Sequence[Mapping[str, Any]]) -> str:
+    """What came out on either side of the two limits at which discovery warns."""
+    heads = ["where", "diagnostic", "warned", "rows", "bias left, %, or attribute read", "points or content lost"]
+    lines = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads))]
+    for where, known in (("dial", _outcomes(rows)), ("planted tokens", planted)):
+        for name, limit in (("transfer", TRANSFER_LIMIT), ("variance share", SHARE_LIMIT)):
+            for warned in (True, False):
+                own = [
+                    row
+                    for row in known
+                    if (value := row["diagnostics"].get(name)) is not None
+                    and (value < limit if name == "transfer" else value > limit) == warned
+                ]
+                left = [row["left"] for row in own if row["left"] is not None]
+                sign = "below" if (name == "transfer") == warned else "above"
+                cells = [where, f"{name} {sign} {limit:g}", "yes" if warned else "no", str(len(own))]
+                cells.append(f"{np.mean(left):.{0 if where == 'dial' else 2}f}" if left else "-")
+                cells.append(f"{np.mean([row['lost'] for row in own]):.1f}" if own else "-")
+                lines.append("| " + " | ".join(cells) + " |")
+    return f"{LIMITS}\n\n" + "\n".join(lines)
 
 
 def picture(rows: Rows, path: Path) -> None:
@@ -144,20 +206,20 @@ def picture(rows: Rows, path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(12, 4.2))
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.6))
     methods = [name for name in dict.fromkeys(row["method"] for row in rows.values()) if name != UNSTEERED]
-    heads = ("MCQ: bias left, %", "2AFC: bias left, %", "SmallStar: change, points")
+    heads = ("MCQ: bias left, %", "2AFC, net preference: bias left, %", "SmallStar: change, points")
     for k, method in enumerate(methods):
-        shift = 0.012 * (k - len(methods) / 2)  # so that intervals do not hide one another
+        shift = 0.022 * (k - (len(methods) - 1) / 2)  # so that intervals do not hide one another
         own = sorted((row for row in rows.values() if row["method"] == method), key=lambda row: _order(row["world"]))
-        for axis, name in zip(axes, (*TASKS, "capability"), strict=True):
-            spans = [row["capability"] if name == "capability" else row["changes"][name] for row in own]
+        for axis, name in zip(axes, ("mcq", "net", "capability"), strict=True):
+            spans = [row["capability"] if name == "capability" else row["changes"].get(name) for row in own]
             drawn = [(row["world"], span) for row, span in zip(own, spans, strict=True) if span]
             for control in (False, True):
                 some = [(world, span) for world, span in drawn if (world == ORDINARY) == control]
                 if not some:
                     continue
-                at = [(-0.25 if control else float(world)) + shift for world, _ in some]
+                at = [(-0.3 if control else float(world)) + shift for world, _ in some]
                 values = np.array([span for _, span in some]) + (0 if name == "capability" else 100)
                 errors = np.clip([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]], 0, 1e4)
                 axis.errorbar(
@@ -166,19 +228,26 @@ def picture(rows: Rows, path: Path) -> None:
                     errors,
                     color=f"C{k}",
                     marker="os^Dv<>*"[k % 8],
+                    markersize=8 if method in ("pace", "auto") else 5,
+                    linewidth=2.2 if method in ("pace", "auto") else 1.1,
+                    elinewidth=0.8,
                     linestyle="" if control else "-",
-                    capsize=2,
                     label=None if control else method,
                 )
     for axis, head in zip(axes, heads, strict=True):
         axis.set_title(head, fontsize=11)
-        axis.set_xticks([-0.25, 0, 0.25, 0.5, 0.75, 1], ["ordinary", "0", ".25", ".5", ".75", "1"])
+        axis.set_xticks([-0.3, 0, 0.25, 0.5, 0.75, 1], ["ordinary", "0", ".25", ".5", ".75", "1"])
         axis.set_xlabel("separation")
-        axis.axhline(0, color="grey", linewidth=0.7)
-        axis.axvline(-0.125, color="grey", linewidth=0.7, linestyle=":")
+        axis.grid(axis="y", linewidth=0.4)
+        axis.axhline(0, color="grey", linewidth=0.9)
+        axis.axvline(-0.15, color="grey", linewidth=0.7, linestyle=":")
     for axis in axes[:2]:
-        axis.set_ylim(-5, 140)
-    axes[2].legend(fontsize=8)
-    figure.tight_layout()
+        axis.set_ylim(-5, 125)
+    axes[2].set_yscale("symlog", linthresh=8)  # one method loses ten times as much as the others
+    axes[2].set_yticks([-40, -20, -8, -6, -4, -2, 0, 2, 4], ["-40", "-20", "-8", "-6", "-4", "-2", "0", "2", "4"])
+    axes[2].minorticks_off()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels) or 1, fontsize=9, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)

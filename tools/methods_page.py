@@ -26,15 +26,13 @@ alpha = 0 changes nothing. Methods on the sphere keep the norm of every token (`
 
 RIVALS = """## Rivals from other papers
 
-`directional-ablation`, `rlace`, `fairsteer`, `sfid` and `sae` are methods of other papers, mostly made for other
-models or other places in a model. Each section above says what its paper does and what is done otherwise here;
+`directional-ablation`, `rlace`, `fairsteer`, `sfid`, `sae` and `dso` are methods of other papers, mostly made for
+other models or other places in a model. Each section above says what its paper does and what is done otherwise here;
 [rivals.md](rivals.md) has their results beside GGSS.
 
-Left out: **DSO**, direct steering optimisation (Monteiro Paes et al. 2025, arXiv 2512.15926). It trains a scale
-and a bias at the output of every LayerNorm of the language model by reinforcement learning, with a reward for
-answers that do not depend on the group. A method here gets the activations of discovery pictures at a site and
-gives one operator for it; it sees neither the live model nor its answers, and LayerNorm outputs of the language
-model are no sites. Trained at the projector alone it would be another method under that name.
+`dso` learns from the answers of a live model, so it has a call of its own, which no plan can make:
+`ggss.fit_live("dso", vlm, questions, "race")`. `ggss.probes.live.live_questions` makes the questions from a suite's
+items about discovery pictures.
 """
 
 SHARED = """## What the methods share

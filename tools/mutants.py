@@ -52,7 +52,8 @@ class Survivor(NamedTuple):
 def main(given: list[str]) -> int:
     os.chdir(ROOT)
     if given != ["report"]:
-        _forget_survivors()
+        if not any("__mutmut_" in one for one in given):  # else those that are named are run
+            _forget_survivors()
         if not hasattr(pytest.Item, "_nodeid"):  # mutmut 3.8 asks for a name that pytest 9.2 does not have any more
             pytest.Item._nodeid = property(lambda item: item.nodeid)
         try:

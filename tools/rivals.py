@@ -1,14 +1,22 @@
-"""`make rivals`: docs/rivals.md from the answers of studies/rivals.yaml, `python tools/rivals.py STUDY_FOLDER`."""
+"""`make rivals`: docs/rivals.md from the answers of studies/rivals.yaml, `python -m tools.rivals STUDY_FOLDER`.
+
+No plan can fit `dso`: it is fitted here, on the same discovery pictures, and asked the same questions. Its steerers
+are kept in the study's folder.
+"""
 
 import sys
 from pathlib import Path
 
-from ggss.analysis.comparison import Comparison
+from tools.rivals_live import LIVE, QUESTIONS, LiveRows
+
+from ggss.analysis.comparison import Comparison, compare
 from ggss.methods import registry
+from ggss.methods.dso import DsoOptions
 from ggss.study.results import Results
 
 PAGE = Path(__file__).parent.parent / "docs" / "rivals.md"
 BIAS, CAPABILITY, ATTRIBUTE, ALPHA = ("mcq", "2afc"), "smallstar", "race", 1.0
+NET = f"{ATTRIBUTE}_net_preference_std"
 
 
 def changed(found: Comparison | None, metric: str = "") -> str:
@@ -27,18 +35,28 @@ def kept(found: Comparison | None) -> str:
     )
 
 
-def table(results: Results, model: str) -> list[str]:
+def table(results: Results, model: str, live: LiveRows) -> list[str]:
     lines = ["| method | MCQ | 2AFC | 2AFC, net preference | SmallStar, points |", "| --- | --- | --- | --- | --- |"]
     for label in results.methods[1:]:
         bias = {task: results.comparison(model, label, task, ALPHA) for task in BIAS}
         capability = results.comparison(model, label, CAPABILITY, ALPHA, ATTRIBUTE)
-        net = changed(results.everything(model, label, "2afc", ALPHA), f"{ATTRIBUTE}_net_preference_std")
+        net = changed(results.everything(model, label, "2afc", ALPHA), NET)
         lines.append(f"| {label} | {' | '.join(map(changed, bias.values()))} | {net} | {kept(capability)} |")
+    for label in LIVE:
+        found = {
+            task: compare(before, after, results.statistics)
+            for task, after in live.runs(model, label).items()
+            if (before := results.run(model, "none", task))
+        }
+        cells = [changed(found[task]) for task in BIAS]
+        cells += [changed(found["2afc"], NET), kept(found[CAPABILITY])]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
     return lines
 
 
-def page(results: Results) -> str:
+def page(results: Results, live: LiveRows) -> str:
     plan = results.plan
+    passes, bound = DsoOptions().passes, DsoOptions().kl
     parts = [
         f"""# Rivals from other papers, in the small world
 
@@ -49,6 +67,12 @@ items a task, on identities that no method was fitted on; seed {plan.statistics.
 what each paper does and what is done otherwise here. The published 2AFC metric uses only the pairs whose two orders
 name the same picture, so few answers decide it where steering works ([results.md](results.md)); beside it is the net
 preference, over all answers.
+
+`auto` chooses a method and its k on held-out people of the discovery set, without asking the model
+(`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
+each bias task about the discovery pictures: of the tasks, then, on which it is measured here about other people and
+another occupation. All other methods have seen no answer. Its budget is {passes} passes over
+the questions, and the bound on the KL divergence of its answers from the unsteered ones is {bound:g}.
 """
     ]
     for model in plan.models:
@@ -59,16 +83,20 @@ preference, over all answers.
             f"## {model.name.removeprefix('small-world/')}{control}\n\nUnsteered: MCQ {1e3 * values[0]:.0f} x 10^-3, "
             f"2AFC {values[1]:.2f}, SmallStar {values[2]:.1%}.\n"
         )
-        parts.append("\n".join(table(results, model.name)) + "\n")
+        parts.append("\n".join(table(results, model.name, live)) + "\n")
+        parts += [live.learned(model.name, label) + "\n" for label in LIVE]
     return "\n".join(parts) + "\n" + notes(results)
 
 
 def notes(results: Results) -> str:
     names = {results.plan.method(label).name for label in results.methods[1:]} - {"ggss", "svd-pooled-euclidean"}
+    names |= {"dso"}
     cited = [f"- `{name}`: {registry.get(name).reference}." for name in registry.names() if name in names]
     return "## References\n\n" + "\n".join(cited) + "\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(Results.load(sys.argv[1])), encoding="utf-8")
+    folder = Path(sys.argv[1])
+    found = Results.load(folder)
+    PAGE.write_text(page(found, LiveRows(found.plan, folder)), encoding="utf-8")
     print(PAGE.read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ggss.activations.collection import collect
     from ggss.data.counterfactuals import Counterfactuals
     from ggss.models import Vlm, load_vlm
-    from ggss.steering.fitting import fit
+    from ggss.steering.fitting import fit, fit_live
     from ggss.steering.steerer import Steerer
     from ggss.steering.tuning import tune
 
@@ -24,6 +24,7 @@ _HOME = {
     "collect": "activations.collection",
     "Counterfactuals": "data.counterfactuals",
     "fit": "steering.fitting",
+    "fit_live": "steering.fitting",
     "Vlm": "models",
     "load_vlm": "models",
     "Steerer": "steering.steerer",
@@ -41,6 +42,7 @@ __all__ = [
     "analysis",
     "collect",
     "fit",
+    "fit_live",
     "load_vlm",
     "methods",
     "models",

@@ -109,6 +109,8 @@ def discover(
     given = options(option or [])
     chosen = registry.get(method)
     registry.checked_options(chosen, given)
+    if chosen.fit_live is not None:
+        raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
     faces.validate(attribute)

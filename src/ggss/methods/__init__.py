@@ -31,6 +31,7 @@ FAMILIES = (
     "fairsteer",
     "sfid",
     "sae",
+    "dso",
 )
 for _family in FAMILIES:
     import_module(f"{__name__}.{_family}")

@@ -38,7 +38,9 @@ class Method:
     needs_tokens: the activations must hold tokens, not only pooled means. steers: False for a baseline that does not
     change activations, so that it has no strength and no attribute. prompt_suffix: the text appended to every
     prompt; only the prompt baseline has one. takes_neutral: `fit` also has a fourth argument, `neutral`: activations
-    of pictures that show nobody, or None.
+    of pictures that show nobody, or None. fit_live: of a method that learns from a live model's answers; its `fit`
+    refuses. It gets (vlm, questions, sites, attribute, options), has a budget among its options, and returns a
+    `Fitted` for each site.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Method:
     steers: bool = True
     prompt_suffix: str = ""
     takes_neutral: bool = False
+    fit_live: Callable[..., Mapping[str, Fitted]] | None = None
 
 
 def _malformed(method: Method) -> str:
@@ -94,6 +97,11 @@ def names() -> list[str]:
         ['none', 'prompt', 'ggss']
     """
     return METHODS.names()
+
+
+def fitted_names() -> list[str]:
+    """The names of the methods that are fitted to activations: all but those that need a live model."""
+    return [name for name in names() if get(name).fit_live is None]
 
 
 def get(name: str) -> Method:

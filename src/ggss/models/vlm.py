@@ -286,13 +286,32 @@ class Vlm:
         tokenised = self._tokenised(asked)
         if not all(prompt.at_once for prompt in tokenised):
             return None
-        inputs, _ = self._image_inputs([pictures for _, pictures, _ in asked])
-        inputs |= self._text_inputs([prompt.ids for prompt in tokenised])
-        inputs |= prompts.shared_positions(self.model, inputs)
-        logits = self.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+        logits = self._next_token(asked, tokenised)
         require_numbers(logits, self.name)
         said = zip(logits.argmax(1).tolist(), option_shares(logits, tokenised), strict=True)
         return [Reading(self._word(token), shares) for token, shares in said]
+
+    def _next_token(self, asked: Sequence[Choice], tokenised: Sequence[Tokenised]) -> Tensor:
+        """The logits [questions, vocabulary] of the token after each prompt, in float32."""
+        inputs, _ = self._image_inputs([pictures for _, pictures, _ in asked])
+        inputs |= self._text_inputs([prompt.ids for prompt in tokenised])
+        inputs |= prompts.shared_positions(self.model, inputs)
+        return self.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+
+    def option_logits(self, asked: Sequence[Choice]) -> tuple[Tensor, list[list[int]]]:
+        """The next token's logits [questions, vocabulary] in one batch, and the tokens of each question's options.
+
+        Gradients are kept, if they are enabled, back to the rows of features that need them: so a method can learn
+        through the frozen model. InputError if an option is longer than a token.
+        """
+        tokenised = self._tokenised(asked)
+        for (question, _, options), prompt in zip(asked, tokenised, strict=True):
+            if not prompt.at_once:
+                raise InputError(
+                    f"the options {', '.join(options)} of {question!r} are not all single tokens of this model: ask "
+                    "for a letter or a number"
+                )
+        return self._next_token(asked, tokenised), [[tail[0] for tail in prompt.tails] for prompt in tokenised]
 
     def _tokenised(self, asked: Sequence[Choice]) -> list[Tokenised]:
         return self._prompts(

@@ -1,17 +1,23 @@
-"""From activations to a steerer, by the name of a method."""
+"""From activations, or a live model's answers, to a steerer, by the name of a method."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ggss.activations import Activations
+from ggss.activations import SITE, Activations
 from ggss.errors import InputError
 from ggss.methods import operator
+from ggss.methods.live_questions import LiveQuestion
 from ggss.methods.registry import Attribute, Fitted, Method, checked_options, get, names
 from ggss.methods.token_probe import read_tokens
+from ggss.models.sites import in_text
 from ggss.steering.steerer import Steerer
+
+if TYPE_CHECKING:
+    from ggss.models import Vlm
 
 
 def fit(
@@ -77,6 +83,55 @@ def fit(
             for site, found in fitted.items()
         },
         prompt_suffix=method.prompt_suffix,
+    )
+
+
+def fit_live(
+    name: str,
+    vlm: "Vlm",
+    questions: Sequence[LiveQuestion],
+    attribute: Attribute,
+    *,
+    sites: str | Sequence[str] = SITE,
+    **options: Any,
+) -> Steerer:
+    """Fit a method that learns from the answers of a live model, and return its steerer.
+
+    Args:
+        name: a method that has a `fit_live`, such as `dso`.
+        vlm: the model, which is not changed.
+        questions: whose answers should not depend on the attribute; `ggss.probes.live` makes them from items.
+        attribute: what the questions compare.
+        sites: where to steer: a name, several, or "all".
+        options: the method's own.
+
+    Raises:
+        InputError: if the method is fitted to activations, or cannot learn from these questions.
+    """
+    from ggss.models.identity import text_fingerprint
+
+    method = get(name)
+    if method.fit_live is None:
+        raise InputError(f"{name} is fitted to activations: ggss.fit({name!r}, activations, attribute)")
+    checked = checked_options(method, options)
+    if not questions:
+        raise InputError(f"{name} learns from questions, and there are none")
+    names = list(vlm.sites(sites))
+    fitted = method.fit_live(vlm, questions, names, attribute, checked)
+    values = dict.fromkeys(person.value for question in questions for person in question.people)
+    return Steerer(
+        method=name,
+        options=checked.model_dump(),
+        attribute=attribute,
+        values=tuple(sorted(values, key=str)),
+        operators={site: found.operator for site, found in fitted.items()},
+        source={
+            **vlm.describe(),
+            **({"text_fingerprint": text_fingerprint(vlm.model)} if any(map(in_text, names)) else {}),
+            "questions": len(questions),
+        },
+        statistics={site: dict(found.statistics) for site, found in fitted.items()},
+        diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},
     )
 
 

@@ -271,6 +271,8 @@ def contradictions(plan: Plan) -> list[str]:
     if not baseline or baseline[0].models or baseline[0].tasks:
         found.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
     for method in plan.methods:
+        if registry.get(method.name).fit_live is not None:
+            found.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
         for what, chosen, known in (*limits, ("alpha", method.alphas, plan.alphas)):
             found += [
