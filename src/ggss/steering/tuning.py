@@ -24,9 +24,8 @@ def tune(activations: Activations, attribute: Attribute, *, neutral: Activations
         InputError: with fewer than four contexts, or if no candidate can be fitted.
 
     Examples:
-        >>> from ggss.steering.tuning import Candidate
-        >>> own = ggss.tune(acts, "race", candidates=[Candidate("ggss"), Candidate("ggss", alpha=0.5)])
+        >>> own = ggss.tune(acts, "race")
         >>> own.method, own.recommended_alpha
-        ('ggss', 1.0)
+        ('auto', 1.0)
     """
     return fit(AUTO, activations, attribute, neutral=neutral).recommending(1.0)
