@@ -103,10 +103,20 @@ def fit_live(
         questions: whose answers should not depend on the attribute; `ggss.probes.live` makes them from items.
         attribute: what the questions compare.
         sites: where to steer: a name, several, or "all".
-        options: the method's own.
+        **options: the method's own.
+
+    Returns:
+        A steerer with one operator for each site.
 
     Raises:
         InputError: if the method is fitted to activations, or cannot learn from these questions.
+
+    Examples:
+        >>> from ggss.probes.live import live_questions
+        >>> questions = live_questions(model.cache, suite.items("mcq", limit=10))
+        >>> own = ggss.fit_live("dso", vlm, questions, "race", passes=1)
+        >>> own.method, own.source["questions"] == len(questions)
+        ('dso', True)
     """
     from ggss.models.identity import text_fingerprint
 
