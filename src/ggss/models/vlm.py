@@ -176,8 +176,10 @@ class Vlm:
         processor: Any,
         stop: Any,
     ) -> None:
-        """Go on with prompts that are token ids, all in one batch. processor: a logits processor of transformers, which
-        sees what may come next; stop: a stopping criterion."""
+        """Go on with prompts that are token ids, all in one batch.
+
+        processor: a logits processor of transformers, which sees what may come next. stop: a stopping criterion.
+        """
         inputs, _ = self._image_inputs(images)
         self._generated(inputs | self._text_inputs(sequences), max_new_tokens, [processor], [stop])
 
