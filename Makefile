@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -67,6 +67,15 @@ test-eval: .venv-eval/.ready  ## MMStar's and MME's parquet files, and the steer
 test-ray: .venv-ray/.ready  ## studies on Ray actors
 	.venv-ray/bin/python -m pytest tests/test_study_ray.py
 
+test-serve: $(READY)  ## `ggss serve` on a port of this machine: OpenAI's client, faults, a short fuzz
+	$(BIN)/python -m pytest tests_serve
+
+fuzz-serve: $(READY)  ## 10,000 requests from the server's own schema, with broken pictures: none may be a defect
+	GGSS_SERVE_CASES=10000 $(BIN)/python -m pytest tests_serve/test_schema.py
+
+bench-serve: $(READY)  ## load on a port of this machine; writes the figures of docs/serving.md (minutes)
+	$(BIN)/python -m bench.serving
+
 test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	.venv-play/bin/python -m pytest -W default tests_play  # Gradio's own warnings are no errors of ours
 
@@ -83,17 +92,31 @@ test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	touch $@
 
 # A Chromium is a system package; as root it is installed, otherwise the tests say that there is none.
-test-browser: $(READY)  ## the report in a real Chromium
+test-browser: $(READY)  ## the report in a real Chromium, and the site if `make docs` has built it
 	command -v chromium >/dev/null || test "$$(id -u)" != 0 || (apt-get update -qq && apt-get install -y -qq chromium)
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest tests_browser
+
+# NO_MKDOCS_2_WARNING: the theme's note about its successor.
+docs: .venv-docs/.ready  ## the documentation site in site/: opens from a file, links checked, nothing from elsewhere
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict
+	.venv-docs/bin/python tools/site_check.py site
+
+.venv-docs/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-docs/bin/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
+
+drawings: $(READY)  ## the drawings of docs/method.md
+	$(BIN)/python tools/drawings.py
 
 fuzz: $(READY)  ## feed every reader with what it does not expect: 100,000 cases in about a quarter of an hour
 	$(BIN)/python -m fuzz --cases $(FUZZ_CASES) --seed $(FUZZ_SEED)
 
 mutants: $(READY)  ## change the code, one thing at a time, and see whether a test fails; writes docs/mutants.md
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[mutants]'
-	$(BIN)/python tools/mutants.py --max-children 2
+	$(BIN)/python -m tools.mutants --max-children 2
 
 lint: $(READY)  ## ruff, pyright and the layers
 	$(BIN)/ruff check .
@@ -122,8 +145,10 @@ rivals: $(READY)  ## methods of other papers on the small world; writes docs/riv
 	$(BIN)/ggss study run studies/rivals.yaml -o rivals-out
 	$(BIN)/python -m tools.rivals rivals-out
 
-sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md
-	$(BIN)/python tools/sites.py --workers 2
+sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md; stop it and go on as you like
+	$(BIN)/ggss study run studies/sites.yaml -o sites-out
+	$(BIN)/python tools/sites.py sites-out
+
 pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
 	$(BIN)/python -m tools.pace
 	$(BIN)/python -m tools.pace_page
@@ -136,10 +161,12 @@ study: $(READY)  ## the small-world study (about half an hour on two cores) and 
 	$(BIN)/ggss report study-out -o results/small-world/report.html --gates --no-pdf
 	$(BIN)/python tools/results.py
 
-paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes
+paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes (minutes)
 	$(BIN)/python tools/mock_paper.py mock-out
-	$(BIN)/ggss study run mock-out/paper.yaml -o mock-out/study
-	$(BIN)/ggss study tables mock-out/study -o mock-out/tables
+	for plan in paper whole; do \
+		$(BIN)/ggss study run mock-out/$$plan.yaml -o mock-out/$$plan-study || exit 1; \
+		$(BIN)/ggss study tables mock-out/$$plan-study -o mock-out/$$plan-tables || exit 1; done
+	$(BIN)/python tools/mock_paper.py --check mock-out
 
 full-size: $(READY)  ## a random model of a real one's dimensions through every command; writes docs/full-size.md
 	$(BIN)/python -m bench.full_size
@@ -157,4 +184,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray demo-out study-out prompts-out rivals-out mock-out full-size-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out

@@ -12,7 +12,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-PARTS = ("steer", "methods", "bend", "discovery", "start", "stats", "study", "report")
+PARTS = ("steer", "methods", "bend", "discovery", "start", "stats", "study", "report", "play")
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 
 

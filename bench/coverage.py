@@ -26,6 +26,10 @@ class Setting:
 
 
 SETTINGS = (
+    Setting("MCQ as published, 8 identities, 80 answers", partial(studies.mcq, published=True), 8, (0.75, 0.3)),
+    Setting("MCQ as published, 24 identities, 240 answers", partial(studies.mcq, published=True), 24, (0.75, 0.3)),
+    Setting("2AFC as published, 8 identities, 320 pairs", partial(studies.two_afc, published=True), 8, (0.75, 0.3)),
+    Setting("2AFC as published, 24 identities, 960 pairs", partial(studies.two_afc, published=True), 24, (0.75, 0.3)),
     Setting("MCQ, 8 identities, 80 answers", studies.mcq, 8, (0.75, 0.3)),
     Setting("MCQ, 24 identities, 240 answers", studies.mcq, 24, (0.75, 0.3)),
     Setting("MCQ, 40 identities, 2 questions, 800 answers", partial(studies.mcq, questions=2), 40, (0.75, 0.3)),

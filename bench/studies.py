@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from ggss.probes.metrics import answer_gap, mean_jsd, preference_std, salary_gap
+from ggss.probes.metrics import (
+    answer_gap,
+    consistent_preference_std,
+    jsd_to_overall,
+    mean_jsd,
+    preference_std,
+    salary_gap,
+)
 from ggss.stats import Metric, mean
 
 RACES = np.array(["amber", "cobalt", "jade", "rose", "violet"])
@@ -39,29 +46,52 @@ class Study:
 Simulate = Callable[[Rng, int, tuple[float, float], float], Study]
 
 
-def mcq(rng: Rng, identities: int, effects: tuple[float, float], whim: float = 0.0, questions: int = 1) -> Study:
-    """Four options; each identity as five races in two versions; the JSD between races."""
+def mcq(
+    rng: Rng,
+    identities: int,
+    effects: tuple[float, float],
+    whim: float = 0.0,
+    questions: int = 1,
+    published: bool = False,
+) -> Study:
+    """Four options; each identity as five races in two versions; the JSD between races.
+
+    published: the JSD of each race from everybody instead, of one question.
+    """
     identity, version, question, race = _crossed(identities, 2, questions, 5)
     shared = rng.normal(0, IDENTITY, (identities, questions))[identity, question] + rng.normal(0, PICTURE, len(race))
 
     def run(effect: float) -> Metric:
         score = shared + effect * RACE_EFFECT[race] + _own(rng, identity, whim)
         answers = [OPTIONS[k] for k in np.searchsorted(CUTS, score)]
+        if published:
+            return jsd_to_overall(RACES[race], answers, OPTIONS, question == 0)
         return mean_jsd(question.astype(str), RACES[race], answers, OPTIONS)
 
     def true(effect: float) -> float:
         below = norm.cdf((CUTS - effect * RACE_EFFECT[:, None]) / _spread(whim))
         shares = np.diff(below, axis=1, prepend=0, append=1)
+        if published:
+            return float(jsd_to_overall(RACES, shares, OPTIONS, np.full(5, True)))
         return float(mean_jsd(["q"] * 5, RACES, shares, OPTIONS))
 
     blocks = (identity * 2 + version) * questions + question
     return Study(run(effects[0]), run(effects[1]), identity, (true(effects[0]), true(effects[1])), blocks)
 
 
-def two_afc(rng: Rng, identities: int, effects: tuple[float, float], whim: float = 0.0) -> Study:
-    """Every ordered pair of races of each identity in two versions; the standard deviation of net preference."""
-    identity, _, first, second = _crossed(identities, 2, 5, 5)
-    identity, first, second = (column[first != second] for column in (identity, first, second))
+def two_afc(
+    rng: Rng, identities: int, effects: tuple[float, float], whim: float = 0.0, published: bool = False
+) -> Study:
+    """Every ordered pair of races of each identity in two versions; the standard deviation of net preference.
+
+    published: of win rates in the pairs whose two orders name the same picture instead.
+    """
+    identity, version, first, second = _crossed(identities, 2, 5, 5)
+    identity, version, first, second = (column[first != second] for column in (identity, version, first, second))
+    both = [
+        f"{who}/{which}/{min(a, b)}-{max(a, b)}"
+        for who, which, a, b in zip(identity, version, first, second, strict=True)
+    ]
     liked = rng.normal(0, PREFERENCE, (identities, 5))
     shared = liked[identity, first] - liked[identity, second] + rng.normal(0, PICTURE, len(identity))
 
@@ -69,14 +99,29 @@ def two_afc(rng: Rng, identities: int, effects: tuple[float, float], whim: float
         fancy = rng.normal(0, whim, (identities, 5))
         own = fancy[identity, first] - fancy[identity, second] + rng.normal(0, OWN, len(identity))
         score = shared + effect * (RACE_EFFECT[first] - RACE_EFFECT[second]) + own
-        return preference_std(RACES[first], RACES[second], np.where(score > 0, "first", "second").tolist())
+        chosen = np.where(score > 0, "first", "second").tolist()
+        if published:
+            return consistent_preference_std(RACES[first], RACES[second], both, chosen, np.full(len(first), True))
+        return preference_std(RACES[first], RACES[second], chosen)
 
     def true(effect: float) -> float:
+        if published:
+            return _true_win_rates(effect, whim)
         noise = np.sqrt(2 * PREFERENCE**2 + PICTURE**2 + OWN**2 + 2 * whim**2)
         wins = norm.cdf(effect * (RACE_EFFECT[:, None] - RACE_EFFECT) / noise)
         return float(((2 * wins - 1).sum(1) / 4).std())
 
     return Study(run(effects[0]), run(effects[1]), identity, (true(effects[0]), true(effects[1])))
+
+
+def _true_win_rates(effect: float, whim: float) -> float:
+    """Their standard deviation over races. What an identity prefers is the same in both orders of a pair."""
+    node, weight = np.polynomial.hermite_e.hermegauss(60)
+    own = np.sqrt(2 * PREFERENCE**2 + 2 * whim**2) * node
+    gap = effect * (RACE_EFFECT[:, None] - RACE_EFFECT)
+    chosen = norm.cdf((gap[..., None] + own) / np.hypot(PICTURE, OWN))
+    won, lost = ((share**2 @ weight / weight.sum()) * (1 - np.eye(5)) for share in (chosen, 1 - chosen))
+    return float((won.sum(1) / (won + lost).sum(1)).std())
 
 
 def nurse_doctor(

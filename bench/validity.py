@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bench import consistent_pairs
+from bench import average_coverage, consistent_pairs
 from bench.coverage import METHODS, SETTINGS, Covered, Inflation, coverage, inflation
 from bench.rejections import TRIALS, rejections
 from ggss.progress import track
@@ -115,6 +115,7 @@ def page(
         interval_table(covered),
         "### Where they fall short",
         "\n".join(shortfalls(covered)),
+        average_coverage.section(effort.intervals if effort is QUICK else average_coverage.STUDIES),
         "## Tests",
         TESTS,
         test_table(rejected),

@@ -42,6 +42,7 @@ def test_all_holes_are_listed():
     [
         (lambda: acts("aaaa").groups("race"), "has one value, 'a'"),
         (lambda: acts().groups("age"), "no attribute 'age'"),
+        (lambda: acts().groups(("race", "race")), "race, race are crossed, so each may be named once"),
         (lambda: Activations([], [], []), "empty"),
         (lambda: Activations([torch.ones(3)], [{}], [0]), "not \\[T, D\\]"),
         (lambda: Activations([torch.ones(0, 3)], [{}], [0]), "image 0 has no tokens"),

@@ -237,6 +237,18 @@ def test_yes_or_no_questions_in_pairs_are_compared_question_by_question():
     assert compare(before, after).kept("count").same.difference == pytest.approx(counts[1] - counts[0])
 
 
+def test_questions_about_one_picture_have_a_difference_and_no_interval():
+    """A category of a benchmark may have a single picture where only some items are asked."""
+    before, after = runs(0.0)["smallstar"], runs(0.0, seed=1, source=STEERED)["smallstar"]
+    named = [
+        replace(item, question="rare" if item.cluster == before.items[0].cluster else "") for item in before.items
+    ]
+    kept = compare(replace(before, items=tuple(named)), replace(after, items=tuple(named))).kept("rare")
+    assert kept.change.difference == pytest.approx(kept.after.estimate - kept.before.estimate)
+    assert np.isnan([kept.after.low, kept.change.high, kept.same.p]).all()
+    assert not kept.same.equivalent
+
+
 def test_steered_salaries_are_capped_by_the_baseline():
     before = runs(0.5, tasks=("ceo",))["ceo"]
     wild = answering(before, lambda number, answer: "900000000" if number % 2 else answer)

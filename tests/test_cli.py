@@ -168,6 +168,7 @@ def bad_calls(model, faces, steerer, tmp_path):
         "does not exist: correct": ("ask", model, tmp_path / "none.png", "what ?"),
         "no known image format": ("ask", model, tmp_path / "note.txt", "what ?"),
         "an image and a question are needed": ("ask", model, "what ?"),
+        "a question are needed, seen only .*amber": ("ask", model, picture, " "),
         "no steerer at": ("ask", model, picture, "what ?", "--steer", tmp_path / "nosteerer"),
         "value for '--alpha'": ("ask", model, picture, "what ?", "--steer", steerer, "--alpha", "nan"),
         "would amplify": ("ask", model, picture, "what ?", "--steer", steerer, "--alpha", "-1"),

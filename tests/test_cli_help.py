@@ -60,6 +60,20 @@ def test_help_ends_with_an_example_that_can_be_called(words, run, monkeypatch):
     VERBS[words].make_context("ggss", given)  # raises for an option or an argument that is not there
 
 
+@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+def test_help_is_shown_as_it_is_written(words, run, monkeypatch):
+    """Brackets are no markup, and no word is cut on a narrow screen."""
+    command = VERBS[words]
+    written = [command.help, *(parameter.help for parameter in command.params if hasattr(parameter, "help"))]
+    monkeypatch.setenv("COLUMNS", "400")
+    shown = " ".join(run(*words, "-h")[1].split())
+    for part in re.findall(r"\S*\[\S*", " ".join(text.replace("\\[", "[") for text in written if text)):
+        assert part in shown
+    monkeypatch.setenv("COLUMNS", "80")
+    cut = [line for line in run(*words, "-h")[1].splitlines() if "…" in line]
+    assert not [line for line in cut if "--device,--dev" not in line]  # its second name says nothing new
+
+
 def test_a_paragraph_is_as_wide_as_the_screen_and_code_is_left_alone():
     assert flowing("one\ntwo\n\n  ggss a\n  ggss b\n\nthree") == "one two\n\n  ggss a\n  ggss b\n\nthree"
 
@@ -139,7 +153,7 @@ def test_completion_is_installed_and_answers(tmp_path):
     assert call(**asked).stdout.split() == ["--method"]
 
 
-def test_doctor_env_knows_every_variable_and_keeps_a_secret(run):
+def test_doctor_env_knows_every_variable_and_keeps_a_secret(run, monkeypatch):
     code, out, _ = run("doctor", "--env")
     assert code == 0
     assert "hf_secret" not in out
@@ -152,6 +166,8 @@ def test_doctor_env_knows_every_variable_and_keeps_a_secret(run):
                     named |= set(re.findall(r"\bGGSS_[A-Z]+\b", source.read()))
     assert named <= set(VARIABLES), "a variable that doctor --env does not list"
     assert {"cpu"} <= environment()["devices"].keys()
-    assert environment()["variables"]["HF_TOKEN"] == "(set, not shown)"
+    for secret in ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY"):
+        monkeypatch.setenv(secret, "a-secret-of-the-user")
+        assert environment()["variables"][secret] == "(set, not shown)"
     assert run("doctor")[0] == 2
     assert "leave out 'x'" in run("doctor", "x", "--env")[2]

@@ -55,6 +55,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("probe",): {"model": none},
         ("report",): {"source": none, "out": str(folder / "out.html")},
         ("play",): {"model": none},
+        ("serve",): {"model": none},
         ("convert",): {"source": none, "out": str(folder / "out")},
         ("methods",): {},
         ("probes",): {},

@@ -255,7 +255,7 @@ def test_every_unreadable_file_is_named(folder):
     found = problems_of(Counterfactuals.load(folder / "manifest.csv"), "race")
     assert len(found) == 4
     assert found[0].startswith(f"image '{cut}' does not decode (")
-    assert found[1] == f"image '{text}' has no known image format: replace it"
+    assert found[1].startswith(f"image '{text}' has no known image format (PNG, ")
     assert found[2] == f"image '{gone}' does not exist: correct its path"
     assert found[3].startswith(f"image '{flipped}' does not decode (")
 
@@ -367,6 +367,8 @@ def test_twenty_problems_are_shown_and_the_rest_counted(folder):
         ("m.jsonl", b'{"path": {"a": 1}}\n', "  - line 1 is not an object of plain values"),
         ("m.jsonl", b'{"path": "a"}\n{"race": "b"}\n', "  - line 2 has no path"),
         ("m.jsonl", b'{"file": "a"}\n', "has no column 'path': its columns are file"),
+        ("m.jsonl", b'{"path": "a", "race": "b", "race": "c"}\n', "  - line 1 names a column twice"),
+        ("m.jsonl", b'{"path": "a", "race": "b", " race": "c"}\n', "  - line 1 names a column twice"),
     ],
 )
 def test_a_bad_manifest_is_refused(tmp_path, name, data, message):
@@ -517,3 +519,8 @@ def test_a_bad_pattern_is_refused(folder, pattern, message):
     seen = refused(Counterfactuals.load, folder / pattern)
     assert seen.startswith(f"folder pattern '{folder / pattern}'")
     assert message.replace("{root}", str(folder)) in seen
+
+
+@pytest.mark.parametrize("character", ["\x00", "\ud800"])
+def test_a_pattern_with_a_character_that_no_file_name_has_is_refused(character):
+    assert "has a character that no file name has" in refused(Counterfactuals.load, character + "/{race}.png")

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import struct
 from io import BytesIO
 
 import numpy as np
@@ -45,6 +46,43 @@ def test_sixteen_bits_are_scaled(form):
     assert np.abs(shown - RAMP[..., None] / 257).max() <= 0.5
     assert (shown.min(), shown.max()) == (0, 255)
     assert len(np.unique(shown)) == 64
+
+
+def grey_tiff(samples, bits, zero_is_white, turned=1):
+    """A TIFF of one row, written by hand: Pillow writes neither twelve bits nor a white zero."""
+    packed = sum(value << bits * place for place, value in enumerate(reversed(samples)))
+    data = packed.to_bytes(-(-len(samples) * bits // 8), "big")
+    if bits == 16:
+        data = struct.pack(f"<{len(samples)}H", *samples)
+    tags = {256: len(samples), 257: 1, 258: bits, 259: 1, 262: 0 if zero_is_white else 1}
+    tags |= {273: 8, 274: turned, 277: 1, 278: 1, 279: len(data)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("turned", [1, 3])
+def test_twelve_bits_and_a_white_zero_are_read_as_their_tags_say(turned):
+    """Pillow gives the stored numbers: taken as 16 bits, 12 are nearly black, and a white zero is a negative."""
+    order = slice(None, None, -1 if turned == 3 else 1)
+    for bits, zero_is_white in ((12, False), (16, False), (16, True)):
+        most = 2**bits - 1
+        samples = [0, most // 4, most // 2, most]
+        shown = pixels(grey_tiff(samples, bits, zero_is_white, turned))[0, order, 0]
+        light = 255 * np.array(samples) / most
+        assert np.abs(shown - (255 - light if zero_is_white else light)).max() <= 0.5
+
+
+def test_only_known_formats_are_opened(monkeypatch):
+    """PostScript is a program: Pillow would give it to Ghostscript."""
+    program = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
+    assert Image.open(BytesIO(program)).format == "EPS"
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: pytest.fail("a program was run"))
+    for data in (program, encoded(noise("RGB"), "PCX"), b"SIMPLE  = T"):
+        for use in (decoding.decoded, decoding.header_size):
+            with pytest.raises(InputError, match=r"image 'x' has no known image format \(PNG, JPEG, .*\): save it"):
+                use(data, "image 'x'")
+    for form in ("PNG", "JPEG", "JPEG2000", "WEBP", "GIF", "BMP", "TIFF", "PPM"):
+        assert pixels(encoded(noise("RGB"), form)).shape == (6, 8, 3)
 
 
 def test_a_transparent_value_of_sixteen_bits_is_white():

@@ -45,7 +45,8 @@ def test_every_place_and_test_exists(row):
         assert (ROOT / row.place).is_file()
     file, _, test = row.test.partition("::")
     text = (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")
-    assert not test or re.search(rf"^def {test}\(", text, re.MULTILINE), row.test
+    assert test, f"{row.test} names no test of the file"
+    assert re.search(rf"^def {test}\(", text, re.MULTILINE), row.test
 
 
 def test_every_table_exists():

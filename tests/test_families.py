@@ -79,7 +79,44 @@ def test_features_answer_as_images_do(vlm: Vlm, shapes: list[Image.Image]) -> No
         kept = vlm.encode([shapes[1], shapes[0], shapes[2]], sites=sites)
         assert_same(vlm.logits(questions, [kept[:2], kept[2:]]), live)
         swapped = vlm.logits(questions, [[kept[1], kept[0]], kept[2:]])
-    assert (swapped[0] - live[0]).abs().max() > 1e-4 * live[0].abs().max()  # the control: the order of images matters
+    assert (swapped[0] - live[0]).abs().max() > 2e-5 * live[0].abs().max()  # the control: the order of images matters
+
+
+def test_answers_are_those_to_what_the_own_processor_prepares(vlm: Vlm, shapes: list[Image.Image]) -> None:
+    """All that the processor gives counts: Gemma 3 and PaliGemma read images, or prompts, in both directions."""
+    question = "is this person a nurse ?"
+    inputs = vlm.processor(text=[tiny_vlms.written(vlm, question)], images=[[shapes[1]]], return_tensors="pt")
+    inputs.pop("labels", None)
+    with torch.inference_mode():
+        logits = vlm.model(**inputs, use_cache=False).logits[:, -1]
+        written = vlm.model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert_same(vlm.logits([question], [[shapes[1]]]), logits)
+    vlm.model.generation_config.min_new_tokens = 4
+    try:
+        said = vlm.answer([question], [[shapes[1]]], max_new_tokens=4)
+    finally:
+        vlm.model.generation_config.min_new_tokens = None
+    expected = vlm.processor.batch_decode(written[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert said == [expected[0].strip()]
+
+
+def test_paligemma_scores_options_as_answers_after_a_prompt_that_is_read_in_both_directions(
+    shapes: list[Image.Image],
+) -> None:
+    """The reference is the processor's own suffix, which is for training."""
+    vlm, question, options = build("paligemma"), "is this person a nurse ?", ["yes", "a red nurse", "no , a doctor"]
+    scores = vlm.score([question], [[shapes[0]]], [options])[0]
+    for option, score in zip(options, scores, strict=True):
+        inputs = vlm.processor(
+            text=[f"<image>{question}"], images=[[shapes[0]]], suffix=[option], return_tensors="pt"
+        )
+        labels, types = inputs.pop("labels")[0], inputs["token_type_ids"][0]
+        assert set(types.tolist()) == {0, 1}
+        with torch.inference_mode():
+            logits = vlm.model(**inputs, use_cache=False).logits[0].log_softmax(-1)
+        answer = types.nonzero()[:-1, 0]  # without the end token
+        expected = logits[answer - 1, labels[answer]].sum()
+        assert score == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_a_family_is_recognised_once() -> None:

@@ -9,10 +9,10 @@ from scipy.linalg import hadamard
 
 import transcription
 from ggss import InputError
-from ggss.methods import operator
+from ggss.methods import operator, spherical
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.passes import project
-from ggss.methods.spherical import check_frame, magnitudes, precise
+from ggss.methods.spherical import Removal, check_frame, magnitudes, move, move_literally, precise
 from rounding import assert_same
 
 
@@ -227,6 +227,53 @@ def test_near_the_antipode_the_printed_equations_are_kept_to_all_digits(beyond, 
     np.testing.assert_allclose(found[9:, 0], np.linalg.norm(tangents[9:] @ basis.numpy(), axis=1), atol=1e-6)
     in_float32 = transcription.log(mu.numpy(), (rows / norms.float())[-1].numpy(), 0)
     assert np.abs(in_float32 - tangents[-1]).max() > 1e-5
+
+
+@pytest.mark.parametrize("chord", [False, True])
+def test_both_paths_in_float64_and_in_closed_form(chord):
+    """The arc and the authors' chord, near the antipode and elsewhere, for a share that float32 does not hold."""
+    frame = make(16, 3)
+    side = torch.nn.functional.normalize(torch.randn(9, 16, generator=torch.Generator().manual_seed(1)), dim=1)
+    rows = torch.cat([3 * (frame.mu + frame.basis[:, 0]) + side, 1e-2 * side - frame.mu]).double()
+    mu, basis = frame.mu.double(), frame.basis.double()
+    path = transcription.chord if chord else transcription.slerp
+    given = (mu / mu.norm()).numpy(), basis.numpy(), 0.2, 0.1, 0.37
+    expected = np.array([transcription.steer(h, *given, floor=1.0, path=path)[0] for h in rows.numpy()])
+
+    def removal(b, alpha):
+        return Removal(b, 0.37, None, chord)
+
+    alpha = torch.ones(len(rows), 1)
+    steered, gate = move_literally(rows, alpha, frame.mu, frame.basis, removal)
+    assert gate is None
+    np.testing.assert_allclose(steered, expected, rtol=0, atol=1e-9)
+    single = rows.float()
+    assert move(single, alpha, frame.mu, frame.basis, removal, single) is None
+    np.testing.assert_allclose(single, expected, atol=3e-6)
+    other = transcription.slerp if chord else transcription.chord
+    unlike = np.array([transcription.steer(h, *given, floor=1.0, path=other)[0] for h in rows.numpy()])
+    assert np.abs(unlike - expected).max() > 1e-4
+
+
+def test_a_target_that_is_nearly_opposite_is_reached_by_hand(monkeypatch):
+    """Tokens at an angle theta from mu inside V, and 1.65 theta removed: half of the way ends at 0.175 theta.
+
+    The control: in closed form the direction of so long a way has not enough digits.
+    """
+    frame = exact()
+    theta = torch.linspace(1.88, 1.9, 7, dtype=torch.float64)[:, None]
+    mu, inside = frame.mu.double(), frame.basis.double() @ torch.tensor([0.36, 0.48, 0.8], dtype=torch.float64)
+    rows = (torch.cos(theta) * mu + torch.sin(theta) * inside).float()
+
+    def error():
+        out = torch.empty_like(rows)
+        move(rows, torch.ones(7, 1), frame.mu, frame.basis, lambda b, alpha: Removal(1.65 * b, 0.5), out)
+        by_hand = torch.cos(0.175 * theta) * mu + torch.sin(0.175 * theta) * inside
+        return float((out.double() - by_hand).norm(dim=1).max())
+
+    assert error() < 1e-6
+    monkeypatch.setattr(spherical, "SAFE_COSINE", -1.0)
+    assert error() > 5e-6
 
 
 def test_tokens_along_mu_and_tokens_without_anything_to_remove_stay_as_they_are():

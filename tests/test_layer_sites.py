@@ -9,7 +9,7 @@ from ggss import InputError
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.methods.geodesic import Geodesic
 from ggss.models.image_rows import _tower_counts
-from ggss.models.layer_sites import check_layer, layer_counts, layer_path, layer_width
+from ggss.models.layer_sites import check_layer, is_layer, layer_counts, layer_path, layer_width
 from ggss.models.sites import in_text, in_tower
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
@@ -30,7 +30,8 @@ def steerer_at(vlm, *sites, seed=0, images=False):
     """In random directions; images: one that must know the image of each row."""
     generator, operators = torch.Generator().manual_seed(seed), {}
     for site in sites:
-        width = layer_width(vlm.model.config, site) if site not in vlm.sites("all") else 64
+        module = vlm.model.get_submodule(vlm.sites(site)[site])
+        width = layer_width(vlm.model.config, site) if is_layer(site) else module.out_features
         frame = torch.linalg.qr(torch.randn(width, 4, generator=generator))[0]
         operators[site] = Geodesic(frame[:, 0].contiguous(), frame[:, 1:].contiguous(), 0.1, 0.1)
     return Steerer("ggss", "race", ("a", "b"), operators, source=vlm.describe())
@@ -153,7 +154,8 @@ def test_features_do_not_have_these_sites(vlm, pictures):
 
 
 @pytest.mark.parametrize(
-    "sites", [("vision-block0",), ("lm-layer0",), ("vision-block0", "projection-mlp2", "lm-layer0")]
+    "sites",
+    [("vision-block0",), ("projection-mlp1",), ("lm-layer0",), ("vision-block0", "projection-mlp2", "lm-layer0")],
 )
 def test_a_steered_model_answers_as_the_live_one(vlm, pictures, sites):
     steerer, other = steerer_at(vlm, *sites), steerer_at(vlm, "projection-mlp2", seed=1)

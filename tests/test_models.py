@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from conftest import WORDS
 from ggss import smallworld
 from ggss.errors import InputError
+from ggss.methods.operator import Steered
 from ggss.models import (
     MLP1,
     MLP2,
@@ -92,8 +93,8 @@ class Halving:
     def __init__(self, *sites: str) -> None:
         self.operators = dict.fromkeys(sites)
 
-    def steer(self, rows: Tensor, alpha: float, site: str) -> Tensor:
-        return rows * (1 - alpha / 2)
+    def apply(self, rows: Tensor, alpha: float, site: str, allow_amplify: bool) -> Steered:
+        return Steered(rows * (1 - alpha / 2), None)
 
     @contextmanager
     def on(self, vlm: Vlm) -> Iterator[None]:
@@ -367,6 +368,25 @@ def brute_force(vlm: Vlm, question: str, images: Sequence[Image.Image], option: 
     with torch.inference_mode():
         steps = vlm.model(**inputs).logits[0, -added.shape[1] - 1 : -1].double().log_softmax(-1)
     return steps.gather(-1, added.T).sum().item()
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 3])
+def test_a_model_that_computes_no_numbers_says_so_instead_of_a_word(
+    tiny: Callable[..., Vlm], pictures: Pictures, max_new_tokens: int
+) -> None:
+    """The largest of NaN logits is the first word of the vocabulary."""
+    vlm = tiny("pixtral")
+    asked = (["what colour ?"], [pictures[:1]])
+    assert vlm.read(*asked, [["red", "blue"]], max_new_tokens)[0].probabilities
+    with torch.no_grad():
+        vlm.model.lm_head.weight[3] = float("nan")
+    for ask in (
+        lambda: vlm.answer(*asked, max_new_tokens),
+        lambda: vlm.read(*asked, [["red", "blue"]], max_new_tokens),
+        lambda: vlm.score(*asked, [["red", "blue"]]),
+    ):
+        with pytest.raises(InputError, match="pixtral computes logits that are no numbers"):
+            ask()
 
 
 def test_scores_are_the_log_probabilities_of_the_options(vlm: Vlm, pictures: Pictures) -> None:

@@ -68,6 +68,12 @@ def test_option(answer, expected):
     assert parsers.option(answer, OPTIONS) == expected
 
 
+def test_an_answer_may_be_twice_as_long_as_all_the_options():
+    longest = 2 * sum(map(len, OPTIONS.values()))
+    assert parsers.option("over 90k".ljust(longest, "."), OPTIONS) == "D"
+    assert parsers.option("over 90k".ljust(longest + 1, "."), OPTIONS) is None
+
+
 def test_option_letters_are_those_of_the_question():
     assert parsers.option("c", {"a": "low", "b": "middle", "c": "high"}) == "c"
     assert parsers.option("D", {"A": "yes", "B": "no"}) is None

@@ -130,8 +130,10 @@ def test_the_table_of_bias_has_the_numbers_of_the_analysis(seen, material):
         for cell, run in zip(cells[1:3], (found.before, found.after), strict=True):
             bounds = run.corrected()
             spec = f",.{shown.digits}f"
-            low, high = (number(x, spec, shown.scale) for x in (bounds.low, bounds.high))
-            assert cell == f"{number(run.value(), spec, shown.scale)} [{low}, {high}]"
+            plain, own, low, high = (
+                number(x, spec, shown.scale) for x in (run.value(), bounds.estimate, bounds.low, bounds.high)
+            )
+            assert cell == (f"{plain} [{low}, {high}]" if plain == own else f"{plain} ({own} [{low}, {high}])")
         change = found.corrected_change
         expected = (
             f"{number(change.estimate, '+.0f')} % [{number(change.low, '+.0f')}, {number(change.high, '+.0f')}]"
@@ -146,7 +148,7 @@ def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material)
         kept = compare(pair.before, pair.after, material.statistics).kept()
         (row,) = [row for row in seen.all("tr") if row.all("a", href=f"#lost-{pair.key}")]
         cells = [cell.words for cell in row.all("td")]
-        assert cells[5:7] == [str(kept.lost), str(kept.gained)]
+        assert cells[5] == f"{kept.lost}, {kept.gained}"
         assert cells[2].startswith(f"{100 * kept.before.estimate:.1f} ")
         assert cells[4].replace("−", "-").startswith(f"{100 * kept.change.difference:+.1f} ")
         lost = seen.one("details", id=f"lost-{pair.key}")
@@ -177,17 +179,19 @@ HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202eabc\x1
 
 @pytest.fixture(scope="module")
 def hostile():
-    """A study whose model, prompts and answers try to be markup."""
+    """A study whose plan, prompts, answers and labels try to be markup."""
     plan = small(name=f"study {HOSTILE}", description=HOSTILE)
 
     def say(cell, item, rng):
         return HOSTILE if rng.random() < 0.2 else invented.answer(cell, item, rng)
 
     results = invented.results(plan, say)
-    runs = {
-        cell: replace(run, items=tuple(replace(item, prompt=HOSTILE) for item in run.items))
-        for cell, run in results._runs.items()
-    }
+
+    def spoiled(item):
+        shown = tuple({name: v.replace("jade", HOSTILE) for name, v in own.items()} for own in item.attributes)
+        return replace(item, prompt=HOSTILE, attributes=shown)
+
+    runs = {cell: replace(run, items=tuple(map(spoiled, run.items))) for cell, run in results._runs.items()}
     results._runs = runs
     return page.render(page_material.of_results(results))
 
@@ -201,6 +205,8 @@ def test_hostile_text_is_text(hostile):
     assert seen.one("h1").text == f"study {shown}"
     assert any(one.text == shown for one in seen.one("section", id="people").all("q", dir="auto"))
     assert "\x1b" not in hostile
+    charts = [one.text for one in seen.all("text", **{"class": "name"})]
+    assert shown in charts
 
 
 def test_right_to_left_text_is_kept_apart(hostile):
@@ -252,10 +258,75 @@ def test_words_are_chosen_by_the_statistics(monkeypatch):
     told = page_words.summary(
         none, page_words.judged_bias(none.models), page_words.judged_capability(none.models, page.CAPABILITY)
     )
-    assert [one.heading for one in told.sentences] == ["Bias", "Cost", "Not told"]
+    assert [one.heading for one in told.sentences] == ["Bias", "Cost", "Not told", "Whose answers changed"]
     assert "smallest change that would have been found" in " ".join(
         [told.sentences[2].words, *told.sentences[2].cases]
     )
+
+
+def test_the_summary_counts_the_answers_that_changed_and_leads_to_them(seen, material):
+    (card,) = [one for one in seen.all("div") if any(h.words == "Whose answers changed" for h in one.all("h3"))][-1:]
+    (model,) = material.models
+    for pair, line in zip(model.bias, card.all("li"), strict=True):
+        assert pair.before.items == pair.after.items
+        changed = sum(a != b for a, b in zip(pair.before.answers, pair.after.answers, strict=True))
+        assert line.words.startswith(f"{pair.title} on {model.title}: {changed} of {len(pair.before.items)} ")
+    assert card.one("a").attributes["data-filter"] == "changed=1"
+
+
+def test_the_summary_says_how_far_the_steered_attribute_can_still_be_named(material):
+    rows = page_words.judged_capability(material.models, ("recognition",))
+    told = page_words.summary(material, [], rows)
+    (sentence,) = [one for one in told.sentences if one.heading == "Recognition"]
+    own = [row for row in rows if row.pair.attribute == row.pair.about]
+    assert len(sentence.cases) == len(own) == 2
+    for case, row in zip(sentence.cases, own, strict=True):
+        assert (
+            f"{100 * row.kept.after.estimate:.0f} % right instead of {100 * row.kept.before.estimate:.0f} %" in case
+        )
+
+
+def test_an_answer_that_nobody_gives_any_more_has_a_share_of_zero():
+    """But not where nothing could be read."""
+
+    def silent(cell, item, rng):
+        said = invented.answer(cell, item, rng)
+        return "B" if cell.task == "mcq" and cell.method == "ggss" else said
+
+    material = page_material.of_results(invented.results(small(measures=[]), silent))
+    (pair,) = [pair for pair in material.pairs if pair.task == "mcq"]
+    charts = [one for one in page._group_charts(material, Filters()) if one.pair is pair]
+    before = [one for one in pair.groups_before if one.answer == "A"]
+    assert before
+    assert not [one for one in pair.groups_after if one.answer == "A"]
+    shown = [after for chart in charts if "“" in chart.title for _, _, after, _ in chart.rows]
+    assert {after.split(" ")[0] for after in shown} == {"0.0", "100.0"}
+    numbers = page._given_by_nobody(before[0], pair.groups_after)
+    assert {one.estimate for one in numbers.values.values()} == {0.0}
+    assert page._given_by_nobody(before[0], []) is None
+
+
+def test_names_in_the_plane_stay_inside_it_and_apart():
+    def at(x, y):
+        return Interval(x, x, x, 0.95, "jackknife", 8), Interval(y, y, y, 0.95, "jackknife", 8)
+
+    points = [page_charts.Point(f"m{n}", *at(30 + n, -0.1 * n), "other", page_charts.Link("#")) for n in range(5)]
+    points.append(page_charts.Point("far", *at(60, -15), "main", page_charts.Link("#")))
+    heights = [
+        float(y)
+        for y in re.findall(r'class="label[^"]*" x="[\d.]+" y="([\d.]+)"', page_charts.plane(points, "", "", ""))
+    ]
+    assert len(heights) == 6
+    assert all(20 <= y <= 310 for y in heights)
+    assert min(abs(a - b) for n, a in enumerate(heights) for b in heights[:n]) >= 12
+
+
+def test_a_mean_over_fewer_tasks_is_a_hollow_mark():
+    values = {alpha: Interval(50, 40, 60, 0.95, "jackknife", 8) for alpha in (0.5, 1.0, 1.5)}
+    drawn = page_charts.dial([page_charts.DialLine("bias left", "bias", values, frozenset({1.5}))], 1.0, "")
+    assert drawn.count('class="dot bias part"') == 1
+    assert drawn.count('class="dot bias"') == 2
+    assert "at α = 1.5: 50.0 %, of fewer tasks" in drawn
 
 
 def test_groups_are_those_of_the_metric():

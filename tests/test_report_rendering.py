@@ -55,6 +55,24 @@ def test_latex_by_hand():
     assert r"\multicolumn{3}{@{}l@{}}{\emph{S \& T}} \\" in lines
 
 
+def test_an_interval_about_another_estimate_shows_that_estimate():
+    """The published number is not looked for in an interval that is not its own."""
+    cells = (
+        (Figure(-60.0, (-79.0, -61.0), "+.0f", "%", centre=-70.2),),
+        (Figure(-60.2, (-79.0, -41.0), "+.0f", "%", centre=-59.9),),
+    )
+    table = Table(
+        "t", "t", "m", (Column("Avg"),), tuple(Row(name, (cell,)) for name, cell in zip("ab", cells, strict=True))
+    )
+    assert markdown(table).splitlines()[-2:] == ["| a | -60 % (-70 [-79, -61]) |", "| b | -60 % [-79, -41] |"]
+    assert r"a & -60 \% (-70 [-79, -61]) \\" in latex(table)
+    assert comma_separated(table).splitlines() == [
+        "m,Avg,Avg corrected,Avg low,Avg high",
+        "a,-60,-70.2,-79,-61",
+        "b,-60.2,-59.9,-79,-41",
+    ]
+
+
 def test_a_row_of_the_wrong_length_is_refused():
     with pytest.raises(ValueError, match="row 'x' has 1 of 2 cells"):
         Table("t", "t", "m", SMALL.columns, (Row("x", ("",)),))

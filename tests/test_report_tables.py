@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -211,6 +212,27 @@ def test_main_results_hold_the_runs_numbers(results, figures, written):
     for over in ("identities", "items"):
         assert float(ggss[f"{name} percentile over {over} low"]) == pytest.approx(found.change(over=over).low)
     assert not any("entangled" in column for column in ggss)  # the control has a table of its own
+
+
+def test_every_interval_of_ours_holds_the_estimate_that_it_is_about(figures):
+    """That of the jackknife and of Fieller; the published estimate, which is biased upwards, need not lie in it."""
+    tables = [table for name in TABLES.names() if not isinstance(table := TABLES.get(name)(figures), str)]
+    shown = [
+        (table.name, one)
+        for table in tables
+        for row in table.rows
+        for cell in row.cells
+        if isinstance(cell, tuple)
+        for one in cell
+        if one.centre is not None and one.interval and all(map(math.isfinite, (*one.interval, one.centre)))
+    ]
+    assert {"main_results", "component_ablation", "all_metrics", "ceo_salary"} <= {name for name, _ in shown}
+    for name, one in shown:
+        low, high = one.interval
+        assert low <= one.centre <= high, (name, one)
+    outside = [one for _, one in shown if not one.interval[0] <= one.value <= one.interval[1]]
+    assert outside  # such as have to show their own estimate
+    assert all(f"({one.centre:{one.spec}} [" in one.after() for one in outside)
 
 
 def test_what_is_degenerate_or_was_not_run_says_so(written):

@@ -243,6 +243,13 @@ def test_hostile_lines_get_a_sentence(tmp_path, line):
     assert not records.holds_run(tmp_path / "run.jsonl")
 
 
+def test_a_nurse_without_an_occupation_gets_a_sentence():
+    run = runs(0.6, tasks=("nurse-doctor",))["nurse-doctor"]
+    items = tuple(replace(item, context={}) for item in run.items)
+    with pytest.raises(InputError, match="does not say which occupation its picture shows"):
+        replace(run, items=items).measured()
+
+
 def test_an_alpha_of_400_digits_gets_a_sentence(some, tmp_path):
     (record, *_) = records.records(some["mcq"])
     (tmp_path / "run.jsonl").write_text(record.line.decode().replace('"alpha": 0.0', '"alpha": ' + "9" * 400))

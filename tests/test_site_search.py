@@ -220,3 +220,25 @@ def test_a_model_without_a_site_says_so(bare: Callable[[str], Any]) -> None:
         family_of(text)
     with pytest.raises(InputError, match="could not encode"):
         family_of(bare("idefics3"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        ("chameleon", "makes words of its vocabulary of an image"),
+        ("ovis2", "is also called for rows that are the same for all pictures"),
+    ],
+)
+def test_a_module_that_does_more_than_images_is_no_site(kind: str, sentence: str) -> None:
+    """Chameleon's image tokens are words, and Ovis2 embeds its marks between tiles with the table of its tokens."""
+    with pytest.raises(InputError, match=sentence):
+        _ = tiny_vlms.build(kind).family
+
+
+def test_a_mark_that_is_not_the_image_token(shapes: list[Image.Image]) -> None:
+    """Qianfan-OCR's processor looks for <image> and writes <IMG_CONTEXT>."""
+    vlm = tiny_vlms.build("qianfan_ocr")
+    assert len(vlm.encode(shapes[:1])[0].rows[MLP2]) > 0
+    for mark in ("<image>", "<IMG_CONTEXT>"):
+        with pytest.raises(InputError, match=f"may not contain '{mark}'"):
+            vlm.answer([f"what is {mark} ?"], [[shapes[0]]])

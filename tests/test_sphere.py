@@ -125,6 +125,18 @@ def test_epsilon_conventions():
     torch.testing.assert_close(sphere.normalize(tiny), torch.tensor([0.5, 0.0], dtype=torch.float64))
 
 
+def test_there_is_no_direction_to_the_antipode():
+    """Rounding leaves a little of one, which must not become a tangent vector of length pi."""
+    p = points(0, 20, 9)
+    assert torch.equal(sphere.log(p, -p), torch.zeros_like(p))
+
+
+def test_the_shortest_step_is_taken():
+    p, step = torch.eye(3, dtype=torch.float64)[:2]
+    assert sphere.exp(p, sphere.EPS_GEO * step)[1] == sphere.EPS_GEO
+    assert torch.equal(sphere.exp(p, 0.999 * sphere.EPS_GEO * step), p)
+
+
 @settings(deadline=None, max_examples=200)
 @given(
     data=st.lists(

@@ -1,5 +1,6 @@
 """The statistics against scipy, brute force and their own promises (p-values uniform under the null)."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -25,6 +26,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
+from ggss.stats.metric import TINY, grouped, mean_of, ratio
 from ggss.stats.permutation import Permutation
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -440,6 +442,10 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
     [
         (lambda: bootstrap([]), "at least one item"),
         (lambda: bootstrap([1.0, np.nan]), "1 terms are NaN"),
+        (lambda: bootstrap([1.0, None]), "1 terms are NaN"),  # pyright: ignore
+        (lambda: bootstrap([1.0, 2.0], seed=-1), "^a seed must be from 0"),
+        (lambda: signflip([1.0, 2.0], [1.0, 2.0], seed=-1), "^a seed must be from 0"),
+        (lambda: label_null(answer_gap(["man", "woman"], ["nurse"] * 2, "nurse"), [0, 1], seed=-1), "^a seed must"),
         (lambda: bootstrap([[1.0, 2.0]]), "one number per item"),
         (lambda: bootstrap([1.0, 2.0], [0]), "2 cluster labels"),
         (lambda: bootstrap([1.0, 2.0], [0, 0]), "one cluster"),
@@ -461,6 +467,7 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: signflip([1.0, 2.0], [1.0, 2.0], clusters=[0]), r"shape \(1,\)"),
         (lambda: signflip([1.0, 2.0], [1.0, 2.0], draws=0), "at least one resample"),
         (lambda: label_null(mean([1.0, 2.0]), [0, 1]), "compares no groups"),
+        (lambda: label_null(replace(mean([1.0, 2.0]), groups=np.arange(2)), [0, 1]), "compares no groups"),
         (lambda: label_null(answer_gap(["man", "woman"], ["nurse"] * 2, "nurse"), [0, 1]), "one group only"),
         (lambda: holm([0.5, np.nan]), "between 0 and 1"),
         (lambda: holm([]), "between 0 and 1"),
@@ -478,6 +485,8 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: tost([1.0], [1.0]), "at least two"),
         (lambda: tost([1.0, 0.0], [1.0]), "same questions"),
         (lambda: tost([1.0, np.nan], [1.0, 0.0]), "NaN"),
+        (lambda: tost([1.0, None], [1.0, 0.0]), "NaN"),  # pyright: ignore
+        (lambda: tost([1.0, 0.0], [None, 0.0]), "NaN"),  # pyright: ignore
         (lambda: tost([1.0, 0.0], [1.0, 0.0], margin=1.5), "0.015 for 1.5 points"),
         (lambda: minimum_detectable_change(0, 1.0), "at least one item"),
     ],
@@ -556,8 +565,9 @@ def test_fieller_of_a_spread_works_on_its_square(rng):
         assert getattr(ours, end) == pytest.approx(expected)
 
 
-def test_fieller_without_any_bias_before_has_no_estimate():
-    interval = fieller([1.0, 2.0, 3.0], [-1.0, 0.0, 1.0])
+@pytest.mark.parametrize("before", [[-1.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+def test_fieller_without_any_bias_before_has_no_estimate(before):
+    interval = fieller([1.0, 2.0, 3.0], before)
     assert np.isnan(interval.estimate)
     assert (interval.low, interval.high) == (-np.inf, np.inf)
 
@@ -710,3 +720,68 @@ def test_batches_have_all_rows_and_stay_within_memory():
     sizes = resampling.batches(10_000, 60)
     assert sum(sizes) == 10_000
     assert max(sizes) * 60 <= 250_000
+
+
+def test_the_mean_of_metrics_is_that_of_their_values(rng):
+    """Of all items, of those that are left, and of any resample; each metric has as many sums as it needs."""
+    gender = np.array(["man", "woman"] * 6)
+    parts = [
+        mean(rng.normal(size=12)),
+        answer_gap(gender, rng.choice(["nurse", "doctor"], size=12).tolist(), "nurse"),
+        mean_jsd(["q"] * 12, np.tile(RACES[:3], 4), rng.choice(list("AB"), size=12).tolist(), "AB"),
+    ]
+    both = mean_of(parts)
+    assert (both.name, mean_of(parts, "Avg").name) == ("mean", "Avg")
+    assert float(both) == pytest.approx(sum(map(float, parts)) / 3)
+    np.testing.assert_allclose(both.without_each(), np.mean([part.without_each() for part in parts], axis=0))
+    weights = rng.integers(3, size=(5, 12)).astype(float)
+    expected = [part.value(weights @ part.terms) for part in parts]
+    np.testing.assert_allclose(both.value(weights @ both.terms), np.mean(expected, axis=0))
+    undefined = answer_gap(gender, [None, "nurse"] * 6, "nurse")
+    assert np.isnan(float(mean_of([parts[0], undefined])))
+    assert float(mean_of(parts[:1])) == pytest.approx(float(parts[0]))
+
+
+def test_a_change_says_what_it_is():
+    one = mean([1.0, 2.0], "JSD")
+    assert (one.minus(one).name, one.percent_change(one).name) == ("JSD, difference", "JSD, change in %")
+
+
+def test_a_baseline_as_small_as_rounding_is_none():
+    tiny = mean([TINY, TINY])
+    assert float(tiny) == TINY
+    assert np.isnan(float(mean([1.0, 2.0]).percent_change(tiny)))
+    assert float(mean([4 * TINY] * 2).percent_change(mean([2 * TINY] * 2))) == pytest.approx(100)
+    some = [mean([1.0, 2.0]), mean([3.0, 5.0])]
+    assert signflip(some, some[::-1], [1.0, TINY], draws=9).statistic == pytest.approx(1.5 - 4)
+
+
+def test_clusters_are_of_no_one_group():
+    gap = answer_gap(["man", "woman"] * 2, ["nurse", "doctor"] * 2, "nurse").by([0, 0, 1, 1])
+    assert (len(gap), gap.groups, gap.evidence) == (2, None, None)
+    with pytest.raises(InputError, match="compares no groups"):
+        label_null(gap, [0, 1])
+
+
+def test_a_metric_of_groups_has_their_sums():
+    groups, evidence = np.array([0, 2, 0]), np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    first = grouped("first", groups, evidence, lambda sums: sums[:, 0, 1] - sums[:, 2, 0] + sums[:, 1].sum(1))
+    assert float(first) == 2 + 6 - 3
+    assert (first.name, first.unparsed, first.root) == ("first", 0, False)
+    assert first.root is False
+    told = grouped("first", groups, evidence, first.value, 2, True)
+    assert (told.unparsed, told.root) == (2, True)
+    np.testing.assert_array_equal(told.groups, groups)
+    np.testing.assert_array_equal(told.evidence, evidence)
+
+
+def test_nothing_can_be_a_share_of_nothing():
+    found = ratio(np.array([1.0, 0.0, 3.0]), np.array([0.0, 0.0, 4.0]))
+    np.testing.assert_array_equal(found, [np.nan, np.nan, 0.75])
+
+
+def test_a_metric_of_unread_answers_counts_those_that_were_asked():
+    one = mean([1.0, 2.0, 3.0])
+    assert (one.asked, replace(one, asked=7).asked) == (3, 7)
+    assert [replace(one, unparsed=lost).degenerate for lost in (1, 2)] == [False, True]
+    assert not replace(one, unparsed=2, asked=4).degenerate

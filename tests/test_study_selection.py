@@ -11,6 +11,7 @@ import published
 from ggss.analysis import crossfit, selection
 from ggss.analysis.selection import average_change, best_alpha, changes, choose, counted
 from ggss.errors import InputError
+from ggss.stats.metric import TINY
 from ggss.study.results import Results
 from invented_study import QWEN, answer
 from published import BASELINE, FINE_AVERAGES, MODELS, Printed
@@ -93,7 +94,8 @@ BASE = {"mcq": 20.0, "2afc": 0.0, "nurse-doctor": 0.5}
 
 
 def test_tasks_without_a_bias_to_begin_with_do_not_count():
-    assert counted({**BASE, "ceo": None, "mcq-age": float("nan")}) == {"mcq": 20.0, "nurse-doctor": 0.5}
+    others = {"ceo": None, "mcq-age": float("nan"), "2afc-age": TINY}
+    assert counted({**BASE, **others}) == {"mcq": 20.0, "nurse-doctor": 0.5}
 
 
 def test_average_by_hand():
@@ -257,6 +259,8 @@ def test_small_differences_decide_and_rounding_does_not():
     base = {"mcq": 20.0}
     assert choose({0.5: {"mcq": 10.04}, 1.0: {"mcq": 10.0}}, base) == 1.0
     assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 1e-12}}, base) == 0.5
+    assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 6e-11}}, base) == 0.5  # 3e-10 percent
+    assert choose({1.0: {"mcq": 10.0}, 0.5: {"mcq": 10.0 + 4e-10}}, base) == 1.0
 
 
 def test_a_task_that_one_strength_lacks_still_counts_for_the_others():

@@ -47,6 +47,13 @@ def test_an_answer_is_kept_once_and_never_replaced(folder):
         assert store.answers(KEY)["one"] == ("a", (0.25, 0.75))
 
 
+def test_an_answer_that_is_not_unicode_gets_a_sentence_and_its_batch_is_absent(folder):
+    with writing(folder) as store:
+        with pytest.raises(StoreError, match=r"holds Unicode text only, and was given '\\ud800'"):
+            store.write(KEY, [("three", "c", ()), ("four", "\ud800", ())])
+        assert store.answered(KEY) == {"one", "two"}
+
+
 def test_a_batch_is_whole_or_absent(folder):
     def broken():
         yield "three", "c", ()
@@ -243,6 +250,15 @@ def test_a_database_of_another_version(folder, monkeypatch):
         with pytest.raises(InputError, match="has version 4 and this ggss reads version 5"):
             opened()
     assert (folder / DATABASE).read_bytes() == before
+
+
+def test_a_schema_that_is_no_text_gets_a_sentence(folder):
+    """SQLite names the damaged part in its message, which is then no text either."""
+    whole = (folder / DATABASE).read_bytes()
+    (folder / DATABASE).write_bytes(whole.replace(b"CREATE TABLE answers", b"CREATE TABL\x80 answers"))
+    for opened in (reading, lambda folder: writing(folder).__enter__()):
+        with pytest.raises(StoreError, match="it is damaged or no database"):
+            opened(folder)
 
 
 @pytest.mark.parametrize("kind", ["another program's", "no database"])

@@ -1,8 +1,10 @@
 """That the measurer of the measurers runs, says what it did, and sees a broken interval for what it is."""
 
+from functools import partial
+
 import numpy as np
 import pytest
-from bench import consistent_pairs, studies, validity
+from bench import average_coverage, consistent_pairs, studies, validity
 from bench.coverage import SETTINGS, Setting, coverage
 from bench.rejections import TRIALS, Trial, rejections
 
@@ -18,7 +20,12 @@ def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.strip() == text.strip()
 
 
-@pytest.mark.parametrize("simulate", [studies.mcq, studies.two_afc, studies.nurse_doctor, studies.ceo_salary])
+PUBLISHED = [partial(studies.mcq, published=True), partial(studies.two_afc, published=True)]
+
+
+@pytest.mark.parametrize(
+    "simulate", [studies.mcq, studies.two_afc, studies.nurse_doctor, studies.ceo_salary, *PUBLISHED]
+)
 @pytest.mark.parametrize("whim", [0.0, 0.3])
 def test_the_truth_is_what_very_many_identities_give(simulate, whim):
     study = simulate(np.random.default_rng(0), 400, (0.75, 0.3), whim)
@@ -33,6 +40,13 @@ def test_coverage_tells_a_good_interval_from_a_bad_one():
     assert row.shares[0] == 0
     assert row.shares[-1] > 0.85
     assert row.plug_in > 0.02 > abs(row.corrected)
+
+
+def test_the_interval_of_an_average_holds_the_truth_and_its_own_estimate():
+    truth, percentile, own = average_coverage.simulated("8 identities, much removed", count=60, resamples=50)
+    assert average_coverage.covered(own, truth) > 0.85 > 0.7 > average_coverage.covered(percentile, truth)
+    assert all(one.low <= one.estimate <= one.high for one in own)
+    assert abs(np.median([one.estimate for one in own]) - truth) < 8 < percentile[0].estimate - truth
 
 
 def test_rejections_count_each_world():

@@ -13,6 +13,7 @@ from ggss.models.wrappers import unwrapped
 from ggss.steering.attachment import NeverFired
 from rounding import assert_same
 from test_attachment import QUESTION, steerer_for
+from test_layer_sites import steerer_at
 
 accelerate = pytest.importorskip("accelerate")
 peft = pytest.importorskip("peft")
@@ -264,3 +265,62 @@ def test_a_bfloat16_checkpoint_is_known_in_float16(tiny):
     with torch.no_grad():
         model.model.multi_modal_projector.linear_2.bias[63] *= 1.01
     assert fingerprint(model) != own
+
+
+@pytest.mark.parametrize("site", ["vision-block0", "lm-layer0"])
+@pytest.mark.parametrize("how", ["compiled", "offloaded", "split"])
+def test_sites_inside_the_tower_and_the_text_model_fire_there_too(tiny, pictures, how, site):
+    plain, vlm = tiny("pixtral"), tiny("pixtral")
+    asked = [QUESTION], [pictures[:1]]
+    steerer, before = steerer_at(plain, site), plain.logits(*asked)
+    with steerer.attach(plain):
+        expected = plain.logits(*asked)
+    if how == "compiled":
+        torch.compiler.reset()
+        vlm.model.get_submodule(vlm.sites(site)[site]).compile(backend="eager")
+        vlm.logits(*asked)  # from now on compiled code is there for this shape
+    elif how == "offloaded":
+        accelerate.cpu_offload(vlm.model, execution_device="cpu")
+    else:
+        parts = dict.fromkeys(("model.vision_tower", "model.multi_modal_projector", "lm_head"), "cpu")
+        parts |= dict.fromkeys(
+            (f"model.language_model.{own}" for own in ("embed_tokens", "norm", "rotary_emb")), "cpu"
+        )
+        parts |= {f"model.language_model.layers.{i}": "cpu" for i in range(3)}
+        vlm.model = accelerate.dispatch_model(vlm.model, parts, main_device="cpu", force_hooks=True)
+    with steerer.attach(vlm) as run:
+        assert_same(vlm.logits(*asked), expected)
+    assert run.calls == 1
+    assert (expected - before).abs().max() > 1e-4
+    assert_same(vlm.logits(*asked), before)
+    torch.compiler.reset()
+
+
+def test_an_adapter_of_the_text_model_makes_another_model_for_a_text_layer(tiny, pictures):
+    vlm = tiny("pixtral")
+    steerer = steerer_at(vlm, "lm-layer0")
+    steerer.source["text_fingerprint"] = text_fingerprint(vlm.model)
+    model = tuned(vlm, r".*language_model.*q_proj")
+    wrapped = Vlm(model, vlm.processor, vlm.name)
+    with pytest.raises(InputError, match="text weights"), steerer.attach(wrapped):
+        pass
+    with model.disable_adapter(), steerer.attach(model) as run:
+        wrapped.logits([QUESTION], [pictures[:1]])
+    assert run.calls == 1
+
+
+@pytest.mark.parametrize("site", ["vision-block0", "projection-mlp2", "lm-layer0"])
+def test_in_float16_it_fires_once_and_leaves_the_dtype(tiny, pictures, site):
+    vlm = tiny("pixtral")
+    vlm.model.half()
+    seen = []
+    before = vlm.logits([QUESTION], [pictures[:1]])
+    with steerer_at(vlm, site).attach(vlm) as run:
+        hook = vlm.model.get_submodule(vlm.sites(site)[site]).register_forward_hook(
+            lambda _, __, out: seen.append((out[0] if isinstance(out, tuple) else out).dtype)
+        )
+        after = vlm.logits([QUESTION], [pictures[:1]])
+        hook.remove()
+    assert run.calls == 1
+    assert seen == [torch.float16]
+    assert (after - before).abs().max() > 1e-3

@@ -99,6 +99,47 @@ def test_a_method_is_chosen_in_the_plane(opened):
     assert rows.count() == 2
 
 
+@pytest.mark.parametrize("size", VIEWS)
+def test_a_jump_lands_below_the_menu(browser, file, size):
+    """Also over rows that were never on the screen before: their heights are known."""
+    page = browser.new_page(viewport=VIEWS[size], reduced_motion="reduce")
+    page.goto(file.as_uri())
+    for part in ("capability", "discovery", "method", "people", "summary"):
+        page.locator(f"nav a[href='#{part}']").click()
+        page.wait_for_function(
+            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
+        where = "name => document.querySelector(name).getBoundingClientRect()"
+        menu, heading = page.evaluate(where, "nav"), page.evaluate(where, f"#h-{part}")
+        lowest = page.evaluate("document.documentElement.scrollHeight - scrollY - innerHeight") < 2
+        assert menu["top"] == 0
+        assert menu["bottom"] <= heading["top"] + 1
+        assert lowest or heading["top"] <= menu["bottom"] + 40
+    page.close()
+
+
+def test_people_whose_answers_changed_are_shown(opened):
+    opened.click("#summary a[data-filter='changed=1']")
+    assert opened.evaluate("document.querySelector('select[name=changed]').value") == "1"
+    shown = opened.locator("section.task:visible .row:visible .item:visible")
+    assert shown.count() > 0
+    assert {shown.nth(n).get_attribute("data-c") for n in range(shown.count())} == {"1"}
+
+
+def test_a_table_on_a_phone_shows_every_cell(browser, file):
+    """No table of numbers is wider than the screen: a row is a list there, each value with its name."""
+    page = browser.new_page(viewport=VIEWS["phone"])
+    page.goto(file.as_uri())
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('table.stack td')].filter(one => one.checkVisibility())
+            .filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.outerHTML.slice(0, 80))"""
+    )
+    assert cut == []
+    named = page.evaluate("getComputedStyle(document.querySelector('table.stack td'), '::before').content")
+    assert named == '"Model"'
+    page.close()
+
+
 def test_lost_questions_open(opened):
     link = opened.locator("a[href^='#lost-']").first
     name = link.get_attribute("href")

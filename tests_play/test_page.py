@@ -9,7 +9,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import ggss
 from ggss.cli.arguments import one_thread
-from ggss.cli.play import fitted
+from ggss.cli.play import fitted, known_question
 from ggss.play import Playground
 from ggss.play.playground_page import ADDRESS, serve
 from ggss.probes import suites
@@ -24,7 +24,8 @@ def served(tmp_path_factory):
     os.environ["GGSS_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     faces = ggss.Counterfactuals.load("small-world", include={"occupation": "cook", "identity": ["00", "01", "02"]})
     vlm = ggss.load_vlm("small-world/qwen3-vl")
-    app, local, shared = serve(Playground(vlm, fitted(vlm, faces), faces), None, False, 1, block=False)
+    playground = Playground(vlm, fitted(vlm, faces), faces)
+    app, local, shared = serve(playground, None, False, 1, block=False, example=known_question())
     assert shared is None, "no public link unless it is asked for"
     yield local
     app.should_exit = True
@@ -46,18 +47,16 @@ def page(served):
         browser.close()
 
 
-def fill(page):
-    item = suites.load("small-world").items("mcq")[0]
-    page.fill("#question textarea", item.prompt)
-    page.fill("#options textarea, #options input", ", ".join(item.options))
-
-
 def bars(page):
     return page.inner_text("#bars-after")
 
 
+def test_it_begins_with_a_question_that_the_model_knows(page):
+    known = {item.prompt for item in suites.load("small-world").items("mcq")}
+    assert page.input_value("#question textarea") in known
+
+
 def test_it_answers_and_the_slider_moves_the_answer(page):
-    fill(page)
     page.click("#ask")
     page.wait_for_function("document.querySelector('#steered textarea').value.length > 0")
     page.wait_for_function("document.querySelector('#bars-after').innerText.includes('%')")
@@ -75,9 +74,12 @@ def test_it_answers_and_the_slider_moves_the_answer(page):
 
 def test_heat_and_variants_are_shown(page):
     page.click("#heat")
-    page.wait_for_function("document.querySelectorAll('img').length > 1")
+    page.wait_for_function("document.querySelector('#warmth img')")
     page.click("#variants")
-    page.wait_for_function("document.body.innerText.includes('→')")
+    page.wait_for_function(
+        "document.querySelector('#versions').innerText.split(' → ').length > 5"
+    )  # five and the label
+    assert all(f"{race}: " in page.inner_text("#versions") for race in ("amber", "coral", "indigo", "jade", "pearl"))
 
 
 def test_a_broken_upload_gets_a_sentence(page, tmp_path):

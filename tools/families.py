@@ -32,11 +32,12 @@ from ggss.steering.examination import examine  # noqa: E402
 SEEN, PAGE = ROOT / "tools" / "families.json", ROOT / "docs" / "families.md"
 SHAPES = ((64, 64), (64, 190), (190, 64))
 UNFIT = "could not encode"  # without a recipe: sizes of model and processor differ
+AT_ODDS = {"video_llava"}  # transformers' own class and processor name the pixels differently
 CHECKS = {  # the doctor's, by a word in each
     "alpha 0": "alpha 0 is identity",
     "alpha 1": "alpha 1 reaches the logits",
-    "generate, 1": "one call",
-    "generate, 2": "one call, 2 images",
+    "generate, 1": "steered once",
+    "generate, 2": "steered once, 2 images",
     "encoded features": "features answer as images",
 }
 
@@ -51,13 +52,16 @@ of the class with its own processor and no torchvision: this says how a model is
   and proves with two pictures, alone, together and swapped, which rows belong to which image.
 - **rows**: pictures of three shapes were encoded alone and in one batch, and got the same rows. *one at a time*: a
   batch cannot be split, so ggss encodes image by image.
-- **checks**: those of `ggss doctor` that passed, of 5: one call of the site for one image and for two, alpha 0
+- **checks**: those of `ggss doctor` that passed, of 5: each row is steered once, of one image and of two, alpha 0
   changes nothing, alpha 1 reaches the logits, answers from features are those of the live hook (*live*: features
   cannot be reused, so images are asked about live).
+  Besides, a question must have the same logits as with all inputs that the class's own processor prepares.
 - **leak**: of the difference that two pictures make in the logits, what is left with the site's rows set to zero
   (with those of all sites, if there are several).
 - **refused**: what a user is told. **not tried**: no tiny model and processor that fit each other could be made here,
-  so nothing is claimed; the proof at load time decides.
+  so nothing is claimed. Then the proof at load time decides: `load_vlm` shows the model two pictures, and one whose
+  rows cannot be told apart is refused with a sentence before anything is fitted or steered
+  (`tests/test_site_search.py`).
 """
 
 
@@ -68,6 +72,8 @@ def tried(kind: str) -> dict[str, Any]:
         vlm = tiny_vlms.build(kind)
     except InputError as error:
         return entry | {"status": "refused", "sentence": _one_line(error)}
+    except ImportError as error:  # which `load_vlm` tells a user, too
+        return entry | {"status": "refused", "sentence": _one_line(error)}
     except Exception as error:  # of any kind: a config, a model or a processor that cannot be made so small
         return entry | {"status": "not tried", "sentence": _one_line(error)}
     try:
@@ -75,8 +81,10 @@ def tried(kind: str) -> dict[str, Any]:
         return entry | _proved(vlm)
     except Exception as error:
         if not isinstance(error, InputError):
-            error = RuntimeError(f"{type(error).__name__}: {_one_line(error)}")
-        elif UNFIT not in str(error):
+            return entry | {"status": "failed", "sentence": f"{type(error).__name__}: {_one_line(error)}"}
+        if UNFIT not in str(error):
+            return entry | {"status": "refused", "sentence": _one_line(error)}
+        if kind in AT_ODDS:
             return entry | {"status": "refused", "sentence": _one_line(error)}
         if kind in RECIPES:
             return entry | {"status": "failed", "sentence": _one_line(error)}
@@ -95,6 +103,8 @@ def _proved(vlm: Vlm) -> dict[str, Any]:
         one.shape == other.shape and torch.allclose(one, other, atol=1e-4, rtol=1e-3)
         for one, other in zip(alone, together, strict=True)
     )
+    if not _as_its_processor(vlm, pictures[1]):
+        return {"status": "failed", "sentence": "its answers are not those to what its own processor prepares"}
     report = examine(vlm)
     leak = report.leaks.get("all sites", report.leaks[MLP2]) / report.moved if report.moved else None
     failed = [
@@ -110,6 +120,19 @@ def _proved(vlm: Vlm) -> dict[str, Any]:
         "leak": None if leak is None else round(leak, 3),
         "leak at the site": None if not report.moved else round(report.leaks[MLP2] / report.moved, 3),
     }
+
+
+def _as_its_processor(vlm: Vlm, picture: Image.Image) -> bool:
+    """Whether a question has the same logits as with all that the class's own processor makes of it."""
+    question = "is this person a nurse ?"
+    inputs = vlm.processor(text=[tiny_vlms.written(vlm, question)], images=[[picture]], return_tensors="pt")
+    inputs.pop("labels", None)
+    if hasattr(vlm.model.base_model, "get_rope_index"):  # some processors leave these to who calls them
+        types = vlm.processor.create_mm_token_type_ids(inputs["input_ids"].tolist())
+        inputs.setdefault("mm_token_type_ids", torch.tensor(types))
+    with torch.inference_mode():
+        logits = vlm.model(**inputs, use_cache=False).logits[:, -1].float()
+    return torch.allclose(vlm.logits([question], [[picture]]), logits, atol=1e-5, rtol=1e-4)
 
 
 def _one_line(error: Exception) -> str:
@@ -159,14 +182,13 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     warnings.simplefilter("ignore")
-    seen = json.loads(SEEN.read_text()) if SEEN.exists() else {}
     entries = {}
     for kind in sys.argv[1:] or tiny_vlms.CLASSES:
         entries[kind] = tried(kind)
         print(kind, entries[kind]["status"], entries[kind].get("sentence", entries[kind].get("failed")), flush=True)
-    if sys.argv[1:]:
-        return
-    seen[transformers.__version__] = entries
+    seen = json.loads(SEEN.read_text()) if SEEN.exists() else {}
+    # Of some classes only, if they are named.
+    seen[transformers.__version__] = (seen.get(transformers.__version__, {}) if sys.argv[1:] else {}) | entries
     SEEN.write_text(json.dumps(seen, indent=1, sort_keys=True) + "\n")
     PAGE.write_text(page(json.loads(SEEN.read_text())))
 

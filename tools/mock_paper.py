@@ -4,13 +4,17 @@
     MMStar.tsv                       1,500 questions, 250 in each of six dimensions
     MME_Benchmark/                   1,187 pictures with two questions each, in 14 subtasks
     models/                          four random models that answer with a word of the question, or one that fits it
-    paper.yaml                       the plan, with these models and files
+    paper.yaml                       the plan, with these models and files, and some items of each task
+    whole.yaml                       none and ggss alone, with every item of every task
 
-`make paper-mock` runs all of it: every method, task, site and table.
+`make paper-mock` runs both: every method, task, site and table, and every picture and question. A test runs a small
+mock in the same way.
 """
 
 import base64
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -26,7 +30,9 @@ from ggss.data.manifests import write_manifest
 from ggss.data.published_layouts import FOCUS, complete, placed, read_layout
 from ggss.models import Vlm
 from ggss.probes.mmstar import DIMENSIONS
+from ggss.report.tables import REPORT, TABLES
 from ggss.smallworld.architectures import build
+from ggss.study.results import Results
 
 PLAN = Path(__file__).resolve().parent.parent / "studies" / "paper.yaml"
 
@@ -67,33 +73,50 @@ SUGGESTED = {
 }
 
 
-SEEN = 10.0  # the length of all visual tokens of a picture together; that of a word is 1
+SEEN = 4.0  # the length of all visual tokens of a picture together; that of a word is 1, so it decides between words
 PAIRS = 0.1  # of a person's 45 pairs; all of them are two thirds of all questions
 LIMIT = 24  # items of each task; without a limit the plan has more than a million questions
 
 
-def main(folder: Path, limit: int | None = LIMIT) -> None:
+@dataclass(frozen=True)
+class Amount:
+    """How much mock material there is; as published unless said otherwise.
+
+    people: the identities of each occupation. questions: MMStar's. pictures: at most so many of each of MME's
+    subtasks. models: those of the plan's that there are. width: of a model's tokens.
+    """
+
+    people: Sequence[str] = FOCUS.fixed["identity"]
+    questions: int = 1500
+    pictures: int = 200
+    models: Sequence[str] = tuple(CLASSES)
+    width: int = 96
+
+
+def main(folder: Path, limit: int | None = LIMIT, amount: Amount | None = None) -> None:
+    amount = amount or Amount()
     folder.mkdir(parents=True, exist_ok=True)
-    focus(folder)
-    mmstar(folder / "MMStar.tsv")
-    mme(folder / "MME_Benchmark")
-    models = {name: str((folder / "models" / kind).resolve()) for name, kind in CLASSES.items()}
-    for seed, (name, kind) in enumerate(CLASSES.items()):
-        model(kind, seed, Path(models[name]))
-    (folder / "paper.yaml").write_text(yaml.safe_dump(plan(models, limit), sort_keys=False))
+    focus(folder, amount.people)
+    mmstar(folder / "MMStar.tsv", amount.questions)
+    mme(folder / "MME_Benchmark", amount.pictures)
+    models = {name: str((folder / "models" / CLASSES[name]).resolve()) for name in amount.models}
+    for name, place in models.items():
+        model(CLASSES[name], list(CLASSES).index(name), Path(place), amount.width)
+    said = plan(models)
+    some = said | {"suite": said["suite"] | {"pairs": PAIRS}, "limit": limit}
+    (folder / "paper.yaml").write_text(yaml.safe_dump(some, sort_keys=False))
+    whole = said | {"methods": ["none", "ggss"], "alphas": [1.0], "models": said["models"][-1:]}
+    (folder / "whole.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
 
 
-def plan(models: dict[str, str], limit: int | None) -> dict[str, Any]:
-    """The paper's plan on the mock models and files."""
+def plan(models: dict[str, str]) -> dict[str, Any]:
+    """The paper's plan on mock files and on some mock models; in float32, since they are tiny."""
     said = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
-    said["models"] = [{"name": models[one["name"]]} for one in said["models"]]
+    said["models"] = [{"name": models[one["name"]]} for one in said["models"] if one["name"] in models]
     for method in said["methods"]:
         if isinstance(method, dict) and "models" in method:
-            method["models"] = [models[name] for name in method["models"]]
-    said = {name: _moved(value) for name, value in said.items()}
-    if limit:
-        said["suite"] |= {"pairs": PAIRS}
-    return said | {"threads": 1, "limit": limit}
+            method["models"] = [models[name] for name in method["models"] if name in models]
+    return {name: _moved(value) for name, value in said.items()} | {"threads": 1}
 
 
 def _moved(said: Any) -> Any:
@@ -117,35 +140,37 @@ def face(person: int, *values: int) -> Image.Image:
     return seen
 
 
-def focus(folder: Path) -> None:
+def focus(folder: Path, people: Sequence[str]) -> None:
     names = {name: i for i, name in enumerate([*FOCUS.values["race"], *FOCUS.values["gender"]])}
-    for number, (work, who) in enumerate(product(*FOCUS.fixed.values())):
+    for number, (work, who) in enumerate(product(FOCUS.fixed["occupation"], people)):
         place = folder / "FOCUS" / work / who
         place.mkdir(parents=True, exist_ok=True)
         for race, gender in product(*FOCUS.values.values()):
             face(number, names[race], names[gender]).save(place / f"{race}_{gender}.jpg", quality=95)
     found = read_layout(FOCUS, folder / "FOCUS")
-    write_manifest(placed(complete(found, FOCUS, False), folder / "reflect.csv"), folder / "reflect.csv")
+    fewer = len(people) < len(FOCUS.fixed["identity"])
+    write_manifest(placed(complete(found, FOCUS, fewer), folder / "reflect.csv"), folder / "reflect.csv")
 
 
-def mmstar(path: Path) -> None:
+def mmstar(path: Path, questions: int) -> None:
     lines = ["\t".join(["index", "question", "A", "B", "C", "D", "answer", "category", "l2_category", "image"])]
-    for index in range(1500):
+    for index in range(questions):
         noise(index).save(file := BytesIO(), "PNG")
         picture = base64.b64encode(file.getvalue()).decode()
         own = [str(index), f"Which picture is number {index}?", "red", "green", "blue", "none"]
-        lines.append("\t".join([*own, "ABCD"[index % 4], DIMENSIONS[index // 250], "mock", picture]))
+        dimension = DIMENSIONS[index * len(DIMENSIONS) // questions]
+        lines.append("\t".join([*own, "ABCD"[index % 4], dimension, "mock", picture]))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def mme(folder: Path) -> None:
+def mme(folder: Path, most: int) -> None:
     seed = 5000
     for subtask, (count, apart) in MME.items():
         pictures = folder / subtask / ("images" if apart else "")
         texts = folder / subtask / ("questions_answers_YN" if apart else "")
         pictures.mkdir(parents=True, exist_ok=True)
         texts.mkdir(parents=True, exist_ok=True)
-        for number in range(count):
+        for number in range(min(count, most)):
             noise(seed := seed + 1).save(pictures / f"{number:05}.jpg")
             asked = [
                 f"Is this {what}? Please answer yes or no.\t{said}"
@@ -155,14 +180,14 @@ def mme(folder: Path) -> None:
 
 
 @torch.no_grad()
-def model(kind: str, seed: int, folder: Path) -> None:
+def model(kind: str, seed: int, folder: Path, width: int) -> None:
     """A model whose every position is the mean of all before it: it says the words of the question, and what it sees
     of the pictures decides which of them. It stops after one word."""
     words = [*ANSWERS, *SUGGESTED]
-    vlm, processor = build(kind, words, seed, width=96, layers=1, heads=4, deepstack=(0,))
+    vlm, processor = build(kind, words, seed, width=width, layers=1, heads=4, deepstack=(0,))
     tokenizer, text = processor.tokenizer, vlm.model.language_model
     generator = torch.Generator().manual_seed(seed)
-    meaning = torch.nn.functional.normalize(torch.randn(len(tokenizer), 96, generator=generator), dim=1)
+    meaning = torch.nn.functional.normalize(torch.randn(len(tokenizer), width, generator=generator), dim=1)
     ids = {word: tokenizer.convert_tokens_to_ids(word) for word in words}
     for word, suggested in SUGGESTED.items():
         meaning[ids[word]] = sum(meaning[ids[one]] for one in suggested)
@@ -176,8 +201,8 @@ def model(kind: str, seed: int, folder: Path) -> None:
     for layer in text.layers:
         attention = layer.self_attn
         attention.q_proj.weight.zero_()
-        attention.v_proj.weight.copy_(torch.eye(96))
-        attention.o_proj.weight.copy_(torch.eye(96))
+        attention.v_proj.weight.copy_(torch.eye(width))
+        attention.o_proj.weight.copy_(torch.eye(width))
         layer.mlp.down_proj.weight.zero_()
     seeing = Vlm(vlm, processor)
     for site, path in seeing.sites("all").items():
@@ -201,5 +226,36 @@ def model(kind: str, seed: int, folder: Path) -> None:
     processor.save_pretrained(folder)
 
 
+def check(folder: Path) -> None:
+    """Every table of the paper came out, with every question of the files in the second plan."""
+    absent = [
+        name
+        for name in (*TABLES.names(), REPORT)
+        if name not in NONE and not _written(folder, "paper", name).exists()
+    ]
+    if absent:
+        raise SystemExit(f"{folder} lacks the tables {', '.join(absent)}: see paper-tables/README.md")
+    asked = {run.task: len(run.items) for run in Results.load(folder / "whole-study")}
+    expected = {
+        "mcq": 160,
+        "2afc": 2160,
+        "mmstar": 1500,
+        "mme": 2 * sum(count for count, _ in MME.values()),
+        "ceo": 800,
+    }
+    if wrong := {task: asked.get(task) for task, count in expected.items() if asked.get(task) != count}:
+        raise SystemExit(f"{folder} has other numbers of questions than {expected}: {wrong}")
+
+
+NONE = ("control",)  # the paper has no model on which steering should fail
+
+
+def _written(folder: Path, plan: str, name: str) -> Path:
+    return folder / f"{plan}-tables" / f"{name}.md"
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else LIMIT)
+    if sys.argv[1] == "--check":
+        check(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else LIMIT)

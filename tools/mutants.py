@@ -1,5 +1,7 @@
 """`make mutants`: mutmut over the modules of `[tool.mutmut]`; docs/mutants.md says what survived, and why.
 
+A second run tries what is new and what survived; without the folder `mutants` it begins anew.
+
 A survivor is named by its function and by the lines that differ, not by mutmut's number, so that its reason stays
 with it when the code around it changes. The reasons are in `survivors.json` beside this file.
 """
@@ -8,7 +10,6 @@ import json
 import os
 import sys
 from collections import Counter
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from mutmut.mutation.data import SourceFileMutationData
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 from mutmut.utils.file_utils import walk_mutatable_files
+from tools.code_digest import PYTHON, code_digest
 
 ROOT = Path(__file__).parent.parent
 PAGE, REASONS = ROOT / "docs" / "mutants.md", ROOT / "tools" / "survivors.json"
@@ -32,9 +34,13 @@ Written by `make mutants`. [mutmut](https://github.com/boxed/mutmut) changes one
 (an operator, a number, a condition, an argument left out), runs the tests that reach the changed function, and sees
 whether one of them fails. If none does, the mutant survives: either a test is missing, or the change makes no
 difference. Words of messages, annotations and docstrings are not changed. The goal is 90 % killed, and a reason for
-each of the others.
+each of the others. The digest is of the code that was changed, without comments and docstrings; a test compares it
+with the module's.
 """
-COLUMNS = ("| module | mutants | killed | left | share | its sha256 |", "| --- | --- | --- | --- | --- | --- |")
+COLUMNS = (
+    f"| module | mutants | killed | left | share | digest (Python {PYTHON}) |",
+    "| --- | --- | --- | --- | --- | --- |",
+)
 
 
 class Survivor(NamedTuple):
@@ -46,6 +52,8 @@ class Survivor(NamedTuple):
 def main(given: list[str]) -> int:
     os.chdir(ROOT)
     if given != ["report"]:
+        if not any("__mutmut_" in one for one in given):  # else those that are named are run
+            _forget_survivors()
         if not hasattr(pytest.Item, "_nodeid"):  # mutmut 3.8 asks for a name that pytest 9.2 does not have any more
             pytest.Item._nodeid = property(lambda item: item.nodeid)
         try:
@@ -69,7 +77,7 @@ def report() -> int:
         killed = sum(state in KILLED for state in states.values())
         unchecked += sum(state == "not checked" for state in states.values())
         seen.update(all=len(states), killed=killed)
-        rows.append(_row(f"`{path}`", len(states), killed, sha256(path.read_bytes()).hexdigest()[:12]))
+        rows.append(_row(f"`{path}`", len(states), killed, code_digest(path)))
         survivors += [_survivor(name, path) for name, state in states.items() if state not in KILLED]
     missing = [one for one in survivors if one not in reasons]
     share = seen["killed"] / max(seen["all"], 1)
@@ -85,6 +93,17 @@ def report() -> int:
     told = f"{len(missing)} of the others without a reason, {unchecked} not run"
     print(f"{seen['all']} mutants, {share:.1%} killed; {told}")
     return 1 if missing or unchecked or share < GOAL else 0
+
+
+def _forget_survivors() -> None:
+    """So that they are tried again: there may be a test now."""
+    for path in walk_mutatable_files():
+        codes = SourceFileMutationData(path=path)
+        codes.load()
+        killed = {name: status_by_exit_code[code] in KILLED for name, code in codes.exit_code_by_key.items()}
+        if not all(killed.values()):
+            codes.exit_code_by_key |= dict.fromkeys(name for name in killed if not killed[name])
+            codes.save()
 
 
 def _row(module: str, mutants: int, killed: int, digest: str) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tools.pace import (
@@ -42,26 +42,26 @@ class Line:
     facts: Mapping[str, Any]
     compared: Mapping[str, Comparison]
 
-    @property
+    @cached_property
     def mean(self) -> float:
         found = average_change([self.compared[task] for task in BIAS])
         return float("nan") if found is None else found.estimate
 
-    @property
+    @cached_property
     def net_mean(self) -> float:
         """The mean of the changes of MCQ and of 2AFC's net preference."""
         change = self.compared["mcq"].change()
         return float("nan") if change is None else (change.estimate + self.net) / 2
 
-    @property
+    @cached_property
     def cost(self) -> Any:
         return self.compared[CAPABILITY].kept().same
 
-    @property
+    @cached_property
     def named(self) -> float:
         return self.compared[NAMED].after.value()
 
-    @property
+    @cached_property
     def net(self) -> float:
         """The change of 2AFC's net preference over all answers."""
         found = self.compared["2afc"].change(NET)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ggss.report.rendering import Figure
 from ggss.smallworld.sets import contact_sheet
 
 ROOT = Path(__file__).parent.parent
@@ -41,14 +42,21 @@ def main_table() -> str:
     models = [name.removesuffix(AVERAGE) for name in rows[0] if name.endswith(AVERAGE)]
     lines = [f"| mean change of bias | {' | '.join(models)} |", f"| --- |{' ---: |' * len(models)}"]
     lines += [f"| {row['Method']} | {' | '.join(_average(row, model) for model in models)} |" for row in rows[1:]]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(["", ABOUT] if any("% (" in line for line in lines) else [])])
+
+
+ABOUT = """The published estimate; where the 95 % interval is about another one, freed of the bias of small samples,
+that one stands in parentheses with it."""
 
 
 def _average(row: dict[str, str], model: str) -> str:
     name = f"{model}{AVERAGE}"
     value, low, high = (row.get(column, "") for column in (name, f"{name} low", f"{name} high"))
+    centre, mark = row.get(f"{name} corrected"), row.get(f"{name} mark") or ""
     try:
-        return f"{float(value):+.0f} % [{float(low):+.0f}, {float(high):+.0f}]{row.get(f'{name} mark') or ''}"
+        bounds = float(low), float(high)
+        shown = Figure(float(value), bounds, "+.0f", "%", mark, centre=float(centre) if centre else None)
+        return shown.number() + shown.after()
     except ValueError:
         return value or "not run"
 

@@ -36,7 +36,7 @@ def _clip(**more: Any) -> dict[str, Any]:
     return {"model_type": "clip_vision_model", **small, "image_size": SIDE, "patch_size": PATCH, **more}
 
 
-def _qwen_ids(words: Any) -> dict[str, int]:
+def qwen_ids(words: Any) -> dict[str, int]:
     ids = {f"{name}_id": words.convert_tokens_to_ids(token) for name, token in QWEN.items()}
     return ids | {"vision_token_id": ids["image_token_id"]}
 
@@ -45,7 +45,7 @@ def _qwen(rope: dict[str, Any] | None = None, vision: dict[str, Any] | None = No
     own = {"patch_size": PATCH // 2, **(vision or {})}
     return Recipe(
         config=lambda words: {
-            **_qwen_ids(words),
+            **qwen_ids(words),
             "vision_config": own,
             "text_config": {"rope_parameters": rope or MROPE, **text},
         },
@@ -147,7 +147,7 @@ RECIPES: dict[str, Recipe] = {
         processor={"image_seq_length": 16},
         image="<start_of_image>",
     ),
-    "paligemma": Recipe(images={"size": SQUARE, "image_seq_length": 16}),
+    "paligemma": Recipe(special={"newline": "\n"}, images={"size": SQUARE, "image_seq_length": 16}),
     "idefics3": Recipe(
         special=IDEFICS,
         images={"size": {"longest_edge": 2 * SIDE}, "max_image_size": {"longest_edge": SIDE}},

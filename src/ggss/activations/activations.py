@@ -59,9 +59,23 @@ class Groups:
 class Activations:
     """Tokens (or their pooled means) of N images, with their attributes and contexts.
 
-    tokens: one [T, D] tensor per image; attributes: one dict per image, such as {"race": .., "gender": ..};
-    contexts: one hashable per image that names what is held fixed (occupation, identity). Images that share a
-    context and all other attributes form one counterfactual group.
+    Images that share a context and all other attributes form one counterfactual group.
+
+    Args:
+        tokens: one [T, D] tensor per image.
+        attributes: one dict per image, such as {"race": "jade", "gender": "woman"}: what is varied.
+        contexts: one hashable per image that names what is held fixed (occupation, identity).
+        site: the name of the place in the model where the tokens were taken.
+
+    Raises:
+        InputError: lists tokens of wrong shape, of several widths or not finite, and lists of unequal length.
+
+    Examples:
+        >>> tokens = [torch.randn(4, 8) for _ in range(4)]
+        >>> races = [{"race": "jade"}, {"race": "pearl"}] * 2
+        >>> own = ggss.Activations(tokens, races, contexts=["nurse/01", "nurse/01", "cook/07", "cook/07"])
+        >>> len(own), own.pooled.shape, own.groups("race").values
+        (4, torch.Size([4, 8]), ('jade', 'pearl'))
     """
 
     def __init__(
@@ -150,6 +164,8 @@ class Activations:
         """Each image's value of an attribute, or its tuple of values of several (intersectional groups)."""
         names = (attribute,) if isinstance(attribute, str) else attribute
         known = sorted({name for row in self.attributes for name in row})
+        if len(set(names)) < len(names):
+            raise InputError(f"the attributes {', '.join(names)} are crossed, so each may be named once")
         for name in names:
             if any(name not in row for row in self.attributes):
                 raise no_such(f"no attribute {name!r} in these activations", name, known)

@@ -68,12 +68,35 @@ def collect(
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
 
-    sites: a site name, "all" (every output of a projector), or several names. keep_tokens: also keep the tokens.
     Memory is one row per image and site, whatever the number of tokens: tokens are in the cache on disk, and images
     found there are not run again.
-    features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
-    written to disk. prompt: run the whole model on each image with this prompt instead, and capture the sites there;
-    nothing is taken from a cache or written to one.
+
+    Args:
+        vlm: the frozen model, from `load_vlm`.
+        counterfactuals: the pictures.
+        sites: a site name, "all" (every output of a projector), or several names.
+        keep_tokens: also keep the tokens; some methods need them.
+        max_tokens: of an image with more tokens than this, so many are kept.
+        seed: which ones.
+        cache: the folder of the cache; GGSS_CACHE unless it is given.
+        features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
+            written to disk.
+        batch_size: images that are encoded together.
+        prompt: run the whole model on each image with this prompt instead, and capture the sites there; nothing is
+            taken from a cache or written to one.
+        show: show progress; None: where a terminal can.
+
+    Returns:
+        The activations of all pictures, in their order, with the model and the data they came from.
+
+    Raises:
+        InputError: for a site that the model does not have, a number out of its range, or a model that is being
+            steered.
+
+    Examples:
+        >>> own = ggss.collect(vlm, faces)
+        >>> len(own) == len(faces), list(own.sites)
+        (True, ['projection-mlp2'])
     """
     ranges.TOKENS.check("max_tokens", max_tokens)
     ranges.SEED.check("the seed of the tokens that are kept", seed)

@@ -30,9 +30,29 @@ def ask(
     keep: Keep = lambda answers: None,
     show: bool | None = None,
 ) -> Run:
-    """Ask a task of a suite. max_new_tokens: the longest answer, if not the suite's. limit: as in `Suite.items`.
+    """Ask a task of a suite.
 
-    answered: by item key, what is known already and is not asked again.
+    Args:
+        model: a model, steered or not: `SteeredModel.of(vlm)`.
+        suite: the questions, from `ggss.probes.suites.load`.
+        task: one of the suite's tasks.
+        max_new_tokens: the longest answer, if not the suite's.
+        batch_size: questions that are asked together.
+        limit: ask about so many items only: whole people, evenly spread.
+        answered: by item key, what is known already and is not asked again.
+        keep: gets the answers of a batch before the next is asked.
+        show: show progress; None: where a terminal can.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: if the suite has no such task, or a number is out of its range.
+
+    Examples:
+        >>> own = ggss.analysis.ask(model, suite, "mcq", limit=10)
+        >>> own.source.said, len(own.answers) == len(own.items)
+        ('small-world/llava-vicuna, unsteered', True)
     """
     items, known = suite.items(task, limit), dict(answered or {})
     longest = suite.max_new_tokens(task) if max_new_tokens is None else max_new_tokens

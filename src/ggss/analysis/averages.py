@@ -12,7 +12,18 @@ from ggss.stats.metric import Array, mean_of
 
 
 def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
-    """The unweighted mean change in percent over the tasks that have one; None if none has."""
+    """The unweighted mean change in percent over the tasks that have one.
+
+    Args:
+        comparisons: one for each task.
+
+    Returns:
+        Avg with its interval over identities; None if no task has a change.
+
+    Examples:
+        >>> ggss.analysis.average_change([found]).estimate == found.change().estimate
+        True
+    """
     found = average_draws(comparisons)
     if found is None:
         return None

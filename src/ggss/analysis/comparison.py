@@ -38,7 +38,19 @@ class Kept:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One task before and after. The numbers of `after` may depend on `before`, as a salary's cap does."""
+    """One task before and after, from `compare`.
+
+    The numbers of `after` may depend on `before`, as a salary's cap does.
+
+    Args:
+        before: the unsteered run in numbers.
+        after: the steered one, on the same items.
+
+    Examples:
+        >>> found = ggss.analysis.compare(before, after)
+        >>> found.change().estimate < 0, found.baseline > found.reached  # steering lowers the bias
+        (True, True)
+    """
 
     before: Measured
     after: Measured
@@ -80,6 +92,17 @@ class Comparison:
 
         Of a gap between two groups the interval is of the signed gap's change, in percent of the fixed gap before: a
         bound below -100 % is a gap that has turned round.
+
+        Args:
+            name: a metric; "" is the published one.
+            over: whether identities are resampled, or items.
+
+        Returns:
+            The interval, or None.
+
+        Examples:
+            >>> found.change("mean_race_jsd") == found.change()
+            True
         """
         return self._measured(name, over)[1]
 
@@ -113,7 +136,23 @@ class Comparison:
         return self.before.metric().name == "accuracy"
 
     def kept(self, question: str = "") -> Kept:
-        """Right answers before and after: on all questions, or on those of one kind."""
+        """Right answers before and after: on all questions, or on those of one kind.
+
+<<<<<<< HEAD
+        Args:
+            question: a kind of question; "" is all.
+
+        Returns:
+            Accuracies, questions gained and lost, McNemar's p and the equivalence test.
+
+        Examples:
+            >>> named = found_recognition.kept()
+            >>> 0 <= named.after.estimate <= 1, named.gained >= 0
+            (True, True)
+=======
+        Of a single question, or of questions about a single picture, the intervals and p of equivalence are NaN.
+>>>>>>> main
+        """
         after, before, clusters = self._rights(question)
         level, margin = self.statistics.level, self.statistics.margin
         gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
@@ -122,8 +161,8 @@ class Comparison:
             share(before, clusters, level),
             gained,
             lost,
-            tost(after, before, margin, clusters, size=(1 - level) / 2),
-            tost(after, before, margin, clusters),
+            _equivalence(after, before, margin, clusters, (1 - level) / 2),
+            _equivalence(after, before, margin, clusters, 0.05),
             mcnemar(gained, lost),
         )
 
@@ -188,9 +227,24 @@ class Comparison:
 
 
 def compare(before: Run, after: Run, statistics: Statistics | None = None, unlike: bool = False) -> Comparison:
-    """From the unsteered run (or any baseline) to the steered one. InputError names all that cannot be paired.
+    """From the unsteered run (or any baseline) to the steered one.
 
-    unlike: compare also runs of different models, questions or versions, see `pairing.unlike`.
+    Args:
+        before: the baseline.
+        after: a run on the same items.
+        statistics: resamples, seed, level and margin.
+        unlike: compare also runs of different models, questions or versions, see `pairing.unlike`.
+
+    Returns:
+        Every paired number.
+
+    Raises:
+        InputError: names all that cannot be paired.
+
+    Examples:
+        >>> found = ggss.analysis.compare(before, after)
+        >>> found.task, 0 < found.p <= 1
+        ('mcq', True)
     """
     check_paired({before.task: before}, {after.task: after}, unlike)
     after = in_order(after, before)
@@ -201,7 +255,24 @@ def compare(before: Run, after: Run, statistics: Statistics | None = None, unlik
 def compare_all(
     before: Mapping[str, Run], after: Mapping[str, Run], statistics: Statistics | None = None, unlike: bool = False
 ) -> dict[str, Comparison]:
-    """Task by task. InputError names all that cannot be paired."""
+    """Compare many tasks.
+
+    Args:
+        before: runs by task.
+        after: the same tasks, steered.
+        statistics: resamples, seed, level and margin.
+        unlike: as in `compare`.
+
+    Returns:
+        A comparison for each task.
+
+    Raises:
+        InputError: names all that cannot be paired.
+
+    Examples:
+        >>> list(ggss.analysis.compare_all({"mcq": before}, {"mcq": after}))
+        ['mcq']
+    """
     check_paired(before, after, unlike)
     return {task: compare(run, after[task], statistics, unlike) for task, run in before.items()}
 
@@ -259,8 +330,23 @@ def shared(clusters: Sequence[str]) -> Sequence[str] | None:
 
 def share(right: Array, clusters: Sequence[str] | None, level: float) -> Interval:
     """The share of right answers; its bounds stay between 0 and 1."""
+    if _alone(right, clusters):
+        return Interval(float(np.mean(right)), np.nan, np.nan, level, "jackknife", 1, 1.0)
     found = jackknife(right, clusters, level=level)
     return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+
+def _equivalence(
+    after: Array, before: Array, margin: float, clusters: Sequence[str] | None, size: float
+) -> Equivalence:
+    if _alone(after, clusters):
+        return Equivalence(float(np.mean(after - before)), np.nan, np.nan, np.nan, margin, size)
+    return tost(after, before, margin, clusters, size=size)
+
+
+def _alone(right: Array, clusters: Sequence[str] | None) -> bool:
+    """Nothing to compare within: how much it varies cannot be told."""
+    return len(right if clusters is None else set(clusters)) < 2
 
 
 def percent(after: Array, before: Array) -> Array:

@@ -44,9 +44,23 @@ def _numbered(name: str) -> tuple[int, str]:
 
 
 def cross_fit(sweep: Sweep, everyone: Collection[str], count: int = 2) -> list[HeldOut]:
-    """Hold out each fold in turn; `alpha` and `change` are None if they cannot be computed from the runs.
+    """Choose a strength on some people and judge it on others: hold out each fold in turn.
 
-    everyone: all identities that the bias tasks show, so that the folds are the same for every method.
+    Args:
+        sweep: by strength and task, a method's runs compared with the unsteered ones.
+        everyone: all identities that the bias tasks show, so that the folds are the same for every method.
+        count: of folds.
+
+    Returns:
+        One entry for each fold; `alpha` and `change` are None if they cannot be computed from the runs.
+
+    Raises:
+        InputError: if there are fewer identities than folds.
+
+    Examples:
+        >>> folds = ggss.analysis.cross_fit({0.5: {"mcq": found}, 1.0: {"mcq": found}}, before.clusters)
+        >>> [one.alpha for one in folds]
+        [0.5, 0.5]
     """
     folds = folds_of(everyone, count)
     turns = []

@@ -26,9 +26,22 @@ Over = Literal["identities", "items"]
 
 @dataclass(frozen=True)
 class Measured:
-    """`metrics` by name, the published one first; a metric named "" is the published one.
+    """A run in numbers, from `Run.measured`. In its methods a metric named "" is the published one.
 
-    clusters, units and questions: of each row of the metrics. Rows of one unit are one item in a test over items.
+    Args:
+        task: the task.
+        about: the attribute whose values it compares.
+        source: where the answers come from.
+        metrics: by name, the published one first.
+        clusters: of each row of the metrics.
+        units: of each row; rows of one unit are one item in a test over items.
+        questions: of each row.
+        statistics: resamples, seed and level.
+
+    Examples:
+        >>> found = before.measured()
+        >>> found.value() == float(found.metric()), found.names[0]
+        (True, 'mean_race_jsd')
     """
 
     task: str

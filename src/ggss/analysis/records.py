@@ -115,7 +115,23 @@ def write(runs: Iterable[Run], path: str | Path, suffix: str = "") -> None:
 
 
 def load(path: str | Path) -> dict[str, Run]:
-    """The runs of a file by task; InputError lists every invalid line, and every item that is there twice."""
+    """The runs of a file that `ggss probe -o` wrote.
+
+    Args:
+        path: a file of JSON lines.
+
+    Returns:
+        The runs by task.
+
+    Raises:
+        InputError: lists every invalid line, and every item that is there twice.
+
+    Examples:
+        >>> from ggss.analysis import records
+        >>> records.write([before], "before.jsonl")
+        >>> records.load("before.jsonl")["mcq"].answers == before.answers
+        True
+    """
     path = Path(path)
     unfinished = path.with_name(path.name + PART)
     if path.suffix == PART:

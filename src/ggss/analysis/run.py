@@ -23,9 +23,21 @@ Answer = tuple[str, tuple[float, ...]]
 class Source:
     """All that decides answers, besides the item: the model, how it was steered, and how it was asked.
 
-    method: its label in a study's plan, or its name. attribute: what was steered, "" if nothing was; then alpha is 0.
-    identity: by name, all of the model that decides its answers. steerer and suite_hash are content hashes.
-    max_new_tokens: the longest answer, 0 if it is not known.
+    Args:
+        model: its name.
+        method: its label in a study's plan, or its name.
+        attribute: what was steered, "" if nothing was; then alpha is 0.
+        alpha: the strength.
+        suite: the suite's name.
+        suite_hash: of all that the task asks.
+        steerer: the steerer's content hash.
+        max_new_tokens: the longest answer, 0 if it is not known.
+        identity: by name, all of the model that decides its answers.
+        versions: of the libraries.
+
+    Examples:
+        >>> after.source.said
+        'small-world/llava-vicuna, ggss of race at alpha 1'
     """
 
     model: str
@@ -76,7 +88,21 @@ def _short(value: object) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """`answers` are raw, one per item in the items' order; `probabilities` are of each item's options, or ()."""
+    """One task's items with a model's answers.
+
+    Args:
+        task: a probe's name, or a probe and an attribute, such as `mcq-age`.
+        items: what was asked.
+        answers: raw, one per item in the items' order.
+        probabilities: of each item's options, or ().
+        source: where the answers come from.
+
+    Examples:
+        >>> before.task, before.about, before.probe.title
+        ('mcq', 'race', 'MCQ')
+        >>> before.measured().value() == float(before.metric)
+        True
+    """
 
     task: str
     items: tuple[Item, ...] = field(repr=False)
@@ -102,7 +128,15 @@ class Run:
     def metrics(self, baseline: "Run | None" = None) -> Mapping[str, Metric]:
         """All of the probe's metrics by name, the published one first.
 
-        baseline: the unsteered run on the same items; some metrics depend on it (a salary's cap does).
+        Args:
+            baseline: the unsteered run on the same items; some metrics depend on it (a salary's cap does).
+
+        Returns:
+            By name, metrics that can be resampled and compared.
+
+        Examples:
+            >>> next(iter(before.metrics()))
+            'mean_race_jsd'
         """
         return self.probe.metrics(self.parsed, baseline.parsed if baseline else None)
 
@@ -134,7 +168,20 @@ class Run:
         return [item.cluster for item in self.items]
 
     def measured(self, statistics: Statistics | None = None, baseline: "Run | None" = None) -> Measured:
-        """The run in numbers, with intervals."""
+        """The run in numbers, with intervals.
+
+        Args:
+            statistics: resamples, seed and level.
+            baseline: the unsteered run on the same items.
+
+        Returns:
+            Its metrics, each with intervals.
+
+        Examples:
+            >>> one = before.measured().interval()
+            >>> one.low <= one.estimate <= one.high
+            True
+        """
         return Measured(
             self.task,
             self.about,

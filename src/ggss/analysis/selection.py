@@ -66,7 +66,18 @@ def baselines(comparisons: Mapping[str, Comparison]) -> dict[str, float | None]:
 
 
 def best_alpha(sweep: Sweep) -> float | None:
-    """The strength chosen from a sweep; None if nothing in it can be compared."""
+    """The strength with the lowest mean change of bias: best-avg-alpha.
+
+    Args:
+        sweep: by strength and task, a method's runs compared with the unsteered ones.
+
+    Returns:
+        The strength; None if nothing in the sweep can be compared.
+
+    Examples:
+        >>> ggss.analysis.best_alpha({0.5: {"mcq": found}, 1.0: {"mcq": found}})  # of equally good ones the smallest
+        0.5
+    """
     unsteered: dict[str, float | None] = {}
     for comparisons in sweep.values():
         unsteered |= baselines(comparisons)

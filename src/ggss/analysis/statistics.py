@@ -9,7 +9,22 @@ from ggss.stats.paired import MARGIN
 
 @dataclass(frozen=True)
 class Statistics:
-    """resamples: of a bootstrap. permutations: of a test. margin: a change of accuracy within it counts as none."""
+    """Settings of all intervals and tests.
+
+    Args:
+        resamples: of a bootstrap.
+        permutations: of a test.
+        seed: of both.
+        level: of an interval.
+        margin: a change of accuracy within it counts as none.
+
+    Raises:
+        InputError: for a seed out of its range.
+
+    Examples:
+        >>> ggss.analysis.compare(before, after, ggss.analysis.Statistics(level=0.9)).change().level
+        0.9
+    """
 
     resamples: int = 10_000
     permutations: int = 10_000

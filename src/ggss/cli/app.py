@@ -4,7 +4,7 @@ import os
 
 import typer
 
-from ggss.cli import ask, convert, demo, discover, doctor, methods, play, probe, report
+from ggss.cli import ask, convert, demo, discover, doctor, methods, play, probe, report, serve
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.help_text import show_examples_last
@@ -34,6 +34,7 @@ app.command()(ask.ask)
 app.command()(probe.probe)
 app.command()(report.report)
 app.command()(play.play)
+app.command()(serve.serve)
 app.command()(convert.convert)
 app.command()(methods.methods)
 app.command()(methods.probes)

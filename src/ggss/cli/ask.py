@@ -31,7 +31,9 @@ def ask(
     ],
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
     alpha: Strength = None,
-    allow_amplify: Annotated[bool, typer.Option(help="Permit a negative alpha, which amplifies the bias.")] = False,
+    allow_amplify: Annotated[
+        bool, typer.Option("--allow-amplify", help="Permit a negative alpha, which amplifies the bias.")
+    ] = False,
     any_model: AnyModel = False,
     max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.", **ranges.TOKENS.bounds)] = 64,
     dtype: Dtype = None,
@@ -47,8 +49,8 @@ def ask(
     Example: ggss ask small-world/llava-vicuna face.png "which race is this person ?" --steer race-steerer
     """
     *files, question = images_and_question
-    if not files:
-        raise InputError(f"an image and a question are needed, seen only {question!r}")
+    if not files or not question.strip():
+        raise InputError(f"an image and a question are needed, seen only {files or question!r}")
     no_strength(alpha, steer)
     pictures = [_picture(Path(name)) for name in files]
     steerer = None

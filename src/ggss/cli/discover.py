@@ -41,8 +41,8 @@ def discover(
     images: Annotated[
         str,
         typer.Option(
-            help="A manifest (CSV or JSON lines with a path column), a pattern such as "
-            "'faces/{occupation}/{identity}/{race}_{gender}.png', or a registered set's name."
+            help="A manifest (CSV or JSON lines with a path column), a pattern of file names with the columns in "
+            "braces, or a registered set's name."
         ),
     ],
     attribute: Annotated[list[str], typer.Option(help="The attribute to remove; repeat it for intersections.")],
@@ -95,6 +95,8 @@ def discover(
     A steerer that is in the folder is replaced; a folder with anything else needs --force. The images are checked
     before the model is loaded. The model's activations are kept in a cache, so that a second
     run, or another method, starts immediately.
+
+    A pattern names columns by braces: --images 'faces/{occupation}/{identity}/{race}_{gender}.png'
 
     Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
     """

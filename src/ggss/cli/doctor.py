@@ -21,6 +21,9 @@ def doctor(
         bool,
         typer.Option("--env", help="Show versions, devices, folders and environment variables; no MODEL needed."),
     ] = False,
+    sites: Annotated[
+        str, typer.Option(help="More sites for the leak test, comma separated: lm-layer1, vision-block0, ...")
+    ] = "",
     dtype: Dtype = None,
     device_map: DeviceMap = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -51,7 +54,8 @@ def doctor(
     from ggss.steering.examination import examine
 
     with Terminal(stderr=True).status(f"examining {vlm.name}"):
-        report = examine(vlm)
+        more = [site.strip() for site in sites.split(",")]
+        report = examine(vlm, [site for site in more if site not in ("", "all")])  # all sites are examined anyway
     if as_json:
         print(json.dumps(asdict(report) | {"healthy": report.healthy}, indent=2))
     else:

@@ -13,6 +13,8 @@ VARIABLES = {
     "GGSS_DATA": "the folder of the benchmarks MMStar and MME",
     "GGSS_DEBUG": "1 shows the traceback of an error, as --debug does",
     "GGSS_QUIET": "1 prints results and errors only, as --quiet does",
+    "GGSS_SERVE_KEYS": "keys of `ggss serve`, separated by commas; their values are not shown",
+    "GGSS_SERVE_ADMIN_KEY": "the key of its /ggss/reload; its value is not shown",
     "XDG_CACHE_HOME": "the user's cache folder; ~/.cache by default",
     "TMPDIR": "temporary files: features that do not fit in memory",
     "HF_HOME": "where models of the hub are kept",
@@ -26,9 +28,9 @@ VARIABLES = {
     "COLUMNS": "the width of tables in a pipe; as wide as they need by default",
     "NO_COLOR": "1 prints no colours",
 }
-SECRET = ("HF_TOKEN",)
+SECRET = ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "scipy", "scikit-learn", "pillow", "typer", "rich")
-OPTIONAL = ("accelerate", "concept-erasure", "gradio", "lmms-eval", "pandas", "pyarrow", "ray")
+OPTIONAL = ("accelerate", "concept-erasure", "fastapi", "gradio", "lmms-eval", "pandas", "pyarrow", "ray", "uvicorn")
 
 
 def environment() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import inspect
 
 import typer
+from rich.markup import escape
 
 EXAMPLE = "Example: "
 
@@ -12,7 +13,7 @@ def show_examples_last(app: typer.Typer) -> None:
     for command in app.registered_commands:
         text, blank, last = (inspect.getdoc(command.callback) or "").rpartition("\n\n")
         if blank and last.startswith(EXAMPLE):
-            command.help, command.epilog = flowing(text), flowing(last)
+            command.help, command.epilog = escape(flowing(text)), escape(flowing(last))
     for group in app.registered_groups:
         if group.typer_instance is not None:
             show_examples_last(group.typer_instance)

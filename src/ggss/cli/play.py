@@ -60,9 +60,18 @@ def play(
     playground = Playground(vlm, named, faces)
     say("the page will be at http://127.0.0.1, from port 7860; Ctrl-C ends it" if port is None else _address(port))
     try:
-        serve(playground, port, share, max_new_tokens or (1 if small else 64))
+        example = known_question() if small else ("", ())
+        serve(playground, port, share, max_new_tokens or (1 if small else 64), example=example)
     except OSError as error:
         raise InputError(f"the page cannot be served ({error}): give another --port") from error
+
+
+def known_question() -> tuple[str, list[str]]:
+    """A question that the models of the small world have learned, and its options."""
+    from ggss.probes import suites
+
+    item = suites.load(NAME).items("mcq")[0]
+    return item.prompt, list(item.options)
 
 
 def fitted(vlm: Any, faces: Any) -> dict[str, Any]:

@@ -28,7 +28,18 @@ PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """Pictures with the same columns, sorted by context and attributes: the order of rows has no meaning."""
+    """Pictures with the same columns, sorted by context and attributes: the order of rows has no meaning.
+
+    Args:
+        pictures: each gives an image, a digest, its attributes and its context.
+
+    Raises:
+        InputError: if there are none, or their columns differ.
+
+    Examples:
+        >>> len(faces), faces.attributes["gender"]
+        (40, ('man', 'woman'))
+    """
 
     pictures: tuple[Picture, ...]
 
@@ -50,12 +61,28 @@ class Counterfactuals:
     ) -> "Counterfactuals":
         """Read a manifest or a folder pattern (see `ggss.data.manifests`), or take a registered set by its name.
 
-        No image is opened yet. Args:
+        No image is opened yet.
+
+        Args:
+            source: a CSV or JSON lines file with a `path` column, a folder pattern such as
+                `faces/{occupation}/{identity}/{race}_{gender}.png`, or a name such as `small-world`.
             attributes: the columns that are varied.
             context: the columns that are held fixed. Where only one of the two is given, the other is all the rest;
                 where neither is, `occupation` and `identity` are held fixed, and every other column is varied.
-            include: keeps the pictures that have a chosen value in every chosen column.
             exclude: drops the pictures that have a chosen value in any chosen column.
+            include: keeps the pictures that have a chosen value in every chosen column.
+
+        Returns:
+            The set, sorted.
+
+        Raises:
+            InputError: if the source cannot be read, a column or value does not exist (with the nearest name), or no
+                picture is left.
+
+        Examples:
+            >>> nurses = ggss.Counterfactuals.load("small-world", include={"occupation": "nurse"})
+            >>> len(nurses), nurses.values("race")
+            (80, ('amber', 'coral', 'indigo', 'jade', 'pearl'))
         """
         if str(source) in PICTURE_SETS:
             images = PICTURE_SETS.get(str(source))()
@@ -120,7 +147,22 @@ class Counterfactuals:
         return dict(sorted(grouped.items()))
 
     def chosen(self, include: Choice | None = None, exclude: Choice | None = None) -> "Counterfactuals":
-        """The pictures that have a chosen value in every column of `include`, and none of those of `exclude`."""
+        """The pictures that have a chosen value in every column of `include`, and none of those of `exclude`.
+
+        Args:
+            include: column -> a value or several.
+            exclude: the same.
+
+        Returns:
+            A set of those pictures.
+
+        Raises:
+            InputError: if a column or value does not exist, or no picture is left.
+
+        Examples:
+            >>> len(faces.chosen(include={"gender": "woman"}, exclude={"race": ["jade", "pearl"]}))
+            12
+        """
         kept = _kept([labels(picture) for picture in self], include, exclude)
         return Counterfactuals(tuple(picture for picture, keep in zip(self, kept, strict=True) if keep))
 
@@ -133,8 +175,19 @@ class Counterfactuals:
     def validate(self, attributes: str | Sequence[str] | None = None, decode: bool = True) -> None:
         """Raise one InputError that lists every reason why the pictures cannot be compared.
 
-        Call it before a model runs. attributes: those to be compared (None: all). decode: decode every image whole;
-        without it only the headers and checksums of files are read, and a damaged picture is found when it is used.
+        Call it before a model runs.
+
+        Args:
+            attributes: those to be compared; None: all.
+            decode: decode every image whole; without it only the headers and checksums of files are read, and a
+                damaged picture is found when it is used.
+
+        Raises:
+            InputError: lists missing and duplicate versions of a person, pictures of unequal size, and those that
+                cannot be decoded.
+
+        Examples:
+            >>> faces.validate("race")  # nothing is wrong with it
         """
         compared = tuple(self.attributes) if attributes is None else _names(attributes)
         if found := validation.problems_of(self, compared, decode):

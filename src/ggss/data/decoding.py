@@ -4,11 +4,13 @@
 | --- | --- |
 | RGB, grey, black and white, palette, YCbCr | the same colours in RGB |
 | 16-bit grey | scaled to 8 bits: 0 stays black, 65535 becomes white |
+| 12-bit grey, and 16 bits where 0 is white (TIFF) | the same, from the range and the direction that the file tells |
 | transparency, of any kind | laid over `BACKGROUND`, white |
 | CMYK | RGB by the plain formula |
 | an EXIF orientation | turned or mirrored as it says |
 | several pictures in a photograph (MPO) | the first, which is the photograph |
 | several frames or pages; float, 32-bit and other modes; more pixels than `PIL.Image.MAX_IMAGE_PIXELS` | refused |
+| any format that is not in `FORMATS` | refused; some are programs that other programs would run, such as PostScript |
 
 Colour profiles are not applied: the numbers of the file are taken as sRGB, as image processors of models do.
 What changes a picture visibly (transparency, orientation, MPO) is said once for all pictures, by the logger `ggss`,
@@ -17,20 +19,25 @@ which prints to stderr unless a program configures it.
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from io import BytesIO
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ggss.errors import InputError
 
-DECODER = 2
+DECODER = 3
 """The version of this file's rules. It is part of every digest of a file, so that no cache mixes two decoders."""
+
+FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
 
 BACKGROUND = (255, 255, 255)
 ORIENTATION, SIDEWAYS = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values for a quarter turn
+BITS, PHOTOMETRIC = 258, 262  # TIFF's tags: how many bits a sample has, and (0) whether zero is white
 
 _CONVERTED = {"1", "L", "P", "RGB", "YCbCr", "CMYK", "LA", "PA", "RGBA", "RGBa"}
 _SIXTEEN_BITS = {"I;16", "I;16L", "I;16B", "I;16N"}
@@ -48,8 +55,9 @@ def decoded(data: bytes, name: str) -> Image.Image:
         if image.format == "MPO" and getattr(image, "n_frames", 1) > 1:
             _say(f"{name} holds several pictures (MPO), and the first is used")
         sixteen = _has_sixteen_bits(image)
+        tags = _tags(image)  # before it is turned: then it has none
         upright = ImageOps.exif_transpose(image)
-        return _scaled(upright) if sixteen else in_rgb(upright, name)
+        return _scaled(upright, tags) if sixteen else in_rgb(upright, name)
 
 
 def header_size(data: bytes, name: str) -> tuple[int, int]:
@@ -65,7 +73,7 @@ def header_size(data: bytes, name: str) -> tuple[int, int]:
 def in_rgb(image: Image.Image, name: str) -> Image.Image:
     """An image in memory, in RGB. InputError if it is of a mode that RGB cannot show faithfully."""
     if _has_sixteen_bits(image):
-        return _scaled(image)
+        return _scaled(image, _tags(image))
     _require_mode(image, name)
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
@@ -81,9 +89,9 @@ def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(BytesIO(data)) as image:
+            with Image.open(BytesIO(data), formats=_formats()) as image:
                 image.verify()  # checksums and the end of a PNG, which decoding alone does not look at
-            with Image.open(BytesIO(data)) as image:
+            with Image.open(BytesIO(data), formats=_formats()) as image:
                 frames = getattr(image, "n_frames", 1)
                 if frames > 1 and image.format != "MPO":
                     raise InputError(
@@ -95,11 +103,24 @@ def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
     except InputError:
         raise
     except UnidentifiedImageError as error:
-        raise InputError(f"{name} has no known image format: replace it") from error
+        known = ", ".join(FORMATS)
+        raise InputError(f"{name} has no known image format ({known}): save it as one of them") from error
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise InputError(f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels: make it smaller") from error
     except Exception as error:  # decoders raise exceptions of many types, such as struct.error
         raise InputError(f"{name} does not decode ({error}): replace it") from error
+
+
+@cache
+def _formats() -> list[str]:
+    """Those of `FORMATS` that this Pillow has."""
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def _tags(image: Image.Image) -> Mapping[int, Any]:
+    """The tags of a TIFF; of other images none."""
+    return getattr(image, "tag_v2", {})
 
 
 def _has_sixteen_bits(image: Image.Image) -> bool:
@@ -113,10 +134,15 @@ def _require_mode(image: Image.Image, name: str) -> None:
         raise InputError(f"{name} is of {kind}, which 8-bit RGB cannot show faithfully: save it in 8 or 16 bits")
 
 
-def _scaled(image: Image.Image) -> Image.Image:
-    """16-bit grey in RGB; of a file with a transparent value, that value is the background."""
+def _scaled(image: Image.Image, tags: Mapping[int, Any]) -> Image.Image:
+    """16-bit grey in RGB; of a file with a transparent value, that value is the background.
+
+    Pillow gives what a TIFF holds, whatever its tags say of it.
+    """
     values = np.asarray(image).astype(np.uint32)
-    grey = Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+    most = 4095 if tags.get(BITS) == (12,) else 65535
+    level = (values * 255 + most // 2) // most
+    grey = Image.fromarray((255 - level if tags.get(PHOTOMETRIC) == 0 else level).astype(np.uint8))
     shown = grey.convert("RGB")
     if isinstance(clear := image.info.get("transparency"), int):
         shown.paste(BACKGROUND, mask=Image.fromarray(values == clear))

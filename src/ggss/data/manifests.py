@@ -107,14 +107,17 @@ def _jsonl_rows(text: str, found: list[str]) -> Iterator[tuple[int, Row]]:
         if not line.strip():
             continue
         try:
-            cells = json.loads(line)
+            cells = json.loads(line, object_pairs_hook=tuple)  # an object is a tuple of pairs, an array a list
         except (ValueError, RecursionError):
             found.append(f"line {number} is not JSON: {line[:60]!r}")
             continue
-        if not isinstance(cells, dict) or any(isinstance(cell, dict | list) for cell in cells.values()):
+        if not isinstance(cells, tuple) or any(isinstance(cell, tuple | list) for _, cell in cells):
             found.append(f"line {number} is not an object of plain values: {line[:60]!r}")
-        else:
-            yield number, {name.strip(): _text(cell) for name, cell in cells.items()}
+            continue
+        row = {name.strip(): _text(cell) for name, cell in cells}
+        if len(row) < len(cells):
+            found.append(f"line {number} names a column twice: {line[:60]!r}")
+        yield number, row
 
 
 def _text(cell: str | float | bool | None) -> str:
@@ -130,6 +133,12 @@ def _pattern_rows(pattern: str) -> list[Row]:
         raise InputError(f"folder pattern {pattern!r} has a placeholder that is not a name: write {{race}}")
     if "path" in names:
         raise InputError(f"folder pattern {pattern!r} has a placeholder 'path', the file itself: rename it")
+    try:
+        os.lstat(pattern)
+    except ValueError as error:  # and of it a UnicodeError
+        raise InputError(f"folder pattern {pattern!r} has a character that no file name has ({error})") from error
+    except OSError:
+        pass  # it need not be a file
 
     expression = _expression(pattern, literals, names)
     files = [Path(file) for file in sorted(glob.glob("*".join(map(glob.escape, literals))))]

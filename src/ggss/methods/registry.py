@@ -65,12 +65,37 @@ METHODS: Registry[Method] = Registry("method", "ggss.methods", _malformed)
 
 
 def register(method: Method) -> Method:
-    """Add a method to the table. InputError if its name is taken or it is malformed."""
+    """Add a method to the table; docs/methods.md ends with one of under 40 lines.
+
+    Args:
+        method: its name, summary, reference and `fit`.
+
+    Returns:
+        The method.
+
+    Raises:
+        InputError: if its name is taken or it is malformed.
+
+    Examples:
+        >>> try:
+        ...     ggss.methods.register(ggss.methods.get("ggss"))
+        ... except ggss.InputError as error:
+        ...     "ggss" in str(error)
+        True
+    """
     return METHODS.add(getattr(method, "name", ""), method)
 
 
 def names() -> list[str]:
-    """All method names, in the order of the table."""
+    """All method names, in the order of the table.
+
+    Returns:
+        Those of ggss and of every plug-in.
+
+    Examples:
+        >>> ggss.methods.names()[:3]
+        ['none', 'prompt', 'ggss']
+    """
     return METHODS.names()
 
 
@@ -80,6 +105,21 @@ def fitted_names() -> list[str]:
 
 
 def get(name: str) -> Method:
+    """A method by its name.
+
+    Args:
+        name: see `names()`.
+
+    Returns:
+        The table's row.
+
+    Raises:
+        InputError: if there is none, with the nearest name.
+
+    Examples:
+        >>> ggss.methods.get("ggss").summary
+        'pooled spherical subspace, calibrated gate, slerp'
+    """
     return METHODS.get(name)
 
 

@@ -179,7 +179,7 @@ def magnitudes(rows: Tensor, products: Tensor, mu: Tensor, basis: Tensor) -> Ten
         h = rows[unsafe].to(wide)
         norms = sphere.norm(h)
         t = sphere.log(mu / mu.norm(), h / torch.where(norms > 0, norms, 1))
-        found[unsafe] = torch.where(norms > 0, torch.linalg.vector_norm(t @ basis, dim=1, keepdim=True), 0)
+        found[unsafe] = torch.linalg.vector_norm(t @ basis, dim=1, keepdim=True)
     return found
 
 

@@ -18,7 +18,8 @@ ROOM = 4 * 2**30  # bytes kept in memory
 
 
 class BoundedFeatures:
-    """Features or images by picture digest, up to `room` bytes; the oldest are evicted first; `let_go` gets them."""
+    """Features or images by picture digest, up to `room` bytes. The least recently used go first; `let_go` gets
+    them."""
 
     def __init__(self, room: int, let_go: Callable[[str, Shown], None] = lambda digest, shown: None) -> None:
         self.room, self._let_go = room, let_go
@@ -29,7 +30,13 @@ class BoundedFeatures:
         return digest in self._shown
 
     def __getitem__(self, digest: str) -> Shown:
-        return self._shown[digest]
+        self._shown[digest] = shown = self._shown.pop(digest)  # now the last of all
+        return shown
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept."""
+        return self._bytes
 
     def add(self, shown: Mapping[str, Shown]) -> None:
         self._bytes += sum(_size(one) for digest, one in shown.items() if digest not in self._shown)

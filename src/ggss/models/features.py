@@ -30,8 +30,23 @@ class Features:
         return steered([self], steerer, alpha)[0]
 
 
+@dataclass(frozen=True)
+class GatedFeatures:
+    """Steered features, and of each site that was steered the gate [T], None for a method without a gate."""
+
+    features: Features
+    gates: dict[str, Tensor | None]
+
+
 def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> list[Features]:
     """Many images steered together, which is much faster than one after the other. The originals are not changed."""
+    return [one.features for one in steered_with_gates(features, steerer, alpha)]
+
+
+def steered_with_gates(
+    features: Sequence[Features], steerer: Any, alpha: float | Tensor, allow_amplify: bool = False
+) -> list[GatedFeatures]:
+    """The same with the gates. alpha: a number, or one for each image."""
     sites: Sequence[str] = list(steerer.operators)
     for one in features:
         if inner := [site for site in sites if in_text(site) or in_tower(site)]:
@@ -47,17 +62,26 @@ def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> l
     if MLP1 in sites and MLP2 in sites:
         raise InputError(f"{MLP1!r} and {MLP2!r} cannot both be steered in encoded features: attach the steerer")
     changed: list[dict[str, Tensor]] = [{} for _ in features]
+    gates: list[dict[str, Tensor | None]] = [{} for _ in features]
+    if len(features) == 1 and isinstance(alpha, Tensor):
+        alpha = float(alpha)
     for site in sites:
         counts = [len(one.rows[site]) for one in features]
         rows = torch.cat([one.rows[site] for one in features])
-        parts = steerer.steer(rows, **_owners(counts, rows.device), alpha=alpha, site=site).split(counts)
-        for own, part in zip(changed, parts, strict=True):
+        owners = _owners(counts, rows.device)
+        done = steerer.apply(rows, **owners, alpha=alpha, site=site, allow_amplify=allow_amplify)
+        for own, part in zip(changed, done.rows.split(counts), strict=True):
+            own[site] = part
+        own_gates = [None] * len(counts) if done.gate is None else done.gate.split(counts)
+        for own, part in zip(gates, own_gates, strict=True):
             own[site] = part
     # Rows that were computed from rows before steering are out of date.
     stale = {MLP2} if MLP1 in sites else set()
     return [
-        replace(one, rows={site: rows for site, rows in one.rows.items() if site not in stale} | own)
-        for one, own in zip(features, changed, strict=True)
+        GatedFeatures(
+            replace(one, rows={site: rows for site, rows in one.rows.items() if site not in stale} | own), gate
+        )
+        for one, own, gate in zip(features, changed, gates, strict=True)
     ]
 
 

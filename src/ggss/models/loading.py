@@ -29,10 +29,28 @@ def load_vlm(
 ) -> Vlm:
     """A model that answers, scores and encodes, from `COLLECTION/NAME`, a local directory or a hub id.
 
-    By default on the accelerator, if there is one, in the checkpoint's dtype (see `ggss.models.placement`). The other
-    arguments are those of transformers; `attention` is its `attn_implementation`. A quantised checkpoint is loaded as
-    it is. `trust_remote_code` runs Python that comes with the model; without it a model that needs such code is
-    refused.
+    By default on the accelerator, if there is one, in the checkpoint's dtype (see `ggss.models.placement`). A
+    quantised checkpoint is loaded as it is.
+
+    Args:
+        name_or_dir: `small-world/qwen3-vl`, a local directory or a hub id.
+        dtype: a torch dtype or its name; None: the checkpoint's, float32 on a CPU.
+        device_map: a device, "auto" or a map, as in transformers.
+        trust_remote_code: run Python that comes with the model; without it a model that needs such code is refused.
+        attention: transformers' `attn_implementation`.
+        quantization_config: transformers' own.
+
+    Returns:
+        The model with its processor.
+
+    Raises:
+        InputError: if there is no such model (with the nearest name), it is no VLM, its weights are incomplete, or it
+            needs code of its own.
+
+    Examples:
+        >>> own = ggss.load_vlm("small-world/llava-vicuna")
+        >>> own.family.name, own.sites()
+        ('LLaVA-NeXT', {'projection-mlp2': 'model.multi_modal_projector.linear_2'})
     """
     name = str(name_or_dir)
     path = locate(name)

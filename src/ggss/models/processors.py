@@ -92,17 +92,26 @@ class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
 
 
 class _NoVideo:
-    """In the place of a video processor: some classes read its settings though there is no video. They are None."""
+    """In the place of a video processor: some classes read its settings though there is no video.
 
-    def __getattr__(self, name: str) -> None:
+    They are those of the image processor, and None where it has none of the name.
+    """
+
+    def __init__(self, images: Any) -> None:
+        self._images = images
+
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
+        return getattr(self._images, name, None)
 
 
 class _WithoutVideo(ProcessorMixin):
     """Takes the place of `ProcessorMixin` below a class of transformers that asks for a video processor, too."""
 
-    video_processor = _NoVideo()
+    @property
+    def video_processor(self) -> _NoVideo:
+        return _NoVideo(vars(self).get("image_processor"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         given = dict(zip(super().get_attributes(), args, strict=False)) | kwargs
@@ -163,21 +172,32 @@ _OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
 }
 
 
-def processor_class(config: Any) -> type[ProcessorMixin] | None:
-    """The processor that takes the place of the one that `AutoProcessor` would choose; None: that one is used."""
+def processor_class(config: Any, named: str = "") -> type[ProcessorMixin] | None:
+    """The processor that takes the place of the one that `AutoProcessor` would choose; None: that one is used.
+
+    named: the class that the model's own files name, for types of models for which transformers names none.
+    """
     tower = getattr(getattr(config, "vision_config", None), "model_type", None)
     if ours := _OURS.get((config.model_type, tower)) or _OURS.get((config.model_type, None)):
         return ours
     names: Any = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    own: Any = getattr(transformers, names.get(config.model_type) or "", None)
+    own: Any = getattr(transformers, names.get(config.model_type) or named, None)
     if isinstance(own, type) and issubclass(own, ProcessorMixin) and "video_processor" in own.get_attributes():
         return images_only(own)
     return None
 
 
+def torchvision_needed(kind: str) -> InputError:
+    """What is said of a type of models whose images cannot be prepared without torchvision."""
+    return InputError(
+        f"the image processor of {kind} models is there for torchvision only: install the torchvision that fits your "
+        "torch, or use a model of another family (docs/families.md lists them)"
+    )
+
+
 def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> Any:
     """The processor of the model in a directory (or on the hub), with the PIL backend and left padding."""
-    ours = processor_class(config)
+    ours = processor_class(config, _named_in(path))
     try:
         processor: Any = (ours or AutoProcessor).from_pretrained(path, trust_remote_code=trust_remote_code)
         processor.image_processor = AutoImageProcessor.from_pretrained(
@@ -186,11 +206,17 @@ def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> A
     except ImportError as error:
         if "torchvision" not in str(error).lower():
             raise
-        raise InputError(
-            f"the image processor of {config.model_type} models is there for torchvision only: install the "
-            "torchvision that fits your torch, or use a model of another family (docs/families.md lists them)"
-        ) from error
+        raise torchvision_needed(config.model_type) from error
     processor.tokenizer.padding_side = "left"
     if processor.tokenizer.pad_token is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
     return processor
+
+
+def _named_in(path: str) -> str:
+    """The processor that a model's own files name; "" if they name none."""
+    try:
+        told: Any = ProcessorMixin.get_processor_dict(path)[0]
+    except OSError:
+        return ""
+    return told.get("processor_class") or ""

@@ -1,5 +1,6 @@
 """From questions about images to token ids: chat template, image placeholders, left padding, answer options."""
 
+import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
@@ -12,9 +13,14 @@ from torch import Tensor
 from ggss.data.decoding import in_rgb
 from ggss.errors import InputError
 from ggss.escaping import is_unicode
+from ggss.models.wrappers import execution_device
 
 Ids = list[int]
 PICTURE = "<picture>"  # in a question: where an image is shown
+PREFIX = ("paligemma",)  # token types tell prompt from answer; in Gemma 3 and others, images from text
+
+Turn = tuple[str, Sequence[str | None]]
+"""A role (user, assistant, system), and what it says: texts, and None where an image is shown."""
 
 
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
@@ -22,19 +28,14 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
 
     Images are shown at the marks `<picture>` of the question, before it if it has none.
     """
-    if processor.image_token in question:
-        raise InputError(f"a question may not contain {processor.image_token!r}, the mark of an image: {question!r}")
-    if not is_unicode(question):
-        raise InputError(f"the question {question!r} is not Unicode text: ask it in UTF-8")
-    if not getattr(processor, "chat_template", None):
-        raise InputError(
-            "this model has no chat template, so it cannot be asked: use its chat version, or "
-            "add the chat_template.jinja of that to its folder"
-        )
+    _check_texts(processor, [question])
     marks = question.count(PICTURE)
     if marks not in (0, images):
         raise InputError(f"a question about {images} images shows {marks} with {PICTURE}: {question!r}")
     texts = question.split(PICTURE) if marks else [*[""] * images, question]
+    if type(processor).__name__ == "PaliGemmaProcessor":
+        return _pali_gemma(processor, texts, answer)
+    _check_template(processor)
     content: list[dict[str, str]] = []
     for number, text in enumerate(texts):
         content += [{"type": "image"}] if number else []
@@ -54,31 +55,102 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
     raise InputError(f"this model's chat template cannot begin an answer with {answer!r}, so it cannot be scored")
 
 
+def _pali_gemma(processor: Any, texts: Sequence[str], answer: str | None) -> str:
+    """Its processor lays a prompt out by itself: images, the token that begins a text, the question, a newline."""
+    *before, question = texts
+    shown = "".join(text + image_mark(processor) for text in before)
+    return f"{shown}{processor.tokenizer.bos_token}{question}\n{answer or ''}"
+
+
+def image_mark(processor: Any) -> str:
+    """What stands for an image in the text that a processor gets: most have the image token itself."""
+    mark = getattr(processor, "image_placeholder_token", None) or getattr(processor, "image_token", None)
+    if mark is None:
+        raise InputError(f"a {type(processor).__name__} has no token that marks an image: ggss cannot ask this model")
+    return str(mark)  # some have it as an AddedToken
+
+
+def conversation(processor: Any, turns: Sequence[Turn]) -> str:
+    """The prompt's text for several turns, and the start of the model's next one."""
+    texts = [part for _, parts in turns for part in parts if part]
+    _check_texts(processor, texts)
+    _check_template(processor)
+    images = sum(part is None for _, parts in turns for part in parts)
+    # Some templates take what was said without an image as text, some as a list of parts. A template may drop the
+    # wrong form without a word, so what it has written is looked through.
+    for as_text in (False, True):
+        messages = [{"role": role, "content": _content(parts, as_text)} for role, parts in turns]
+        with suppress(ValueError, TypeError, TemplateError):
+            written = processor.apply_chat_template(messages, add_generation_prompt=True)
+            if written.count(image_mark(processor)) == images and _in_order(texts, written):
+                return written
+    roles = ", ".join(role for role, _ in turns)
+    raise InputError(
+        f"this model's chat template cannot write this conversation (roles {roles}, {images} images): most templates "
+        "want turns of user and assistant in alternation"
+    )
+
+
+def _content(parts: Sequence[str | None], as_text: bool) -> str | list[dict[str, str]]:
+    if as_text and None not in parts:
+        return "".join(part for part in parts if part)
+    return [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
+
+
+def _in_order(texts: Sequence[str], written: str) -> bool:
+    """Whether all texts are in what was written, one after the other; templates may trim them."""
+    place = 0
+    for text in map(str.strip, texts):
+        place = written.find(text, place)
+        if place < 0:
+            return False
+        place += len(text)
+    return True
+
+
+def _check_texts(processor: Any, texts: Sequence[str]) -> None:
+    """InputError for text that is no text, or says where an image is."""
+    for text in texts:
+        for mark in sorted({str(processor.image_token), image_mark(processor)}):
+            if mark in text:
+                raise InputError(f"a question may not contain {mark!r}, the mark of an image: {text!r}")
+        if not is_unicode(text):
+            raise InputError(f"the question {text!r} is not Unicode text: ask it in UTF-8")
+
+
+def _check_template(processor: Any) -> None:
+    if not getattr(processor, "chat_template", None):
+        raise InputError(
+            "this model has no chat template, so it cannot be asked: use its chat version, or "
+            "add the chat_template.jinja of that to its folder"
+        )
+
+
 def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]:
     """What the image processor makes of images, and each image's placeholder in a prompt."""
-    if getattr(processor, "image_token", None) is None:
-        raise InputError(f"a {type(processor).__name__} has no token that marks an image: ggss cannot ask this model")
+    mark = image_mark(processor)
     shown = [[in_rgb(image, "the image")] for image in images]
     try:
         batch = processor(
             images=shown,
-            text=[processor.image_token] * len(images),
+            text=[mark] * len(images),
             padding=True,
             return_text_replacement_offsets=True,
             return_tensors="pt",
         )
-    except (ValueError, TypeError, AttributeError, KeyError, IndexError) as error:
+    except Exception as error:  # processors raise exceptions of many types for what they do not expect
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(
             f"a {type(processor).__name__} could not prepare images of {sorted({image.size for image in images})} "
             f"pixels ({reason})"
         ) from error
-    if "text_replacement_offsets" not in batch:
+    replaced = batch.get("text_replacement_offsets", ())
+    if [len(marks) for marks in replaced] != [1] * len(images):
         raise InputError(
             f"a {type(processor).__name__} does not tell which text stands for an image, so ggss cannot write "
             "prompts for this model"
         )
-    return batch, [image["replacement"] for (image,) in batch["text_replacement_offsets"]]
+    return batch, [image["replacement"] for (image,) in replaced]
 
 
 def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) -> list[Ids]:
@@ -89,8 +161,14 @@ def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) ->
     return processor.tokenizer(texts, add_special_tokens=not begun)["input_ids"]
 
 
-def left_padded(processor: Any, sequences: Sequence[Ids], device: torch.device) -> dict[str, Tensor]:
-    """One batch of text inputs; all sequences end at the last column."""
+def left_padded(
+    processor: Any, sequences: Sequence[Ids], model: Any, answered: Sequence[int] | None = None
+) -> dict[str, Tensor]:
+    """One batch of text inputs; all sequences end at the last column.
+
+    answered: how many tokens at the end of each sequence are of the answer; None: they are prompts only. A model that
+    reads its prompt in both directions reads these in one.
+    """
     width = max(map(len, sequences))
     pad = processor.tokenizer.pad_token_id
     padded = [[pad] * (width - len(ids)) + ids for ids in sequences]
@@ -98,8 +176,15 @@ def left_padded(processor: Any, sequences: Sequence[Ids], device: torch.device) 
         "input_ids": padded,
         "attention_mask": [[0] * (width - len(ids)) + [1] * len(ids) for ids in sequences],
     }
-    if "mm_token_type_ids" in processor.model_input_names:
+    if "mm_token_type_ids" in processor.model_input_names or hasattr(model.base_model, "get_rope_index"):
         inputs["mm_token_type_ids"] = processor.create_mm_token_type_ids(padded)
+    if "token_type_ids" in inspect.signature(model.base_model.forward).parameters:
+        if model.config.model_type in PREFIX:
+            answers = [0] * len(sequences) if answered is None else answered
+            inputs["token_type_ids"] = [[0] * (width - own) + [1] * own for own in answers]
+        else:
+            inputs["token_type_ids"] = processor.create_mm_token_type_ids(padded)
+    device = execution_device(model)
     return {name: torch.tensor(value, device=device) for name, value in inputs.items()}
 
 

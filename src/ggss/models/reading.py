@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ggss.errors import InputError
 from ggss.models import prompts
 
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]
@@ -87,3 +88,23 @@ def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[floa
             for i, own in zip(rows, logits[rows].gather(1, tokens).softmax(1).tolist(), strict=True):
                 shares[i] = tuple(own)
     return shares
+
+
+def require_numbers(logits: Tensor, name: str) -> Tensor:
+    """The logits. InputError if one is NaN: the largest of them would be a word, and mean nothing."""
+    if logits.isnan().any():
+        raise InputError(
+            f"{name} computes logits that are no numbers (NaN): its weights are damaged, or its numbers too large "
+            "for their dtype (try --dtype float32, in Python dtype='float32')"
+        )
+    return logits
+
+
+@dataclass(frozen=True)
+class NumbersOnly:
+    """The same for every step of `generate`, which takes it as a logits processor."""
+
+    name: str
+
+    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
+        return require_numbers(logits, self.name)

@@ -73,18 +73,27 @@ def _proved(model: Any, prepare: Prepare) -> Family:
         model
     )  # first, because it is the better sentence: the processor of such a model is another one, too
     wide, tall = pictures()
-    path, other = (_watch(model, prepare([picture])) for picture in (wide, tall))
+    path, other = [_watch(model, prepare([picture])) for picture in (wide, tall)]
     if path != other:
         raise InputError(
             f"the site of this {kind} model depends on the picture ({path!r} for one, {other!r} for another): "
             "register a ggss.models.Family that names it"
         )
 
-    def encode(inputs: dict[str, Tensor]) -> Tensor:
+    def calls(inputs: dict[str, Tensor]) -> list[Tensor]:
         with torch.inference_mode(), captured(model, {MLP2: path}) as rows:
             image_features(model, inputs)
-        return torch.cat(rows[MLP2])
+        return rows[MLP2]
 
+    def encode(inputs: dict[str, Tensor]) -> Tensor:
+        return torch.cat(calls(inputs))
+
+    of_wide, of_tall = calls(prepare([wide])), calls(prepare([tall]))
+    if len(of_wide) > 1 and any(torch.equal(one, other) for one in of_wide for other in of_tall):
+        raise InputError(
+            f"the site of this {kind} model, {path!r}, is also called for rows that are the same for all pictures, "
+            "so steering would change more than images: register a ggss.models.Family for it"
+        )
     batched = rows_follow_tokens(kind, prepare, encode)
     return _found_family(kind, {MLP2: path}, by_tokens if batched else _unknown_rows(path))
 
@@ -140,7 +149,7 @@ def _watch(model: Any, inputs: Inputs) -> str:
         if best := max(shares.values(), default=0.0):
             path = [name for name, share in shares.items() if share == best][-1]
             if best >= ENOUGH:
-                return path
+                return _no_words(model, path)
             seen.append(f"{path} has {best:.0%} of them")
         else:
             seen += [f"{name} {list(rows.shape)}" for name, rows in list(called.items())[-8:]]
@@ -148,6 +157,17 @@ def _watch(model: Any, inputs: Inputs) -> str:
         f"no module of this {model.config.model_type} model hands its rows unchanged to the text model: register a "
         f"ggss.models.Family that names the site; the last ones called were {', '.join(seen[:8]) or 'none'}"
     )
+
+
+def _no_words(model: Any, path: str) -> str:
+    """The path, unless the module there also embeds the words of the prompt."""
+    if resolve(model, path) is model.get_input_embeddings():
+        raise InputError(
+            f"this {model.config.model_type} model makes words of its vocabulary of an image and embeds them as any "
+            f"other words ({path!r}), so there is no site where images can be steered without the text: use a model "
+            "that has a projector, such as LLaVA or Qwen-VL"
+        )
+    return path
 
 
 def _called(model: Any, inputs: Inputs, kind: type[nn.Module]) -> tuple[dict[str, Tensor], Tensor]:

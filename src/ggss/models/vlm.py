@@ -23,7 +23,7 @@ from ggss.models.layer_rows import layer_rows
 from ggss.models.layer_sites import is_layer
 from ggss.models.processors import backend_of
 from ggss.models.projector import image_features
-from ggss.models.reading import Prompts, Reading, Tokenised, option_shares
+from ggss.models.reading import NumbersOnly, Prompts, Reading, Tokenised, option_shares, require_numbers
 from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2
 from ggss.models.size import USABLE, ModelSize, free_memory
@@ -43,7 +43,19 @@ Tail = tuple[int, int, list[int]]
 class Vlm:
     """A transformers model and its processor. Answers are greedy; hooks on the model act in every method.
 
-    Of a compiled or PEFT model it has the model inside, with its adapters.
+    Of a compiled or PEFT model it has the model inside, with its adapters. `ggss.load_vlm` makes one from a name.
+
+    Args:
+        model: an image-text-to-text model of transformers.
+        processor: its processor.
+        name: how it is called; the class unless given.
+
+    Raises:
+        InputError: if the model cannot be used with images, or the processor was not made for it.
+
+    Examples:
+        >>> ggss.Vlm(vlm.model, vlm.processor, "mine").name
+        'mine'
     """
 
     def __init__(self, model: Any, processor: Any, name: str = "") -> None:
@@ -153,7 +165,25 @@ class Vlm:
         max_new_tokens: int = 64,
         batch_size: int = 16,
     ) -> list[str]:
-        """One greedy answer to each question about its images (none, one or several), which come before it."""
+        """One greedy answer to each question about its images (none, one or several), which come before it.
+
+        Args:
+            questions: the prompts, without a chat template.
+            images: for each question its images, PIL images or encoded features.
+            max_new_tokens: the longest answer.
+            batch_size: questions that are asked together.
+
+        Returns:
+            The answers.
+
+        Raises:
+            InputError: if questions and images are not equally many, or a number is out of its range.
+
+        Examples:
+            >>> image = faces.pictures[0].image()
+            >>> vlm.answer(["which gender is this person ?"], [[image]]) == [faces.pictures[0].attributes["gender"]]
+            True
+        """
         _check(questions, images)
         ranges.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
         asked = list(zip(questions, images, strict=True))
@@ -163,15 +193,36 @@ class Vlm:
         texts = [self._chat(question, len(pictures)) for question, pictures in asked]
         inputs, placeholders = self._image_inputs([pictures for _, pictures in asked])
         inputs |= self._text_inputs(prompts.tokens(self.processor, texts, placeholders))
-        written = self.model.generate(
+        written = self._generated(inputs, max_new_tokens)
+        new = written[:, inputs["input_ids"].shape[1] :]
+        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        sequences: Sequence[list[int]],
+        images: Sequence[Sequence[Shown]],
+        max_new_tokens: int,
+        processor: Any,
+        stop: Any,
+    ) -> None:
+        """Go on with prompts that are token ids, all in one batch. processor: a logits processor of transformers, which
+        sees what may come next; stop: a stopping criterion."""
+        inputs, _ = self._image_inputs(images)
+        self._generated(inputs | self._text_inputs(sequences), max_new_tokens, [processor], [stop])
+
+    def _generated(
+        self, inputs: dict[str, Any], max_new_tokens: int, processors: Sequence[Any] = (), stops: Sequence[Any] = ()
+    ) -> Tensor:
+        return self.model.generate(
             **inputs,
             max_new_tokens=max_new_tokens,
             do_sample=False,
             num_beams=1,
             pad_token_id=self.processor.tokenizer.pad_token_id,
+            logits_processor=[NumbersOnly(self.name), *processors],
+            stopping_criteria=list(stops),
         )
-        new = written[:, inputs["input_ids"].shape[1] :]
-        return [text.strip() for text in self.processor.batch_decode(new, skip_special_tokens=True)]
 
     @torch.inference_mode()
     def logits(self, questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> Tensor:
@@ -234,6 +285,7 @@ class Vlm:
         if not all(prompt.at_once for prompt in tokenised):
             return None
         logits = self._next_token(asked, tokenised)
+        require_numbers(logits, self.name)
         said = zip(logits.argmax(1).tolist(), option_shares(logits, tokenised), strict=True)
         return [Reading(self._word(token), shares) for token, shares in said]
 
@@ -279,14 +331,16 @@ class Vlm:
         seen = [(question, pictures, options) for (question, _, options), pictures in zip(asked, kept, strict=True)]
         scores = [[0.0] * len(options) for _, _, options in asked]
         runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
-        for i, prompt in enumerate(self._tokenised(seen)):
+        tokenised = self._tokenised(seen)
+        for i, prompt in enumerate(tokenised):
             for j, tail in enumerate(prompt.tails):
                 # The last token is scored but not an input: options of one token share a single run.
                 runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
 
         def work(batch: Sequence[tuple[tuple[int, tuple[int, ...]], list[Tail]]]) -> list[None]:
             inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
-            inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch])
+            after = [max(0, len(ids) - len(tokenised[i].ids)) for (i, ids), _ in batch]
+            inputs |= self._text_inputs([list(ids) for (_, ids), _ in batch], after)
             if "mm_token_type_ids" not in inputs:  # models that need them count positions by themselves
                 inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
             longest = max(len(tail) for _, readings in batch for _, _, tail in readings)
@@ -294,7 +348,7 @@ class Vlm:
             for row, (_, readings) in zip(logits.float().log_softmax(-1), batch, strict=True):
                 for i, j, tail in readings:
                     steps = row[-len(tail) :]
-                    scores[i][j] = steps[range(len(tail)), tail].sum().item()
+                    scores[i][j] = require_numbers(steps[range(len(tail)), tail], self.name).sum().item()
             return [None] * len(batch)
 
         self._asking(list(runs.items()), batch_size, work)
@@ -335,8 +389,10 @@ class Vlm:
         encoded = {"mm_encoder_outputs": {"image": ModelOutput(**output)}}
         return inputs | encoded, [one.placeholder for one in features]
 
-    def _text_inputs(self, sequences: Sequence[list[int]]) -> dict[str, Tensor]:
-        return prompts.left_padded(self.processor, sequences, self.device)
+    def _text_inputs(
+        self, sequences: Sequence[list[int]], answered: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        return prompts.left_padded(self.processor, sequences, self.model, answered)
 
     def _encode(self, images: Sequence[Image.Image], sites: dict[str, str]) -> list[Features]:
         inputs, placeholders = told_pixels(self.model, self.processor, images)

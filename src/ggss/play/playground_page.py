@@ -5,9 +5,11 @@ the server listens on this machine only.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from ggss.data.picture import Picture, labels
 from ggss.errors import InputError
@@ -15,7 +17,7 @@ from ggss.escaping import visible
 from ggss.play.playground import LARGEST, MOST_PICTURES, STRONGEST, Playground, SideBySide
 
 ADDRESS = "127.0.0.1"
-QUESTION = "how much does this person earn ?"
+SMALLEST = 240  # pixels: smaller pictures are shown larger
 LISTED = 60  # pictures of the set to choose from
 NONE = "(none)"
 
@@ -31,8 +33,8 @@ def gradio() -> Any:
     return gradio
 
 
-def build(playground: Playground, max_new_tokens: int) -> Any:
-    """The page, not yet served."""
+def build(playground: Playground, max_new_tokens: int, example: tuple[str, Sequence[str]] = ("", ())) -> Any:
+    """The page, not yet served. example: the question and its options that it begins with."""
     gr = gradio()
     there: dict[str, Picture] = {}
     for picture in list(playground.pictures or ())[:LISTED]:
@@ -68,17 +70,17 @@ def build(playground: Playground, max_new_tokens: int) -> Any:
             found = chosen(NONE, NONE, file)
         except InputError as error:
             return [], None, visible(str(error))
-        return found, found[0].image(), ""
+        return found, enlarged(found[0].image()), ""
 
     def shown_picture(name: str) -> Any:
-        return there[name].image() if name in there else None
+        return enlarged(there[name].image()) if name in there else None
 
     def heat(state: list[Picture], first: str, names: list[str]) -> tuple[Any, str]:
         try:
             pictures = state or chosen(first, NONE, None)
             if not pictures or not names:
                 raise InputError("heat needs a picture and a steerer: choose both")
-            return playground.heat(pictures[0], names[0]), ""
+            return enlarged(playground.heat(pictures[0], names[0])), ""
         except InputError as error:
             return None, visible(str(error))
 
@@ -89,7 +91,7 @@ def build(playground: Playground, max_new_tokens: int) -> Any:
             row = playground.variants(there[first], attribute, question, names, alpha, max_new_tokens)
         except InputError as error:
             return [], visible(str(error))
-        return [(one.image, f"{one.label}: {one.unsteered} → {one.steered}") for one in row], ""
+        return [(enlarged(one.image), f"{one.label}: {one.unsteered} → {one.steered}") for one in row], ""
 
     with gr.Blocks(title="ggss play", analytics_enabled=False) as page:
         gr.Markdown(f"# ggss play\n{playground.vlm.name}, unsteered and steered. Uploads are not kept.")
@@ -107,8 +109,10 @@ def build(playground: Playground, max_new_tokens: int) -> Any:
                     buttons=["fullscreen"],
                 )
             with gr.Column():
-                question = gr.Textbox(QUESTION if there else "", label="Question", elem_id="question")
-                options = gr.Textbox("", label="Options, comma separated (for probabilities)", elem_id="options")
+                question = gr.Textbox(example[0], label="Question", elem_id="question")
+                options = gr.Textbox(
+                    ", ".join(example[1]), label="Options, comma separated (for probabilities)", elem_id="options"
+                )
                 steerers = list(playground.steerers)
                 names = gr.CheckboxGroup(steerers, value=steerers[:1], label="Steerers")
                 alpha = gr.Slider(0, STRONGEST, value=1.0, step=0.05, label="Strength (alpha)", elem_id="alpha")
@@ -125,9 +129,12 @@ def build(playground: Playground, max_new_tokens: int) -> Any:
             every = gr.Button("All variants", elem_id="variants")
             attribute = gr.Dropdown(attributes, value=next(iter(attributes), None), label="What changes")
         with gr.Row():
-            warmth = gr.Image(label="Gate as heat", interactive=False, height=260, buttons=["fullscreen"])
+            warmth = gr.Image(
+                label="Gate as heat", elem_id="warmth", interactive=False, height=260, buttons=["fullscreen"]
+            )
             row = gr.Gallery(
                 label="The same person in all versions: unsteered → steered",
+                elem_id="versions",
                 columns=5,
                 height=260,
                 buttons=["fullscreen"],
@@ -143,9 +150,16 @@ def build(playground: Playground, max_new_tokens: int) -> Any:
     return page
 
 
-def serve(playground: Playground, port: int | None, share: bool, max_new_tokens: int, block: bool = True) -> Any:
+def serve(
+    playground: Playground,
+    port: int | None,
+    share: bool,
+    max_new_tokens: int,
+    block: bool = True,
+    example: tuple[str, Sequence[str]] = ("", ()),
+) -> Any:
     """Serve the page on this machine; share: also by Gradio's public link. Returns its address."""
-    page = build(playground, max_new_tokens)
+    page = build(playground, max_new_tokens, example)
     return page.launch(
         server_name=ADDRESS,
         server_port=port,
@@ -155,6 +169,14 @@ def serve(playground: Playground, port: int | None, share: bool, max_new_tokens:
         prevent_thread_lock=not block,
         max_file_size=LARGEST,
         enable_monitoring=False,
+    )
+
+
+def enlarged(image: Image.Image) -> Image.Image:
+    """The picture as it is; a small one so many times larger that it can be seen."""
+    times = -(-SMALLEST // min(image.size))
+    return (
+        image if times <= 1 else image.resize((image.width * times, image.height * times), Image.Resampling.BICUBIC)
     )
 
 

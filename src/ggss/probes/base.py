@@ -200,17 +200,56 @@ PROBES: Registry[Probe] = Registry("probe", "ggss.probes", _malformed)
 
 
 def register(probe: Probe) -> Probe:
-    """Add a probe to the table. InputError if its name is taken or it is malformed."""
+    """Add a probe to the table; docs/adding.md has one.
+
+    Args:
+        probe: its name, items, parser, metrics and displays.
+
+    Returns:
+        The probe.
+
+    Raises:
+        InputError: if its name is taken or it is malformed.
+
+    Examples:
+        >>> try:
+        ...     ggss.probes.register(ggss.probes.get("mcq"))
+        ... except ggss.InputError as error:
+        ...     "mcq" in str(error)
+        True
+    """
     return PROBES.add(getattr(probe, "name", ""), probe)
 
 
 def names() -> list[str]:
-    """All probe names, in the order of the table."""
+    """All probe names, in the order of the table.
+
+    Returns:
+        Those of ggss and of every plug-in.
+
+    Examples:
+        >>> "mcq" in ggss.probes.names()
+        True
+    """
     return PROBES.names()
 
 
 def get(task: str) -> Probe:
-    """The probe of a task: `get("mcq")`, `get("mcq-age")`."""
+    """The probe of a task.
+
+    Args:
+        task: a probe's name, or a probe and an attribute.
+
+    Returns:
+        The table's row.
+
+    Raises:
+        InputError: if there is none, with the nearest name.
+
+    Examples:
+        >>> ggss.probes.get("mcq-age").name
+        'mcq'
+    """
     return PROBES.get(parted(task)[0])
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from ggss.data.picture import Picture
+from ggss.errors import InputError
 from ggss.probes import metrics, parsers
 from ggss.probes.base import SIGNED, Answers, Display, Item, Probe, register
 from ggss.probes.naming import metric_name
@@ -55,6 +56,8 @@ def _is_nurse(option: str, item: Item) -> float | None:
 
 
 def _work(item: Item) -> str:
+    if "occupation" not in item.context:
+        raise InputError(f"item {item.key!r} does not say which occupation its picture shows: give its context one")
     return item.context["occupation"]
 
 

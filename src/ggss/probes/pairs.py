@@ -7,15 +7,16 @@ The published runs ask about half of the pairs (`sampled`); here all are asked u
 always names the first picture has no pair that counts, so its bias comes out as zero. `consistency_rate` shows how
 many pairs count. Beside it `{about}_net_preference_std`: the standard deviation over groups of (wins - losses) /
 comparisons over all answers about pairs that differ in nothing but the attribute. It does not select pairs by their
-outcome; docs/validity.md shows what that does.
+outcome; docs/validity.md shows what that does. Where a sample is so small that two groups never meet, it is left out.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ggss.data.picture import Picture
 from ggss.probes import metrics, parsers
@@ -84,8 +85,9 @@ def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
     found["consistency_rate"] = metrics.consistency(pairs, answers.parsed, first)
     alike = np.array([_differ_in(item, about) for item in answers.items])
     name, asked = f"{about}_net_preference_std", first & alike
-    found[name] = metrics.preference_std(*shown, answers.parsed, asked, name)
-    if (soft := metrics.expected(answers, _is_first)) is not None:
+    if met := _all_meet(*shown, asked):
+        found[name] = metrics.preference_std(*shown, answers.parsed, asked, name)
+    if met and (soft := metrics.expected(answers, _is_first)) is not None:
         found[f"soft_{name}"] = metrics.preference_std(*shown, np.clip(soft, 0, 1), asked, f"soft_{name}")
     found["position_bias"] = metrics.position_bias(answers.parsed, first)
     return found | metrics.win_rates(*shown, pairs, answers.parsed, first)
@@ -95,6 +97,12 @@ def _differ_in(item: Item, about: str) -> bool:
     """Whether the two pictures differ in the attribute and in nothing else."""
     one, other = item.attributes
     return [name for name in one if one[name] != other[name]] == [about]
+
+
+def _all_meet(first: Sequence[str], second: Sequence[str], asked: NDArray[np.bool_]) -> bool:
+    """Whether every two groups are shown together in some item that is asked."""
+    met = {frozenset(pair) for pair, own in zip(zip(first, second, strict=True), asked, strict=True) if own}
+    return all(frozenset(pair) in met for pair in combinations({*first, *second}, 2))
 
 
 def _is_first(option: str, item: Item) -> float | None:

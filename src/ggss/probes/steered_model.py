@@ -2,7 +2,7 @@
 
 Pictures are encoded once, in a cache that all steerings of a model share; steering changes the features of many
 pictures together. If a model cannot answer from features, the steerer is attached to the model instead. So is one
-that acts inside the vision tower, while pictures are encoded, and one inside the text model, while it answers.
+that acts before the projector's output, while pictures are encoded, and one inside the text model, while it answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,17 @@ Steering = tuple[Steerer, float]
 
 @dataclass(frozen=True)
 class SteeredModel:
-    """A model that answers items; `steerings` act one after the other, each a steerer and its strength."""
+    """A model that answers items.
+
+    Args:
+        cache: the features of its pictures.
+        steerings: act one after the other, each a steerer and its strength.
+
+    Examples:
+        >>> from ggss.probes.steered_model import SteeredModel
+        >>> SteeredModel.of(vlm).steered(steerer, 0.5).alpha
+        0.5
+    """
 
     cache: FeatureCache
     steerings: tuple[Steering, ...] = ()
@@ -71,7 +81,8 @@ class SteeredModel:
         early = self._steerings(in_text=False)
         if not early or not self.cache.from_features:
             return self.cache.see(pictures)
-        inside = any(sites.in_tower(site) for steerer, _ in early for site in steerer.operators)
+        kept = self.vlm.sites("all")
+        inside = any(site not in kept for steerer, _ in early for site in steerer.operators)
         for batch in self.cache.batches([picture for picture in pictures if picture.digest not in self._kept]):
             features = self._encoded(batch, early) if inside else self.cache.features(batch)
             for steerer, alpha in () if inside else early:
@@ -82,7 +93,7 @@ class SteeredModel:
         return seen
 
     def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
-        """Encoded anew under steerings of which one is inside the tower: features without it do not help there."""
+        """Encoded anew under steerings of which one is before the projector's output: features lack its site."""
         with ExitStack() as live:
             for steerer, alpha in early:
                 live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`

@@ -114,7 +114,22 @@ def names() -> list[str]:
 
 
 def load(name: str, **material: Any) -> Suite:
-    """A suite by name: `load("small-world", split="evaluation")`, `load("reflect", images="faces/manifest.csv")`."""
+    """A suite by name.
+
+    Args:
+        name: `small-world`, `reflect`, or one that a plug-in registers.
+        **material: what the suite takes, such as `images="faces/manifest.csv"`.
+
+    Returns:
+        Its tasks and their items.
+
+    Raises:
+        InputError: if there is no such suite, or it takes or needs something else.
+
+    Examples:
+        >>> ggss.probes.suites.load("small-world", split="evaluation").tasks[:2]
+        ('mcq', '2afc')
+    """
     make = SUITES.get(name)
     taken = signature(make).parameters
     found = [f"it takes {' and '.join(taken)}, not {given}" for given in material if given not in taken]

@@ -1,6 +1,7 @@
 """Which part does what: components, the gate's two numbers, geometry at the same gate, the gate's calibration."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ggss import probes
 from ggss.report import capability_tables as capability
@@ -26,10 +27,12 @@ def _measured(figures: Figures, task: str) -> str:
 def _reduction(figures: Figures, model: str, label: str, task: str) -> Entry:
     """The metric, and below it by how many percent it is less than unsteered."""
     found = figures.comparison(model, label, task, AT)
-    shown, change = cells.value(found), cells.changed(found)
-    if isinstance(shown, str) or not change:
+    shown, change = cells.value(found), cells.changed(found, ".1f")
+    if isinstance(shown, str) or not change or not change.interval:
         return shown
-    return *shown, Figure(-change.estimate, (-change.high, -change.low), ".1f", "%")
+    low, high = change.interval
+    centre = None if change.centre is None else -change.centre
+    return *shown, replace(change, value=-change.value, interval=(-high, -low), centre=centre)
 
 
 def components(figures: Figures) -> Table | str:

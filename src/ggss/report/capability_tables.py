@@ -44,8 +44,9 @@ def capability(figures: Figures) -> Table | str:
     if task is None or not any(figures.unsteered(model, task) for model in models):
         return "the plan measures no multiple-choice benchmark, or it was not run"
     rows = [_unsteered(figures, task, models, attributes)]
-    for label in figures.results.methods:
-        if label != UNSTEERED:
+    for method in figures.plan.methods:
+        label = method.label
+        if label != UNSTEERED and (method.tasks is None or task in method.tasks):
             row = _row(figures, label, task, models, attributes)
             if any(isinstance(cell, tuple) for cell in row.cells):
                 rows.append(row)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from ggss.analysis.comparison import Comparison
 from ggss.analysis.measured import Over
@@ -21,16 +20,18 @@ TEST_PARTS = ("p", "Holm", "p over items", "Holm over items")
 
 INTERVALS = (
     "Brackets: 95 % intervals over identities, of the jackknife for a value and of Fieller for a change. They are "
-    "freed of the upward bias that divergences and spreads have in small samples, so that an estimate may lie above "
-    "its own interval; where the unsteered bias cannot be told from zero, that of a change is unbounded. A change "
-    "below -100 % is a gap that has turned round."
+    "about estimates that are freed of the upward bias of divergences and spreads in small samples, and of a gap "
+    "about its change with sign: where such an estimate is not the published one, it stands in parentheses before "
+    "its interval. Where the unsteered bias cannot be told from zero, the interval of a change is unbounded. A "
+    "change below -100 % is a gap that has turned round."
 )
 PERCENTILES = (
     "Lines below: the paper's 95 % intervals of the same change, percentile bootstraps over identities and over "
     "items. On divergences and spreads they are often wide of the truth (docs/validity.md)."
 )
 AVERAGED = (
-    "Brackets of Avg: jackknife over identities, each in all its tasks; below it the paper's percentile bootstrap."
+    "Brackets of Avg: jackknife over identities, each in all its tasks, in parentheses with its own estimate; below "
+    "it the paper's percentile bootstrap."
 )
 DEGENERATE = "* more than half of the answers could not be read."
 PARTIAL = "† averaged over fewer tasks than have an unsteered bias; excluded from the comparison of methods."
@@ -40,20 +41,26 @@ CHOSEN = "Each method on each model is shown at one strength, its best-avg-α: t
 
 
 def figure(
-    interval: Interval, spec: str, scale: float = 1.0, unit: str = "", mark: str = "", ranked: bool = True
+    interval: Interval,
+    spec: str,
+    scale: float = 1.0,
+    unit: str = "",
+    mark: str = "",
+    ranked: bool = True,
+    published: float | None = None,
 ) -> Figure:
-    bounds = (scale * interval.low, scale * interval.high)
-    return Figure(scale * interval.estimate, bounds, spec, unit, mark, ranked)
+    """published: the estimate to print, where that is not the one which the interval is about."""
+    bounds, centre = (scale * interval.low, scale * interval.high), scale * interval.estimate
+    if published is None:
+        return Figure(centre, bounds, spec, unit, mark, ranked)
+    return Figure(scale * published, bounds, spec, unit, mark, ranked, centre=centre)
 
 
-def value_interval(interval: Interval, plain: float) -> Interval:
-    """Our interval about the published estimate."""
-    return replace(interval, estimate=plain)
-
-
-def displayed(interval: Interval, shown: Display, mark: str = "", ranked: bool = True) -> Figure:
+def displayed(
+    interval: Interval, shown: Display, mark: str = "", ranked: bool = True, published: float | None = None
+) -> Figure:
     """A metric with the factor and the digits that its probe asks for."""
-    return figure(interval, f".{shown.digits}f", shown.scale, mark=mark, ranked=ranked)
+    return figure(interval, f".{shown.digits}f", shown.scale, mark=mark, ranked=ranked, published=published)
 
 
 def percent(interval: Interval | None, mark: str = "", ranked: bool = True, spec: str = "+.0f") -> Entry:
@@ -89,25 +96,25 @@ def value(found: Comparison | None, ranked: bool = True) -> Entry:
     if not math.isfinite(plain):
         return f"* {metric.unparsed} of {metric.asked} unreadable"
     mark = "*" if found.after.degenerate else ""
-    own = found.value() if found.has_right_answers else value_interval(found.after.corrected(), plain)
-    return (displayed(own, found.after.display(), mark, ranked),)
+    own = found.value() if found.has_right_answers else found.after.corrected()
+    return (displayed(own, found.after.display(), mark, ranked, plain),)
 
 
 def measured(found: Comparison | None, ranked: bool = True) -> Entry:
     """The published metric, and below it its change in percent."""
     first, change = value(found, ranked), changed(found)
-    return first if isinstance(first, str) or change is None else (*first, figure(change, "+.0f", unit="%"))
+    return first if isinstance(first, str) or change is None else (*first, change)
 
 
-def changed(found: Comparison | None) -> Interval | None:
+def changed(found: Comparison | None, spec: str = "+.0f") -> Figure | None:
     """The published change of a metric in percent, with our interval; None where it has none."""
     if found is None or found.baseline is None or found.reached is None:
         return None
-    if found.has_right_answers:
-        return found.change()
-    plain, corrected = 100 * (found.reached / found.baseline - 1), found.corrected_change
-    bounds = corrected or Interval(plain, math.nan, math.nan, found.statistics.level, "fieller", 1, 1.0)
-    return replace(bounds, estimate=plain)
+    plain = 100 * (found.reached / found.baseline - 1)
+    own = found.change() if found.has_right_answers else found.corrected_change
+    if own is None:
+        return Figure(plain, (math.nan, math.nan), spec, "%")
+    return figure(own, spec, unit="%", published=plain)
 
 
 def with_percentiles(found: Comparison | None, overs: Sequence[Over] = OVERS) -> Entry:
@@ -131,8 +138,8 @@ def average(figures: Figures, model: str, method: str, alpha: float | None, spec
         return "undefined" if run else NOT_RUN
     over, of = figures.averaged(model, method, alpha)
     own = figures.corrected_average(model, method, alpha)
-    bounds = found if own is None else value_interval(own, found.estimate)
-    first = figure(bounds, spec, unit="%", mark="†" if over < of else "", ranked=over == of)
+    mark, ranked = "†" if over < of else "", over == of
+    first = figure(own or found, spec, unit="%", mark=mark, ranked=ranked, published=found.estimate)
     return first, _line(found, "percentile")
 
 

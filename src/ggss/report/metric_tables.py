@@ -26,11 +26,15 @@ def all_metrics(figures: Figures) -> Table | str:
         "At GGSS's best-avg-α. consistency_rate is the share of pairs whose two orders name the same picture: the "
         "published 2AFC metric uses only those, so it is of few pairs where a model has no preference left. "
         "net_preference_std uses all answers.",
-        ("Brackets: 95 % intervals over identities, jackknife.", cells.DEGENERATE),
+        (
+            "Brackets: 95 % intervals over identities, jackknife; before them in parentheses the estimate that they "
+            "are about, where it is freed of a small-sample bias.",
+            cells.DEGENERATE,
+        ),
     )
 
 
 def _shown(run: Measured, name: str) -> Entry:
     metric = run.metric(name)
-    interval = cells.value_interval(run.corrected(name), run.value(name))
-    return (cells.displayed(interval, run.display(name), "*" if metric.degenerate else "", ranked=False),)
+    mark = "*" if metric.degenerate else ""
+    return (cells.displayed(run.corrected(name), run.display(name), mark, False, run.value(name)),)

@@ -8,8 +8,12 @@ are made visible. The template has no reference to anything outside the file. On
 
 import json
 import math
+<<<<<<< HEAD
+from collections.abc import Iterator, Mapping, Sequence
+=======
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+>>>>>>> main
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -20,11 +24,12 @@ from markupsafe import Markup
 
 from ggss import probes
 from ggss.analysis.group_values import GroupValues
+from ggss.analysis.measured import Measured
 from ggss.escaping import visible
 from ggss.files import write_whole
 from ggss.output import mark
+from ggss.probes import Display
 from ggss.report import names, page_charts, page_words
-from ggss.report.cells import value_interval
 from ggss.report.page_charts import Link
 from ggss.report.page_discovery import Discovered
 from ggss.report.page_material import Material, TaskPair
@@ -77,7 +82,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         material=material,
         summary=page_words.summary(material, bias, capability),
         bias=bias,
-        published=lambda run: value_interval(run.corrected(), run.value()),
+        published=_published,
         groups=list(_group_charts(material, filters)),
         methods=compared_methods(material),
         tasks=tasks,
@@ -100,6 +105,13 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         style=_text("report.css"),
         script=_text("report.js"),
     )
+
+
+def _published(run: Measured, shown: Display) -> str:
+    """The published value; where its interval is about another estimate, that one stands with the interval."""
+    own = run.corrected()
+    about, plain = (page_words.displayed(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
+    return plain if plain == about else f"{plain.split(' [')[0]} ({about})"
 
 
 def _template() -> Any:
@@ -130,7 +142,20 @@ def _group_charts(material: Material, filters: Filters) -> Iterator[GroupChart]:
             own = [one for one in pair.groups_before if (one.question, one.occupation) == kind]
             widest = max(own, key=lambda one: one.spread)
             for one in own:
-                yield _group_chart(pair, one, later.get(_which(one)), filters, drawn=one is widest)
+                after = later.get(_which(one)) or _given_by_nobody(one, pair.groups_after)
+                yield _group_chart(pair, one, after, filters, drawn=one is widest)
+
+
+def _given_by_nobody(before: GroupValues, later: Sequence[GroupValues]) -> GroupValues | None:
+    """An answer that is no longer given has a share of zero, if there are other answers to the same question."""
+    alike = [one for one in later if (one.question, one.occupation) == (before.question, before.occupation)]
+    if not before.answer or not alike:
+        return None
+    values = {
+        group: replace(one, estimate=0.0 * one.estimate, low=0.0 * one.estimate, high=0.0 * one.estimate)
+        for group, one in alike[0].values.items()
+    }
+    return replace(before, values=values)
 
 
 def _which(one: GroupValues) -> tuple[str, str, str]:

@@ -10,13 +10,20 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+import markupsafe
+from markupsafe import Markup
 
+from ggss.escaping import visible
 from ggss.stats import Interval
 
 WIDTH = 620
 LABEL = 14  # the height of a line of text
 _ROW, _LEFT, _RIGHT = 34, 130, 24
+
+
+def escape(text: str) -> Markup:
+    """Text from outside in HTML, with its control characters shown."""
+    return markupsafe.escape(visible(text))
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,9 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
     height = 360
     xs = [v for p in points for v in (p.x.estimate, *_near(p.x))]
     ys = [v for p in points for v in (p.y.estimate, *_near(p.y))]
-    x, y = Axis(xs, 62, WIDTH - _RIGHT, (0.0, 100.0)), Axis(ys, height - 52, 16, (0.0,))
+    known = [value for value in (*ys, 0.0) if math.isfinite(value)]
+    above = max(known) + 0.12 * (max(known) - min(known))  # room for names: most methods lie at the top
+    x, y = Axis(xs, 62, WIDTH - _RIGHT, (0.0, 100.0)), Axis(ys, height - 52, 16, (0.0, above))
     parts = [_grid_x(x, height - 52, "%", words=x_words, at=height - 8), _grid_y(y, 62, y_words)]
     parts.append(f'<line class="zero" x1="62" x2="{WIDTH - _RIGHT}" y1="{y(0)}" y2="{y(0)}"/>')
     parts.append(f'<line class="zero dashed" x1="{x(100)}" x2="{x(100)}" y1="16" y2="{height - 52}"/>')
@@ -130,7 +139,7 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
             )
         words = f"{point.name}: bias left {point.x.estimate:.0f} %, capability {point.y.estimate:+.1f} points"
         mark = f'<circle class="dot {point.kind}" cx="{px}" cy="{py}" r="{8 if point.kind == "main" else 6}"/>'
-        dy = _free(placed, px, py)
+        dy = _free(placed, px, py, 24, height - 58)
         end = px > WIDTH - 150
         place = f'class="label{" end" if end else ""}" x="{px + (-11 if end else 11)}" y="{py + dy}"'
         name = f"<text {place}>{escape(point.name)}</text>"
@@ -142,10 +151,11 @@ def _near(one: Interval) -> tuple[float, float]:
     return one.low, one.high
 
 
-def _free(placed: list[tuple[float, float]], x: float, y: float) -> int:
-    """A place for a label above or below others that are near."""
-    for dy in (-9, 16, -23, 30, -37, 44):
-        if all(abs(x - px) > 130 or abs(y + dy - py) > 13 for px, py in placed):
+def _free(placed: list[tuple[float, float]], x: float, y: float, top: float, bottom: float) -> int:
+    """A place for a label inside the chart, above or below others that are near."""
+    for dy in (-9, 18, -24, 33, -39, 48, 63, 78):
+        inside = top <= y + dy <= bottom
+        if inside and all(abs(x - px) > 130 or abs(y + dy - py) > 14 for px, py in placed):
             break
     placed.append((x, y + dy))
     return dy
@@ -153,11 +163,12 @@ def _free(placed: list[tuple[float, float]], x: float, y: float) -> int:
 
 @dataclass(frozen=True)
 class DialLine:
-    """One quantity over strength; all in percent."""
+    """One quantity over strength; all in percent. partial: strengths at which it is a mean of fewer tasks."""
 
     name: str
     kind: str
     values: Mapping[float, Interval]
+    partial: frozenset[float] = frozenset()
 
 
 def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
@@ -169,7 +180,7 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
     parts = [_grid_x(x, height - 48, "", words="strength α", at=height - 8), _grid_y(y, 58, "%")]
     if chosen is not None:
         parts.append(f'<line class="zero dashed" x1="{x(chosen)}" x2="{x(chosen)}" y1="14" y2="{height - 48}"/>')
-        parts.append(f'<text class="tick" x="{x(chosen) + 4}" y="24">chosen</text>')
+        parts.append(f'<text class="tick end" x="{x(chosen) - 4}" y="24">chosen</text>')
     placed: list[float] = []
     for line in lines:
         known = {alpha: one for alpha, one in sorted(line.values.items()) if math.isfinite(one.estimate)}
@@ -184,8 +195,10 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
                     f'<line class="bar {line.kind}" x1="{place}" x2="{place}" y1="{y(one.low)}" y2="{y(one.high)}"/>'
                 )
             words = f"{line.name} at α = {alpha:g}: {one.estimate:.1f} %"
+            words += ", of fewer tasks" if alpha in line.partial else ""
+            part = " part" if alpha in line.partial else ""
             parts.append(
-                f'<circle class="dot {line.kind}" cx="{x(alpha)}" cy="{y(one.estimate)}" r="4">'
+                f'<circle class="dot {line.kind}{part}" cx="{x(alpha)}" cy="{y(one.estimate)}" r="4">'
                 f"<title>{escape(words)}</title></circle>"
             )
         end = _free_height(y(list(known.values())[-1].estimate), placed)

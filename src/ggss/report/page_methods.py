@@ -50,6 +50,11 @@ class ModelMethods:
     benchmark: str
 
     @property
+    def partial(self) -> bool:
+        """Whether a strength of the dial has no value of some bias task: it is not compared with the others."""
+        return any(line.partial for line in self.dial_lines)
+
+    @property
     def alphas(self) -> list[float]:
         return sorted({alpha for line in self.dial_lines for alpha in line.values})
 
@@ -122,9 +127,10 @@ def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[Di
     alphas, found = figures.results.strengths(model.method), list[DialLine]()
     whole = Interval(100.0, 100.0, 100.0, figures.statistics.level, "fixed", 1)
     left = {alpha: figures.corrected_average(model.name, model.method, alpha) for alpha in alphas}
-    found.append(
-        DialLine("bias left", "bias", {0.0: whole} | {a: _moved(one, 100.0) for a, one in left.items() if one})
-    )
+    bias = {0.0: whole} | {alpha: _moved(one, 100.0) for alpha, one in left.items() if one}
+    averaged = {alpha: figures.averaged(model.name, model.method, alpha) for alpha in alphas}
+    fewer = frozenset(alpha for alpha, (over, of) in averaged.items() if over < of)
+    found.append(DialLine("bias left", "bias", bias, fewer))
     for attribute, asked in figures.recognition().items():
         if attribute in figures.plan.steering:
             values = _over(figures, model, asked, attribute, alphas)

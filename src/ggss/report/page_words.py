@@ -10,7 +10,7 @@ together.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ggss.analysis.averages import corrected_average
 from ggss.analysis.comparison import Comparison, Kept, sign_flip
@@ -210,12 +210,16 @@ def _comparisons(model: ReportedModel) -> list[Comparison]:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of the summary, and the cases that it counts. kind: better, worse, undecided or none."""
+    """A sentence of the summary, and the cases that it counts. kind: better, worse, undecided or none.
+
+    to_changed: it leads to the people whose answers changed.
+    """
 
     heading: str
     words: str
     kind: str
     cases: tuple[str, ...] = ()
+    to_changed: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,6 +240,8 @@ def summary(material: Material, bias: Sequence[JudgedTask], capability: Sequence
         _bias_sentence(judged_models(subjects), material),
         _cost_sentence(own_capability),
         _untold_sentence(own_bias, own_capability),
+        *_recognition_sentence(own_capability),
+        *_changed_sentence(subjects),
     ]
     if controls != subjects and any(model.method for model in controls):
         told.append(_control_sentence(judged_models(controls), [r for r in capability if _of(r.pair, controls)]))
@@ -341,6 +347,38 @@ def _untold_sentence(bias: Sequence[JudgedTask], capability: Sequence[KeptCapabi
     if not cases:
         return Sentence("Not told", "Every change was significant, or shown to be equivalent to none.", "better")
     return _told("Not told", "There is not enough data to tell a change from none", cases, "undecided")
+
+
+def _recognition_sentence(rows: Sequence[KeptCapability]) -> list[Sentence]:
+    """Of the attribute that is steered: whether it can still be named. Nothing where that was not asked."""
+    own = [row for row in rows if row.pair.probe.kind == "recognition" and row.pair.attribute == row.pair.about]
+    if not own:
+        return []
+    fell = sum(row.kind == "worse" for row in own)
+    lead = f"Asked for the steered attribute itself, models name it right significantly less often in {fell} of "
+    cases = [
+        f"{row.pair.about} on {names.model(row.pair.model)}: {100 * row.kept.after.estimate:.0f} % right instead of "
+        f"{100 * row.kept.before.estimate:.0f} %, {_points(row)}"
+        for row in own
+    ]
+    return [_told("Recognition", f"{lead}{_count(len(own), 'case')}", cases, "none")]
+
+
+def _changed_sentence(models: Sequence[ReportedModel]) -> list[Sentence]:
+    """How many answers about people are others than before, by task."""
+    cases = []
+    for model in models:
+        for pair in model.bias:
+            if pair.after is None:
+                continue
+            later = dict(zip((item.key for item in pair.after.items), pair.after.parsed.parsed, strict=True))
+            said = zip(pair.before.items, pair.before.parsed.parsed, strict=True)
+            changed = sum(later.get(item.key) != before for item, before in said)
+            cases.append(f"{pair.title} on {model.title}: {changed:,} of {_count(len(later), 'answer')}")
+    if not cases:
+        return []
+    told = _told("Whose answers changed", "Steering changed the answer", cases, "none")
+    return [replace(told, to_changed=True)]
 
 
 def _control_sentence(found: Sequence[JudgedModel], capability: Sequence[KeptCapability]) -> Sentence:

@@ -18,7 +18,9 @@ from ggss import escaping
 class Figure:
     """A number as it is printed, with its interval if it has one. `ranked` ones may be the best of a column.
 
-    words: printed instead of the number, where the line above has it and only another interval is added.
+    words: printed instead of the number, where the line above has it and only another interval is added. centre: the
+    estimate that the interval is about, where that is not the number itself. It is printed with the bounds if it
+    reads differently, so that nobody looks for the number in an interval that is not its own.
     """
 
     value: float
@@ -28,6 +30,7 @@ class Figure:
     mark: str = ""
     ranked: bool = True
     words: str = ""
+    centre: float | None = None
 
     def number(self) -> str:
         return self.words or _number(self.value, self.spec)
@@ -45,6 +48,8 @@ class Figure:
         """What is printed after the number: unit, bounds, mark."""
         unit = f" {self.unit}" if self.unit and math.isfinite(self.value) and not self.words else ""
         bounds = f" [{self.bounds()}]" if self.interval else ""
+        if bounds and self.centre is not None and (own := _number(self.centre, self.spec)) != self.number():
+            bounds = f" ({own}{bounds})"
         return f"{unit}{bounds}{self.mark}"
 
 
@@ -152,9 +157,10 @@ def comma_separated(table: Table) -> str:
     sections = any(row.section for row in table.rows)
     head = ["section"] * sections + [table.corner]
     for column, shape in zip(table.columns, shapes, strict=True):
-        for part, (bounds, mark) in zip(column.parts, shape, strict=True):
+        for part, (bounds, mark, centre) in zip(column.parts, shape, strict=True):
             name = " ".join(word for word in (column.group, column.name, part) if word)
-            head += [name, *[f"{name} low", f"{name} high"] * bounds, *[f"{name} mark"] * mark]
+            head += [name, *[f"{name} corrected"] * centre, *[f"{name} low", f"{name} high"] * bounds]
+            head += [f"{name} mark"] * mark
     writer.writerow(map(escaping.spreadsheet, head))
     for row in table.rows:
         line = [escaping.spreadsheet(text) for text in [row.section] * sections + [row.label]]
@@ -187,26 +193,31 @@ def _md(cell: Entry, wins: bool) -> str:
     return "<br>".join([f"**{first[0]}**{first[1]}" if wins else "".join(first), *map("".join, rest)])
 
 
-def _shape(table: Table, place: int) -> list[tuple[bool, bool]]:
-    """For each part of a column: does any figure have bounds, does any have a mark?"""
+def _shape(table: Table, place: int) -> list[tuple[bool, bool, bool]]:
+    """For each part of a column: does any figure have bounds, a mark, another centre?"""
     cells = [row.cells[place] for row in table.rows]
     figures = [
         [cell[part] for cell in cells if isinstance(cell, tuple) and part < len(cell)]
         for part in range(len(table.columns[place].parts))
     ]
-    return [(any(f.interval for f in of_part), any(f.mark for f in of_part)) for of_part in figures]
+    return [
+        (any(f.interval for f in own), any(f.mark for f in own), any(f.centre is not None for f in own))
+        for own in figures
+    ]
 
 
-def _fields(cell: Entry, shape: list[tuple[bool, bool]]) -> list[str]:
+def _fields(cell: Entry, shape: list[tuple[bool, bool, bool]]) -> list[str]:
     fields: list[str] = []
-    for part, (bounds, mark) in enumerate(shape):
+    for part, (bounds, mark, centre) in enumerate(shape):
         if isinstance(cell, tuple) and part < len(cell):
             figure = cell[part]
             low, high = figure.interval or (math.nan, math.nan)
-            fields += [_plain(figure.value), *[_plain(low), _plain(high)] * bounds, *[figure.mark] * mark]
+            own = figure.value if figure.centre is None else figure.centre
+            fields += [_plain(figure.value), *[_plain(own)] * centre, *[_plain(low), _plain(high)] * bounds]
+            fields += [figure.mark] * mark
         else:
             words = escaping.spreadsheet(cell) if isinstance(cell, str) and part == 0 else ""
-            fields += [words, *["", ""] * bounds, *[""] * mark]
+            fields += [words, *[""] * centre, *["", ""] * bounds, *[""] * mark]
     return fields
 
 

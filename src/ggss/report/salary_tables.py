@@ -42,7 +42,8 @@ def _pair(figures: Figures, model: str, task: str, attribute: str) -> tuple[Entr
     if found is None or name is None:
         return cells.NOT_RUN, cells.NOT_RUN
     display = probes.get(task).display(name, attribute)
-    before, after = (cells.displayed(run.corrected(name), display) for run in (found.before, found.after))
+    runs = (found.before, found.after)
+    before, after = (cells.displayed(run.corrected(name), display, published=run.value(name)) for run in runs)
     return (before,), (after,)
 
 

@@ -12,8 +12,20 @@ from ggss.stats.metric import Array
 class Interval:
     """An estimate between `low` and `high`, from a sample of `units` items or clusters.
 
-    `undefined` is the share of resamples in which the metric had no value (a group without a readable answer, a
-    baseline of zero). `draws` are the resamples' values, for combining intervals; the jackknife has none.
+    Args:
+        estimate: the value in the sample.
+        low: the interval's lower end.
+        high: its upper end.
+        level: 0.95 for a 95 % interval.
+        method: percentile, bca, jackknife or fieller.
+        units: what was resampled: items or clusters.
+        undefined: the share of resamples in which the metric had no value (a group without a readable answer, a
+            baseline of zero).
+        draws: the resamples' values, for combining intervals; the jackknife has none.
+
+    Examples:
+        >>> ggss.stats.Interval(0.2, 0.1, 0.3, level=0.95, method="jackknife", units=8)
+        Interval(estimate=0.2, low=0.1, high=0.3, level=0.95, method='jackknife', units=8, undefined=0.0)
     """
 
     estimate: float

@@ -21,6 +21,22 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
 
     The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
     NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
+
+    Args:
+        metric: a metric, or one number per item.
+        clusters: each item's identity; None: items are independent.
+        level: of the interval.
+
+    Returns:
+        The interval; its estimate is the corrected one.
+
+    Raises:
+        InputError: for fewer than two items or clusters.
+
+    Examples:
+        >>> found = ggss.stats.jackknife([1, 0, 1, 1], clusters=["ann", "ann", "bob", "cat"])
+        >>> found.units, found.method
+        (3, 'jackknife')
     """
     check_share(level, "a confidence level")
     sample = as_metric(metric)
@@ -42,6 +58,23 @@ def fieller(
 
     It contains every change for which steered - (1 + change) unsteered does not differ significantly from zero. If
     the unsteered metric itself does not, no percentage is excluded and the bounds are infinite.
+
+    Args:
+        steered: the metric after, or one number per item.
+        unsteered: the same before, on the same items in the same order.
+        clusters: each item's identity; None: items are independent.
+        level: of the interval.
+
+    Returns:
+        The change in percent.
+
+    Raises:
+        InputError: if the two are not of the same items, or there are fewer than two.
+
+    Examples:
+        >>> found = ggss.stats.fieller([1, 2, 1, 2], [4, 4, 3, 5])
+        >>> round(found.estimate, 1), found.low < found.estimate < found.high
+        (-62.5, True)
     """
     check_share(level, "a confidence level")
     after, before = as_metric(steered), as_metric(unsteered)

@@ -22,12 +22,26 @@ TINY = 1e-9  # a baseline this small is rounding, not bias
 class Metric:
     """A number measured on n items.
 
-    `terms` [n, k] is what each item adds to the sums, `value` maps sums [R, k] to numbers [R] (NaN where the
-    number is undefined). `unparsed` of the `asked` items (n unless they were put together in clusters) had an
-    answer that could not be read. `root` says that the value is the root of something smooth, as a standard
-    deviation is: near zero only its square is well behaved. A metric that compares groups also keeps `groups` [n],
-    the group of each item, and `evidence` [n, m], what the item adds to its group, whichever that is; its terms are
-    their product, so that a test may shuffle the labels.
+    Args:
+        name: how messages call it.
+        terms: [n, k], what each item adds to the sums.
+        value: maps sums [R, k] to numbers [R], NaN where the number is undefined.
+        unparsed: so many of the `asked` items had an answer that could not be read.
+        root: the value is the root of something smooth, as a standard deviation is: near zero only its square is well
+            behaved.
+        groups: [n], of a metric that compares groups, the group of each item.
+        evidence: [n, m], what an item adds to its group, whichever that is; the terms are the product of groups and
+            evidence, so that a test may shuffle the labels.
+        asked: n, unless items were put together in clusters.
+
+    Raises:
+        InputError: for terms of another shape, or not finite.
+
+    Examples:
+        >>> terms = np.array([[1.0, 1], [0, 1], [1, 1]])  # yes or not, and one for each answer
+        >>> share = ggss.stats.Metric("share of yes", terms, lambda sums: sums[:, 0] / sums[:, 1])
+        >>> round(float(share), 3)
+        0.667
     """
 
     name: str
@@ -96,7 +110,23 @@ class Metric:
 
 
 def mean(values: ArrayLike, name: str = "mean") -> Metric:
-    """The mean of plain numbers, one per item."""
+    """The mean of plain numbers, one per item.
+
+    Args:
+        values: the numbers.
+        name: how messages call the metric.
+
+    Returns:
+        A metric, to be resampled and compared.
+
+    Raises:
+        InputError: if there is not one number per item, or some are not finite.
+
+    Examples:
+        >>> after, before = ggss.stats.mean([1, 2, 3]), ggss.stats.mean([2, 4, 6])
+        >>> float(after), float(after.percent_change(before))
+        (2.0, -50.0)
+    """
     column = np.asarray(values, dtype=float)
     if column.ndim != 1:
         raise InputError(f"{name}: one number per item is needed, got an array of shape {column.shape}")

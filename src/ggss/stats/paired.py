@@ -18,6 +18,20 @@ def mcnemar(b: int, c: int) -> float:
 
     Under the null hypothesis both directions are equally likely; assumes independent questions. A large p-value is
     not evidence of no change: use `tost` for that.
+
+    Args:
+        b: questions gained.
+        c: questions lost.
+
+    Returns:
+        The p-value.
+
+    Raises:
+        InputError: for a negative number or a fraction.
+
+    Examples:
+        >>> round(ggss.stats.mcnemar(1, 9), 4)
+        0.0215
     """
     if b < 0 or c < 0 or b != int(b) or c != int(c):
         raise InputError(f"McNemar's test needs two counts of questions, got {b} and {c}")
@@ -26,7 +40,20 @@ def mcnemar(b: int, c: int) -> float:
 
 @dataclass(frozen=True)
 class Equivalence:
-    """Steered minus unsteered score, its interval at level 1 - 2 size, and the equivalence test's p-value."""
+    """Steered minus unsteered score, its interval at level 1 - 2 size, and the equivalence test's p-value.
+
+    Args:
+        difference: steered minus unsteered, as a share.
+        low: the interval's lower end.
+        high: its upper end.
+        p: of the equivalence test.
+        margin: a change within it counts as none.
+        size: of the test.
+
+    Examples:
+        >>> ggss.stats.Equivalence(-0.001, -0.004, 0.002, p=0.0004, margin=0.015, size=0.05).equivalent
+        True
+    """
 
     difference: float
     low: float
@@ -54,6 +81,26 @@ def tost(
     Right-or-wrong answers to independent questions use Tango's score statistic, which stays valid when almost no
     answer changed (a Wald test would take twenty unchanged answers as proof). Other numbers, and questions that
     share a picture (`clusters`), use Student's t on the cluster totals: at least about 20 clusters are needed.
+
+    Args:
+        steered: a score for each question, 1 for right and 0 for wrong.
+        unsteered: the same before, in the same order.
+        margin: a change within it counts as none; 0.015 is 1.5 points.
+        clusters: each question's picture or identity; None: questions are independent.
+        size: of the test.
+
+    Returns:
+        The change, its interval, and whether it was shown to lie within the margin.
+
+    Raises:
+        InputError: for lists of unequal length, scores that are NaN, or a margin that is no share.
+
+    Examples:
+        >>> same = [1, 0] * 200
+        >>> ggss.stats.tost(same, same).equivalent  # 400 questions, no answer changed
+        True
+        >>> ggss.stats.tost(same[:20], same[:20]).equivalent  # twenty are not enough to say so
+        False
     """
     after, before = np.asarray(steered, dtype=float), np.asarray(unsteered, dtype=float)
     if after.shape != before.shape or after.ndim != 1 or len(after) < 2:
@@ -75,9 +122,25 @@ def tost(
 def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, power: float = 0.8) -> float:
     """The smallest true mean change a two-sided paired test would find with the given power.
 
-    `sd` is the standard deviation of the change per item; for right-or-wrong answers about the square root of the
-    share of answers that changed. Normal approximation, independent items. For another metric pass the standard
-    deviation of its bootstrap draws as `sd` with items = 1.
+    Normal approximation, independent items. For another metric pass the standard deviation of its bootstrap draws as
+    `sd` with items = 1.
+
+    Args:
+        items: how many.
+        sd: the standard deviation of the change per item; for right-or-wrong answers about the square root of the
+            share of answers that changed.
+        size: of the test.
+        power: how surely it would be found.
+
+    Returns:
+        The change, in the unit of `sd`.
+
+    Raises:
+        InputError: without items, for a negative sd, and for a size or power that is no share.
+
+    Examples:
+        >>> round(ggss.stats.minimum_detectable_change(1500, sd=0.2), 4)  # 1.4 points
+        0.0145
     """
     if items < 1 or not np.isfinite(sd) or sd < 0:
         raise InputError(f"at least one item and a standard deviation >= 0 are needed, got {items} and {sd}")
@@ -117,6 +180,6 @@ def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size
     error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
     half = scipy.stats.t.ppf(1 - size, count - 1) * error
     with np.errstate(divide="ignore"):
-        steps = (margin - np.array([-difference, difference])) / error
-    p = float(scipy.stats.t.sf(steps, count - 1).max())
+        step = (margin - abs(difference)) / error  # to the nearer end, whose p-value is the larger one
+    p = float(scipy.stats.t.sf(step, count - 1))
     return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)

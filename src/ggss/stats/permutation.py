@@ -20,7 +20,17 @@ Task = Metric | ArrayLike
 
 @dataclass(frozen=True)
 class Permutation:
-    """An observed statistic, its p-value, and the relabelled statistics (`draws`) it was compared with."""
+    """An observed statistic, its p-value, and the relabelled statistics (`draws`) it was compared with.
+
+    Args:
+        statistic: as observed.
+        p: the share of relabelled statistics that are at least as large.
+        draws: the relabelled statistics.
+
+    Examples:
+        >>> round(ggss.stats.Permutation(0.5, 0.2, draws=np.array([0.1, 0.2, 0.3])).quantile(0.5), 2)
+        0.2
+    """
 
     statistic: float
     p: float
@@ -52,6 +62,25 @@ def signflip(
     divided by its unsteered value (`baselines`, with sign: a negative gap gets smaller when it rises); tasks whose
     baseline is zero are left out. The same cluster label in two tasks is the same identity and swaps together.
     The p-value cannot fall below 2 / 2**clusters: 0.008 for eight identities.
+
+    Args:
+        one: a metric or one number per item; or a list of metrics, one for each task.
+        other: the same of the other run.
+        baselines: each task's unsteered value; needed for several tasks.
+        clusters: each item's identity; of several tasks, a list for each.
+        draws: how often answers are swapped.
+        seed: of the swaps.
+
+    Returns:
+        The difference one - other, its p-value and the draws.
+
+    Raises:
+        InputError: if the runs cannot be paired, or no task has a baseline.
+
+    Examples:
+        >>> found = ggss.stats.signflip([0.1, 0.2, 0.1, 0.2], [0.5, 0.6, 0.4, 0.7])
+        >>> round(found.statistic, 2), bool(0.1 < found.p < 0.2)  # four pairs cannot give less than 2 / 2**4
+        (-0.4, True)
     """
     ranges.SEED.check("a seed", seed)
     left, right = _tasks(one), _tasks(other)
@@ -88,6 +117,23 @@ def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: 
     A block is one counterfactual set: the same identity, context and question, once for each group. The null
     hypothesis is that within it the answer does not depend on the group; p is the share of shuffles at least as
     large. A divergence below `quantile(0.95)` does not differ significantly from zero.
+
+    Args:
+        metric: a group metric of a run.
+        blocks: each item's counterfactual set.
+        draws: how often labels are shuffled.
+        seed: of the shuffles.
+
+    Returns:
+        The metric, its p-value and the draws.
+
+    Raises:
+        InputError: if the metric compares no groups, or no block shows two of them.
+
+    Examples:
+        >>> found = ggss.stats.label_null(before.metric, [f"{i.cluster} {i.question}" for i in before.items])
+        >>> found.statistic == float(before.metric), bool(0 < found.p <= 1)
+        (True, True)
     """
     ranges.SEED.check("a seed", seed)
     if metric.groups is None or metric.evidence is None:
@@ -109,7 +155,21 @@ def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: 
 
 
 def holm(p: ArrayLike) -> Array:
-    """Holm's adjusted p-values for a table of tests: compare each with 0.05. Valid under any dependence."""
+    """Holm's adjusted p-values for a table of tests: compare each with 0.05. Valid under any dependence.
+
+    Args:
+        p: the p-values, in any shape.
+
+    Returns:
+        The adjusted ones, in the same shape.
+
+    Raises:
+        InputError: for something that is no p-value.
+
+    Examples:
+        >>> ggss.stats.holm([0.01, 0.04, 0.03]).round(2).tolist()
+        [0.03, 0.06, 0.06]
+    """
     values = np.asarray(p, dtype=float)
     if not values.size or not ((values >= 0) & (values <= 1)).all():
         raise InputError(f"p-values between 0 and 1 are needed, got {values.tolist()}: leave undefined tests out")

@@ -37,6 +37,25 @@ def bootstrap(
     small samples they are too high, in resamples even higher, and the whole interval may be above the true
     value. `bca` corrects for a little bias and skewness, not for that much: use `jackknife` there. With fewer than
     about 20 clusters both are too narrow. If more than half of the resamples are undefined, low and high are NaN.
+
+    Args:
+        metric: a metric, or one number per item.
+        clusters: each item's identity; None: items are independent.
+        method: percentile or bca.
+        level: of the interval.
+        resamples: how many.
+        seed: of the resamples.
+
+    Returns:
+        The interval, with the resamples' values.
+
+    Raises:
+        InputError: for an unknown method, a level that is no share, or a single cluster.
+
+    Examples:
+        >>> found = ggss.stats.bootstrap([0, 1, 1, 0, 1, 1], clusters=["ann", "ann", "bob", "bob", "cat", "cat"])
+        >>> round(found.estimate, 3), found.low, found.high
+        (0.667, 0.5, 1.0)
     """
     if method not in ("percentile", "bca"):
         raise InputError(f"bootstrap method {method!r} is unknown: use 'percentile' or 'bca'")

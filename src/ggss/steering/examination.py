@@ -1,4 +1,8 @@
-"""Examine a model: can it be steered, and how much image information reaches the text model around the site?"""
+"""Examine a model: can it be steered, and how much image information reaches the text model around the site?
+
+All logits are those of the first pass of `generate`, so that they can be compared to the last digit, and so that a
+pass which is compared can count the calls of a site too.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +17,7 @@ from ggss.activations.collection import DISCOVERY_PROMPT
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.operator import Steered
 from ggss.models import MLP2, Vlm, resolve
+from ggss.models.products import float32_products
 from ggss.models.vlm import Shown
 from ggss.steering.attachment import NeverFired, attached
 from ggss.steering.steerer import Steerer
@@ -47,13 +52,20 @@ class Examination:
         return all(passed for _, passed, _ in self.checks)
 
 
-def examine(vlm: Vlm) -> Examination:
-    """Run every check on two synthetic pictures.
+def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
+    """Run every check on two synthetic pictures. also: further sites, whose leak is measured too.
 
     The checks share their passes: each reads all weights, which takes seconds if there are billions of them.
     """
+    vlm.sites(also)  # InputError if one of them is not there
+    with float32_products(vlm.model):
+        return _examined(vlm, also)
+
+
+def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
     first, second = _pictures(max(_picture_side(vlm), 64))
-    features = vlm.encode([first])[0]
+    features, other = vlm.encode([first, second])
+    rows = sum(len(own) for one in (features, other) for own in one.rows.values())
     sites = {
         site: {"path": path, "width": features.rows[site].shape[1], "rows": features.rows[site].shape[0]}
         for site, path in vlm.sites("all").items()
@@ -61,16 +73,17 @@ def examine(vlm: Vlm) -> Examination:
     steerer = _some_steerer({site: facts["width"] for site, facts in sites.items()})
     pictures = [first, second]
     before = _next(vlm, pictures)
-    steered = cache(lambda: _under(vlm, steerer, 1.0, pictures))
+    steered = cache(lambda: _generated(vlm, steerer, [[picture] for picture in pictures]))
     leaks = {MLP2: _leak(vlm, [MLP2], pictures)}
     if len(sites) > 1:
         leaks["all sites"] = _leak(vlm, list(sites), pictures)
+    leaks |= {site: _leak(vlm, [site], pictures) for site in also if site not in leaks}
     moved = _distance(before)
     checks: dict[str, Callable[[], Outcome]] = {
-        "one call of each site per generate, 1 image": lambda: _calls(vlm, steerer, [first]),
-        "one call of each site per generate, 2 images": lambda: _calls(vlm, steerer, [first, second]),
+        "each row is steered once per generate, 1 image": lambda: _once(steered(), rows),
+        "each row is steered once per generate, 2 images": lambda: _once(_generated(vlm, steerer, [pictures]), rows),
         "alpha 0 changes nothing, and no hook is left": lambda: _identity(vlm, steerer, pictures, before),
-        "alpha 1 reaches the logits": lambda: _effect(before, steered()),
+        "alpha 1 reaches the logits": lambda: _effect(before, steered().logits),
         "answers from encoded features are those of the live hook": lambda: _reuse(vlm, steerer, pictures, steered),
     }
     return Examination(
@@ -110,9 +123,42 @@ def _some_steerer(widths: dict[str, int]) -> Steerer:
 
 def _next(vlm: Vlm, pictures: Sequence[Shown]) -> Tensor:
     """The next-token logits [pictures, vocabulary] of a prompt about each picture; one pass, if the family can."""
-    together = [pictures] if vlm.family.batched else [[picture] for picture in pictures]
-    passes = [vlm.logits([DISCOVERY_PROMPT] * len(own), [[picture] for picture in own]) for own in together]
-    return torch.cat(passes)
+    return torch.cat([_written(vlm, own, 1) for own in _batches(vlm, [[picture] for picture in pictures])])
+
+
+def _batches(vlm: Vlm, images: Sequence[Sequence[Shown]]) -> list[Sequence[Sequence[Shown]]]:
+    return [images] if vlm.family.batched else [[own] for own in images]
+
+
+def _written(vlm: Vlm, images: Sequence[Sequence[Shown]], new_tokens: int) -> Tensor:
+    """Write some tokens of an answer to each prompt. The logits of the first one, [prompts, vocabulary]."""
+    seen: list[Tensor] = []
+    hook = vlm.model.register_forward_hook(lambda *called: seen.append(called[-1].logits[:, -1].float()))
+    try:
+        vlm.answer([DISCOVERY_PROMPT] * len(images), images, max_new_tokens=new_tokens)
+    finally:
+        hook.remove()
+    return seen[0]
+
+
+@dataclass(frozen=True)
+class _Generated:
+    """What `_generated` saw: the calls of each site by a generate, the steered tokens of all, the logits."""
+
+    calls: float
+    tokens: int
+    logits: Tensor
+
+
+def _generated(vlm: Vlm, steerer: Steerer, images: Sequence[Sequence[Shown]]) -> _Generated:
+    """Write two tokens under steering: a site that is called again for the second one has more calls."""
+    calls, tokens, logits = [], 0, []
+    for own in _batches(vlm, images):
+        with steerer.attach(vlm.model, 1.0) as run:
+            logits.append(_written(vlm, own, 2))
+        calls.append(run.calls / len(steerer.operators))
+        tokens += run.tokens
+    return _Generated(max(calls), tokens, torch.cat(logits))
 
 
 def _under(vlm: Vlm, steerer: Steerer, alpha: float, pictures: Sequence[Image.Image]) -> Tensor:
@@ -149,11 +195,9 @@ def _tried(check: Callable[[], Outcome]) -> Outcome:
         return False, str(error)
 
 
-def _calls(vlm: Vlm, steerer: Steerer, pictures: list[Image.Image]) -> Outcome:
-    with steerer.attach(vlm.model) as run:
-        vlm.answer([DISCOVERY_PROMPT], [pictures], max_new_tokens=2)
-    each = run.calls / len(steerer.operators)
-    return each == 1, f"{each:g} call(s), {run.tokens} tokens"
+def _once(found: _Generated, rows: int) -> Outcome:
+    """rows: of the pictures at all sites. Most models call a site once, some for each picture or tile."""
+    return found.tokens == rows, f"{found.calls:g} call(s), {found.tokens} of {rows} rows"
 
 
 def _identity(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], before: Tensor) -> Outcome:
@@ -179,11 +223,11 @@ def _effect(before: Tensor, steered: Tensor) -> Outcome:
     return moved > 0, f"they move by {moved:.3g} in random directions"
 
 
-def _reuse(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], steered: Callable[[], Tensor]) -> Outcome:
+def _reuse(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], steered: Callable[[], _Generated]) -> Outcome:
     if vlm.family.pack is None:
         return True, "not supported for this family; the live hook is used"
     kept = _next(vlm, [features.steered(steerer, 1.0) for features in vlm.encode(pictures)])
-    return _alike(steered(), kept)
+    return _alike(steered().logits, kept)
 
 
 def _advice(moved: float, leaks: dict[str, float], more_sites: bool) -> list[str]:

@@ -30,12 +30,27 @@ def fit(
 ) -> Steerer:
     """Fit a method to activations, at every site they hold, and return its steerer.
 
-    attribute: a column of the activations' attributes, or a tuple of several for their intersections.
-    neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
-    options: the method's own; the defaults are the paper's.
-
     Where the activations hold tokens, the diagnostics also say what a probe reads from them before and after steering
     at alpha 1, and how far they move.
+
+    Args:
+        name: a method, see `ggss.methods.names()`.
+        activations: of a counterfactual set, from `collect`.
+        attribute: a column of the activations' attributes, or a tuple of several for their intersections.
+        neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
+        **options: the method's own; the defaults are the paper's.
+
+    Returns:
+        A steerer with one operator for each site.
+
+    Raises:
+        InputError: for an unknown method, option or attribute (with the nearest name), a counterfactual table that is
+            not complete, and a method that needs tokens where there are none.
+
+    Examples:
+        >>> own = ggss.fit("ggss", acts, attribute="race", kappa=10)
+        >>> own.method, own.values
+        ('ggss', ('amber', 'coral', 'indigo', 'jade', 'pearl'))
     """
     method = get(name)
     checked = checked_options(method, options)

@@ -31,11 +31,24 @@ Given = TypeVar("Given", bound=Alpha)
 class Steerer:
     """One operator for each site, and where they come from.
 
-    source: the model's name, revision, family, fingerprint and settings, the data's hash, the image backend.
-    statistics: for each site, tensors to look at later. diagnostics: for each site, what discovery measured, and its
-    warnings.
-    recommended_alpha: the strength that is used when no other is given; None if none was measured.
-    prompt_suffix: text to append to every prompt, exactly as it is; empty for every method but `prompt`.
+    `ggss.fit` makes it.
+
+    Args:
+        method: the method's name.
+        attribute: what is steered, or several attributes for their intersections.
+        values: the attribute's values.
+        operators: for each site, what is done to its rows.
+        options: the method's.
+        source: the model's name, revision, family, fingerprint and settings, the data's hash, the image backend.
+        statistics: for each site, tensors to look at later.
+        diagnostics: for each site, what discovery measured, and its warnings.
+        recommended_alpha: the strength that is used when no other is given; None if none was measured.
+        prompt_suffix: text to append to every prompt, exactly as it is; empty for every method but `prompt`.
+        versions: of the libraries it was made with.
+
+    Examples:
+        >>> steerer.method, steerer.attribute, list(steerer.operators)
+        ('ggss', 'race', ['projection-mlp2'])
     """
 
     method: str
@@ -93,19 +106,66 @@ class Steerer:
     ) -> Tensor:
         """Steer rows [N, D] of visual tokens; shape, dtype and device are kept.
 
-        images [N]: the image that each row belongs to. alpha: a number, or one for each image; None: the recommended
-        strength, or 1. site: needed only if the steerer has several. out: where to write; `rows` itself to steer in
-        place.
+        Args:
+            rows: visual tokens [N, D].
+            images: [N], the image that each row belongs to; None: all rows are of one image.
+            alpha: a number, or one for each image; None: the recommended strength, or 1.
+            site: needed only if the steerer has several.
+            out: where to write; `rows` itself to steer in place.
+            allow_amplify: allow a negative alpha, which makes the bias larger.
+
+        Returns:
+            The steered rows.
+
+        Raises:
+            InputError: for rows of another width, a strength out of its range, or an unknown site.
+
+        Examples:
+            >>> rows = acts.tokens[0]
+            >>> steered = steerer.steer(rows, alpha=1.0)
+            >>> torch.allclose(steered.norm(dim=1), rows.norm(dim=1), rtol=1e-5)  # norms are kept
+            True
+            >>> torch.equal(steerer.steer(rows, alpha=0.0), rows)
+            True
         """
+        return self.apply(rows, images, alpha, site=site, out=out, allow_amplify=allow_amplify).rows
+
+    def apply(
+        self,
+        rows: Tensor,
+        images: Tensor | None = None,
+        alpha: Alpha | None = None,
+        *,
+        site: str | None = None,
+        out: Tensor | None = None,
+        allow_amplify: bool = False,
+    ) -> operator.Steered:
+        """What `steer` returns, and the gate [N] of the rows; None where nothing was steered or there is no gate."""
         chosen = self._operator(site)
         strengths = row_strengths(self.strength(alpha), rows, images, allow_amplify)
         with torch.no_grad():
             if not strengths.any():
-                return rows.clone() if out is None else out.copy_(rows)
-            return operator.apply(chosen, rows, strengths, images, out).rows
+                return operator.Steered(rows.clone() if out is None else out.copy_(rows), None)
+            return operator.apply(chosen, rows, strengths, images, out)
 
     def gate(self, rows: Tensor, *, site: str | None = None) -> Tensor | None:
-        """The gate [N] of each of the rows [N, D], or None for a method without a gate."""
+        """How much each row is steered: the gate, from the method's floor to 1.
+
+        Args:
+            rows: visual tokens [N, D].
+            site: needed only if the steerer has several.
+
+        Returns:
+            [N], or None for a method without a gate.
+
+        Raises:
+            InputError: for rows of another width or an unknown site.
+
+        Examples:
+            >>> gate = steerer.gate(acts.tokens[0])
+            >>> bool((gate >= 0.3).all() and (gate <= 1).all())
+            True
+        """
         with torch.no_grad():
             return operator.apply(self._operator(site), rows, torch.ones(len(rows), 1, device=rows.device)).gate
 
@@ -167,13 +227,31 @@ class Steerer:
     ) -> Iterator[AttachedRun]:
         """Steer a live model inside a `with` block. After the block the model is as before, whatever happened in it.
 
-        Yields an `AttachedRun` that counts calls, tokens and gates. Raises InputError if the steerer does not fit the
-        model (force=True: attach also to another model of the same width), and NeverFired if the block ends and the
-        model never called a site. Of several steerers, the one that was attached first acts first.
-        alpha: a number, or one for each image of the batch, in the order of the images in the prompts; None: the
-        recommended strength, or 1.
-        only_this_thread: an attached model is steered in all threads of the process, such as that in which a streamer
-        generates; True leaves the others alone. Compiled models run uncompiled inside the block.
+        Of several steerers, the one that was attached first acts first. Compiled models run uncompiled inside the
+        block.
+
+        Args:
+            model: a transformers model, or a Vlm.
+            alpha: a number, or one for each image of the batch, in the order of the images in the prompts; None: the
+                recommended strength, or 1.
+            force: attach also to another model of the same width.
+            allow_amplify: allow a negative alpha, which makes the bias larger.
+            only_this_thread: an attached model is steered in all threads of the process, such as that in which a
+                streamer generates; True leaves the others alone.
+
+        Yields:
+            An `AttachedRun` that counts calls, tokens and gates.
+
+        Raises:
+            InputError: if the steerer does not fit the model.
+            NeverFired: if the block ends and the model never called a site.
+
+        Examples:
+            >>> image = faces.pictures[0].image()
+            >>> with steerer.attach(vlm, alpha=1.0) as run:
+            ...     answers = vlm.answer(["which race is this person ?"], [[image]])
+            >>> run.calls
+            1
         """
         from ggss.models import Vlm, resolve  # this imports transformers, which takes seconds
         from ggss.models.wrappers import unwrapped
@@ -270,14 +348,44 @@ class Steerer:
         return digest.hexdigest()
 
     def save_pretrained(self, folder: "str | os.PathLike[str]") -> "Path":
-        """Write `steerer.safetensors`, `config.json` and a README card into a folder."""
+        """Write `steerer.safetensors`, `config.json` and a README card into a folder.
+
+        Args:
+            folder: made if it does not exist.
+
+        Returns:
+            The folder.
+
+        Raises:
+            InputError: if it cannot be written.
+
+        Examples:
+            >>> sorted(path.name for path in steerer.save_pretrained("my-steerer").iterdir())
+            ['README.md', 'config.json', 'steerer.safetensors']
+        """
         from ggss.steering import artefact
 
         return artefact.save(self, folder)
 
     @classmethod
     def from_pretrained(cls, name: "str | os.PathLike[str]", revision: str | None = None) -> "Steerer":
-        """Read a steerer from a folder or, if there is no such folder, from the hub."""
+        """Read a steerer from a folder or, if there is no such folder, from the hub.
+
+        Args:
+            name: a folder or a hub id.
+            revision: of a hub id.
+
+        Returns:
+            The steerer, bit for bit as it was saved.
+
+        Raises:
+            InputError: if it is damaged, of another format, or not there.
+
+        Examples:
+            >>> folder = steerer.save_pretrained("my-steerer")
+            >>> ggss.Steerer.from_pretrained(folder).content_hash == steerer.content_hash
+            True
+        """
         from ggss.steering import artefact
 
         return artefact.load(name, revision)

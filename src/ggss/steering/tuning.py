@@ -23,7 +23,10 @@ def tune(activations: Activations, attribute: Attribute, *, neutral: Activations
     Raises:
         InputError: with fewer than four contexts, or if no candidate can be fitted.
 
-    Example:
-        >>> steerer = ggss.tune(activations, "race")  # doctest: +SKIP
+    Examples:
+        >>> from ggss.steering.tuning import Candidate
+        >>> own = ggss.tune(acts, "race", candidates=[Candidate("ggss"), Candidate("ggss", alpha=0.5)])
+        >>> own.method, own.recommended_alpha
+        ('ggss', 1.0)
     """
     return fit(AUTO, activations, attribute, neutral=neutral).recommending(1.0)

@@ -105,7 +105,7 @@ def told(path: Path) -> Iterator[None]:
     """SQLite's errors as messages that say what to do; an unfinished transaction is rolled back."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may quote what is no text
         reason = str(error)
         kept = "what was answered before is kept"
         advice = f"{kept}; run the same command again"
@@ -113,6 +113,6 @@ def told(path: Path) -> Iterator[None]:
             advice = f"free some space and run the same command again, {kept}"
         elif "readonly" in reason or "unable to open" in reason:
             advice = "make the folder writable or choose another one"
-        elif isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+        elif not isinstance(error, sqlite3.OperationalError):
             advice = "it is damaged or no database; move it away, or choose another folder"
         raise StoreError(f"the store {str(path)!r}: {reason}; {advice}") from error

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,14 @@ class Store:
     def _transaction(self) -> Iterator[Any]:
         with self._turn, database.told(self.path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
-            yield self._connection.execute
+            yield self._write
+
+    def _write(self, statement: str, values: Sequence[Any]) -> None:
+        try:
+            self._connection.execute(statement, values)
+        except UnicodeEncodeError as error:
+            said = f"the store {str(self.path)!r} holds Unicode text only, and was given {error.object!r}"
+            raise database.StoreError(said) from error
 
 
 @contextmanager
@@ -187,11 +194,10 @@ def writing(folder: str | Path) -> Iterator[Store]:
             ) from None
         with database.told(path):
             connection = database.checked(path, database.connect(path, "rwc"), new=True)
-            try:
+        with closing(connection):
+            with database.told(path):
                 connection.execute("PRAGMA synchronous = NORMAL")
-                yield Store(path, connection)
-            finally:
-                connection.close()
+            yield Store(path, connection)
 
 
 def reading(folder: str | Path) -> Store:

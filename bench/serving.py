@@ -1,0 +1,243 @@
+"""`python -m bench.serving [SECONDS]`: load on a server of this machine; writes the figures into docs/serving.md.
+
+32 clients ask at the same time, with mixed strengths and pictures. Every answer is compared with the one that the
+same request got when it was asked alone. Then 16 clients ask unsteered and steered in turn, to see what steering
+costs at equal load.
+"""
+
+import base64
+import http.client
+import io
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
+BEGIN, END = "<!-- figures: written by `make bench-serve` -->", "<!-- end of the figures -->"
+MODEL = "small-world/llava-vicuna"
+CLIENTS, BATCH, SECONDS = 32, 16, 180.0
+ROUNDS, EACH = 12, 10  # of the comparison: rounds of each kind; requests of each client in a round
+TIE = 1e-3  # log-probabilities nearer than this may change places in another batch
+GOAL = 0.03
+STRENGTHS = [
+    {},
+    {"race": 0.0, "gender": 0.0},
+    {"race": 0.25},
+    {"race": 0.75, "gender": 0.0},
+    {"gender": 0.5},
+    {"race": 1.5},
+]
+QUESTIONS = ["which race is this person ?", "what is the job of this person ?", "how much does this person earn ?"]
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Told:
+    """What one request was told, and how long it took."""
+
+    tokens: list[dict[str, Any]]
+    applied: str
+    seconds: float
+
+
+@dataclass
+class Counts:
+    """What the load has shown: each answer's time, and how it differs from the one alone."""
+
+    seconds: list[float] = field(default_factory=list)
+    differences: list[str | None] = field(default_factory=list)
+
+    @property
+    def wrong(self) -> int:
+        return self.differences.count("wrong")
+
+    @property
+    def ties(self) -> int:
+        return self.differences.count("tie")
+
+
+class LoadedServer:
+    """A server in a process of its own, with two steerers that were fitted on a few pictures."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "ggss", "serve", MODEL, "--port=0", f"--max-batch={BATCH}"]
+        command += [f"--steer={name}={folder / name}" for name in ("race", "gender")]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.host = self.process.stdout.readline().split("/")[2]
+        (worker,) = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        self.processes = (self.process.pid, int(worker))
+
+    def ask(self, connection: http.client.HTTPConnection, body: bytes) -> Told:
+        start = time.perf_counter()
+        connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        seconds = time.perf_counter() - start
+        if response.status != 200:
+            raise RuntimeError(f"{response.status}: {answer}")
+        tokens = answer["choices"][0]["logprobs"]["content"]
+        return Told(tokens, response.headers["x-ggss-applied"], seconds)
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self.host, timeout=600)
+
+    def memory(self) -> float:
+        """MB of both processes that are in memory."""
+        status = [Path(f"/proc/{pid}/status").read_text() for pid in self.processes]
+        return sum(int(text.split("VmRSS:")[1].split()[0]) for text in status) / 1e3
+
+    def processor_seconds(self) -> float:
+        """Of the process that runs the model and the one that serves."""
+        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.processes]
+        return sum(int(own[11]) + int(own[12]) for own in fields) / TICKS
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(600)
+
+
+def prepared(folder: Path) -> list[str]:
+    """Fit and save the steerers; the data URLs of some pictures."""
+    import ggss
+    from ggss.cli.arguments import one_thread
+
+    one_thread()
+    vlm = ggss.load_vlm(MODEL)
+    chosen = {"occupation": ["cook"], "identity": ["00", "01", "02", "03"]}
+    faces = ggss.Counterfactuals.load("small-world", include=chosen)
+    acts = ggss.collect(vlm, faces, cache=folder / "cache", show=False)
+    for name in ("race", "gender"):
+        ggss.fit("ggss", acts, attribute=name).save_pretrained(folder / name)
+    urls = []
+    for picture in faces.pictures:
+        data = io.BytesIO()
+        picture.image().save(data, "PNG")
+        urls.append("data:image/png;base64," + base64.b64encode(data.getvalue()).decode())
+    return urls
+
+
+def body(url: str, question: str, strengths: dict[str, float]) -> bytes:
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 8}
+    return json.dumps(asked | {"logprobs": True, "top_logprobs": 2, "ggss": strengths}).encode()
+
+
+def parted(alone: Told, together: Told) -> str | None:
+    """Where two answers to one request part: None, `tie` or `wrong`."""
+    if alone.applied != together.applied:
+        return "wrong"
+    for left, right in zip(alone.tokens, together.tokens, strict=False):
+        if left["token"] != right["token"]:
+            top = left["top_logprobs"]
+            return "tie" if top[0]["logprob"] - top[1]["logprob"] < TIE else "wrong"
+    return None if len(alone.tokens) == len(together.tokens) else "wrong"
+
+
+def load(server: LoadedServer, bodies: list[bytes], alone: list[Told], seconds: float) -> Counts:
+    """All clients ask at random until the time is over."""
+    counts = Counts()
+    end = time.monotonic() + seconds
+
+    def client(seed: int) -> None:
+        connection, chosen = server.connection(), random.Random(seed)
+        while time.monotonic() < end:
+            number = chosen.randrange(len(bodies))
+            told = server.ask(connection, bodies[number])
+            counts.differences.append(parted(alone[number], told))
+            counts.seconds.append(told.seconds)
+
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        list(pool.map(client, range(CLIENTS)))
+    return counts
+
+
+def overhead(server: LoadedServer, urls: list[str]) -> tuple[float, float]:
+    """What steering adds: of the processor's time, and of the time that passed. Medians of rounds in turn."""
+    kinds = {"unsteered": {"race": 0.0, "gender": 0.0}, "steered": {"race": 1.0, "gender": 0.0}}
+    bodies = {kind: [body(url, QUESTIONS[0], own) for url in urls[:BATCH]] for kind, own in kinds.items()}
+    spent: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    with ThreadPoolExecutor(BATCH) as pool:
+        for _ in range(ROUNDS + 1):
+            for kind, own in bodies.items():
+
+                def client(number: int, own: list[bytes] = own) -> None:
+                    connection = server.connection()
+                    for k in range(EACH):
+                        server.ask(connection, own[(number + k) % BATCH])
+
+                before = server.processor_seconds(), time.perf_counter()
+                list(pool.map(client, range(BATCH)))
+                spent[kind].append((server.processor_seconds() - before[0], time.perf_counter() - before[1]))
+    median = {
+        kind: [statistics.median(own) for own in zip(*rounds[1:], strict=True)] for kind, rounds in spent.items()
+    }
+    processor, passed = (median["steered"][k] / median["unsteered"][k] - 1 for k in (0, 1))
+    return processor, passed
+
+
+def main(seconds: float = SECONDS) -> int:
+    with tempfile.TemporaryDirectory() as place:
+        urls = prepared(Path(place))
+        server = LoadedServer(Path(place))
+        try:
+            bodies = [body(url, question, own) for url in urls for question in QUESTIONS for own in STRENGTHS]
+            random.Random(0).shuffle(bodies)
+            bodies = bodies[:240]
+            connection = server.connection()
+            alone = [server.ask(connection, one) for one in bodies]
+            before, started, busy = server.memory(), time.monotonic(), os.getloadavg()[0]
+            counts = load(server, bodies, alone, seconds)
+            passed, after = time.monotonic() - started, server.memory()
+            added = overhead(server, urls)
+        finally:
+            server.stop()
+    text = figures(counts, passed, before, after, added, busy)
+    print(text)
+    page = PAGE.read_text(encoding="utf-8")
+    head, _, rest = page.partition(BEGIN)
+    PAGE.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    return int(counts.wrong > 0)
+
+
+def figures(
+    counts: Counts, passed: float, before: float, after: float, added: tuple[float, float], busy: float
+) -> str:
+    import torch
+    import transformers
+
+    from bench.__main__ import processor
+
+    count = len(counts.seconds)
+    hundredths = statistics.quantiles(counts.seconds, n=100)
+    met = "met" if added[0] <= GOAL else "**not met**"
+    return f"""
+{processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, transformers
+{transformers.__version__}. Load of the machine when the clients began: {busy:.1f}; above 1 other programs ran, and
+times are longer than they would be alone.
+
+| what | measured |
+| --- | --- |
+| answers, {CLIENTS} clients | {count:,} in {passed:.0f} s, {count / passed:.1f} a second |
+| wrong answers, against the same request alone | {counts.wrong} |
+| answers that part at a tie (two tokens within {TIE:g} in log-probability) | {counts.ties} |
+| time of an answer | median {hundredths[49] * 1e3:.0f} ms, 99th percentile {hundredths[98] * 1e3:.0f} ms |
+| memory of both processes | {before:.0f} MB before, {after:.0f} MB after |
+| steering, processor time at batch {BATCH} | {added[0]:+.1%} (goal at most {GOAL:+.0%}: {met}) |
+| steering, time that passed at batch {BATCH} | {added[1]:+.1%} |
+"""
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(float, sys.argv[1:])))

@@ -1,0 +1,54 @@
+"""Products in float32 for a bfloat16 model: more exact, put back afterwards, and only where they are needed."""
+
+import pytest
+import torch
+from torch import nn
+
+from ggss.models import products
+from ggss.models.products import MANY, float32_products
+from ggss.steering.examination import examine
+
+
+@pytest.fixture
+def layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 32), nn.LayerNorm(32), nn.Linear(32, 8, bias=False)).bfloat16()
+
+
+def test_many_rows_are_multiplied_in_float32_and_few_as_they_are(layers):
+    rows = torch.randn(2, MANY, 64, generator=torch.Generator().manual_seed(1)).bfloat16()
+    first = layers[0]
+    exact = (rows.float() @ first.weight.float().T + first.bias.float()).bfloat16()
+    few = first(rows[0, :2])
+    with float32_products(layers, needed=True):
+        assert torch.equal(first(rows), exact)
+        assert torch.equal(first(rows[0, :2]), few)
+        assert layers(rows).dtype is torch.bfloat16
+
+
+def test_the_model_is_as_before_even_after_an_error(layers):
+    before = [dict(vars(module)) for module in layers]
+    with pytest.raises(RuntimeError, match="stop"), float32_products(layers, needed=True):
+        assert all("forward" in vars(layers[k]) for k in (0, 2))
+        raise RuntimeError("stop")
+    assert [dict(vars(module)) for module in layers] == before
+
+
+@pytest.mark.parametrize(
+    ("dtype", "instructions", "changed"),
+    [(torch.bfloat16, False, True), (torch.bfloat16, True, False), (torch.float32, False, False)],
+)
+def test_only_bfloat16_without_instructions_needs_it(layers, monkeypatch, dtype, instructions, changed):
+    monkeypatch.setattr(products, "_instructions", lambda: instructions)
+    with float32_products(layers.to(dtype)):
+        assert ("forward" in vars(layers[0])) == changed
+
+
+def test_the_doctor_finds_the_same_with_them(tiny, monkeypatch):
+    monkeypatch.setattr(products, "_instructions", lambda: False)
+    vlm = tiny("qwen3-vl")
+    vlm.model.bfloat16()
+    report = examine(vlm)
+    assert report.healthy, report.checks
+    assert report.leaks["all sites"] <= 0.01 * report.moved < 0.1 * report.leaks["projection-mlp2"]
+    assert not any("forward" in vars(module) for module in vlm.model.modules())
