@@ -54,15 +54,18 @@ subspace have. None of this was seen on models of photographs."""
 
 
 LIMITS = """Means on both sides of the two limits at which discovery warns. A subspace that does not transfer leaves
-the attribute in other people; one that shares much variance with content costs capability."""
+the attribute in other people; one that shares much variance with content costs capability. No model of
+the dial has a transfer below the limit, so there it raises no false alarm and nothing more is shown;
+that limit rests on the planted tokens, and the variance share's on the models."""
 
 
-KEPT = """**What is kept.** Discovery reports the probe of all tokens, which tells the bias left in both kinds of
-worlds, and the displacement, which tells the capability lost in the models. A probe of mean tokens tells
-neither and is not reported: on `ordinary` it calls methods clean that leave most of the bias. Variance
-share and transfer keep their warnings. Effective rank is of the model, the same for every method, and is
-told beside the variance share only to say how much room there is. The lowest split-half cosine has no
-warning: near zero it went with nearly all bias removed."""
+KEPT = """**What is kept.** Discovery reports the probe of all tokens and the displacement. The probe tells what is
+left in other people on planted tokens; on the dial the correlation with the bias left is as high, but
+its interval includes zero. The displacement tells the capability lost in the models. A probe of mean
+tokens tells neither bias left nor attribute read and is not reported: on `ordinary` it calls methods
+clean that leave most of the bias. Variance share and transfer keep their warnings. Effective rank is of
+the model, the same for every method, and is told beside the variance share only to say how much room
+there is. The lowest split-half cosine has no warning: near zero it went with nearly all bias removed."""
 
 
 def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Sequence[Mapping[str, Any]] = ()) -> str:

@@ -11,10 +11,10 @@ The cosines of the principal angles between the two halves' subspaces are report
 the last directions of a large subspace have little energy and differ between any two halves, while the subspace as a
 whole transfers well. What is left in *tokens* is measured by `token_probe`.
 
-What they are good for was measured over models and methods (docs/dial.md). Variance share tells the capability lost;
-what a probe of all tokens still reads tells the bias left, and a probe of mean tokens tells neither. Transfer tells
-too few, wrongly labelled or unlike pictures, not a confound. Effective rank is of the model, the same for all
-methods: it says how much room there is, not which method to take.
+What they are good for was measured over models and methods (docs/dial.md). Variance share tells the capability lost.
+A probe of all tokens tells what is left in other people, surely where tokens are planted and probably in models; a
+probe of mean tokens does not. Transfer tells too few, wrongly labelled or unlike pictures, not a confound. Effective
+rank is of the model, the same for all methods: it says how much room there is, not which method to take.
 """
 
 from collections.abc import Callable, Hashable, Sequence

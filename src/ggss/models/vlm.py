@@ -208,7 +208,7 @@ class Vlm:
     ) -> None:
         """Go on with prompts that are token ids, all in one batch.
 
-        processor: a logits processor of transformers, which sees what may come next; stop: a stopping criterion.
+        processor: a logits processor of transformers, which sees what may come next. stop: a stopping criterion.
         """
         inputs, _ = self._image_inputs(images)
         self._generated(inputs | self._text_inputs(sequences), max_new_tokens, [processor], [stop])
