@@ -45,6 +45,7 @@ LINES = {
     "probe": f"probe tiny {_FACES} --tasks recognition-race --steer steerer",
     "report": "report before.jsonl -o out.html --no-pdf",
     "play": "play tiny",
+    "serve": "serve small-world/pixtral --steer race=steerer",
     "convert": "convert whole.pt -o out --attribute race",
     "study run": "study run plan.yaml -o out",
     "study watch": "study watch out",
@@ -177,6 +178,8 @@ def stubs(folder: Path, vlm: Any) -> list[Any]:
         patch("ggss.smallworld.demonstration.run", demo),
         patch("ggss.study.runner.DiscoverySet"),
         patch("ggss.study.runner.Driver", side_effect=Reached),
+        patch("ggss.serve.running.bound"),
+        patch("ggss.serve.running.run", side_effect=Reached),
     ]
 
 

@@ -241,7 +241,8 @@ def test_the_doctor_exits_with_1_if_a_check_fails(run, tiny, monkeypatch, form):
 def test_the_doctor_survives_a_site_that_is_never_called(run, tiny, monkeypatch):
     vlm = tiny("pixtral")
     monkeypatch.setattr(doctor_command, "load", lambda *_: vlm)
-    monkeypatch.setattr(vlm, "answer", lambda *_, **__: ["nothing is looked at"])
+    answer = vlm.answer
+    monkeypatch.setattr(vlm, "answer", lambda asked, images, **more: answer(asked, [[] for _ in images], **more))
     code, out, _ = run("doctor", "m")
     assert code == 1
     assert "never called it" in " ".join(out.split())
@@ -253,8 +254,11 @@ def test_a_strength_without_a_steerer_is_an_error_wherever_both_are_options(run)
         for command in app.registered_commands
         if {"alpha", "steer"} <= set(command.callback.__annotations__)
     ]
-    assert {"ask", "probe"} <= set(both)
-    for verb in both:
+    assert {"ask", "probe", "serve"} <= set(both)
+    code, _, err = run("serve", "small-world/qwen3-vl", "--alpha", "race=1")  # by name: there may be several
+    assert code == 2
+    assert "is for no steerer of --steer" in err
+    for verb in set(both) - {"serve"}:
         code, _, err = run(verb, "small-world/qwen3-vl", *(["a.png", "?"] if verb == "ask" else []), "--alpha", "1")
         assert code == 2
         assert "give --steer, or leave out --alpha" in err

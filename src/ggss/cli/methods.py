@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from ggss.cli.arguments import Json
 
 ADVICE = """\
-The default is ggss, the paper's. Where attributes are entangled try pace first, with pictures without people
-(--neutral) if you have some; auto compares it with others on held-out discovery pictures."""
+The default is ggss, the paper's. Where attributes are entangled try pace first,
+with pictures without people (--neutral) if you have some; auto compares it with
+others on held-out discovery pictures."""
 
 
 def methods(as_json: Json = False) -> None:
