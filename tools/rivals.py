@@ -73,6 +73,9 @@ preference, over all answers.
 each bias task about the discovery pictures: of the tasks, then, on which it is measured here about other people and
 another occupation. All other methods have seen no answer. Its budget is {passes} passes over
 the questions, and the bound on the KL divergence of its answers from the unsteered ones is {bound:g}.
+Where the KL ends far below the bound, the multiplier rose too far and the budget was too small to come back: such
+rows show less than the method can do, and it steers image tokens only, not the language model's norms as its paper
+does.
 """
     ]
     for model in plan.models:
