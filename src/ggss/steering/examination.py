@@ -5,6 +5,7 @@ pass which is compared can count the calls of a site too.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -182,9 +183,14 @@ def leak(vlm: Vlm, sites: str | Sequence[str]) -> float:
 
 
 def _leak(vlm: Vlm, sites: list[str], pictures: Sequence[Image.Image]) -> float:
+    """The largest difference of logits with the sites set to zero; with sites that are never called, all of it."""
     modules = {site: resolve(vlm.model, path) for site, path in vlm.sites(sites).items()}
-    with attached(vlm.model, modules, lambda site, rows, *_: Steered(torch.zeros_like(rows), None), by_image=False):
+    with (
+        suppress(NeverFired),
+        attached(vlm.model, modules, lambda site, rows, *_: Steered(torch.zeros_like(rows), None), by_image=False),
+    ):
         return _distance(_next(vlm, pictures))
+    return _distance(_next(vlm, pictures))
 
 
 def _tried(check: Callable[[], Outcome]) -> Outcome:
