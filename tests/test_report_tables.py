@@ -267,6 +267,26 @@ def test_beyond_lists_what_has_no_published_row(written):
     assert labels == ["Unsteered", "GGSS", "ggss, all sites"]
 
 
+def test_pace_is_paired_with_every_other_method(written, tmp_path):
+    assert "pace_against" in written[0].left_out
+    methods = ["none", "ggss", "pace", "inlp-spherical", *invented_study.sensitivity()]
+    found = invented_study.results(invented_study.plan(methods=methods))
+    write(found, tmp_path)
+    figures = Figures(found)
+    rows = table(tmp_path, "pace_against")
+    assert [label for _, label in rows] == ["GGSS", "INLP (sph.)"] * 2
+    for (section, label), row in rows.items():
+        model, other = f"org/{section}", {"GGSS": "ggss", "INLP (sph.)": "inlp-spherical"}[label]
+        averages = [figures.average(model, one, figures.alpha(model, one)).estimate for one in ("pace", other)]
+        assert float(row["Avg Δ%, PACE minus it, points"]) == pytest.approx(averages[0] - averages[1])
+        runs = [figures.at_best(model, one, "mmstar", "race").after.value() for one in ("pace", other)]
+        shown = float(row["MMStar, PACE minus it, points, race steering"])
+        assert shown == pytest.approx(100 * (runs[0] - runs[1]), abs=1e-6)
+    raw = [float(row["sign-flip test p"]) for row in rows.values()]
+    assert [float(row["sign-flip test Holm"]) for row in rows.values()] == pytest.approx(holm(raw).tolist())
+    assert raw[0] == figures.p_values("org/qwen3-vl", "pace", "ggss")[0]
+
+
 def test_the_published_setting_may_be_a_labelled_point_of_the_grid(tmp_path):
     """Then it is there twice, as the method and as a point, and only the method is compared with others."""
     again = {"name": "ggss", "label": "ggss kappa=5 floor=0.3", "tasks": ["mcq"], "alphas": [1.0]}
@@ -479,7 +499,7 @@ def test_a_plans_plugin_adds_a_table(registry, tmp_path, monkeypatch):
 def test_tables_are_registered_in_the_published_order():
     ours = [name for name in TABLES.names() if TABLES.package(name) == "ggss"]
     assert ours[:4] == ["main_results", "capability", "component_ablation", "sensitivity"]
-    assert ours[-2:] == ["beyond", "control"]
+    assert ours[-3:] == ["beyond", "control", "pace_against"]
 
 
 @pytest.mark.parametrize("name", ["main_results", "README", "results_report", "../escaped", ""])

@@ -32,6 +32,7 @@ from ggss.report import salary_tables as salary
 from ggss.report import setting_tables as settings
 from ggss.report import significance_tables as significance
 from ggss.report import table_index as index
+from ggss.report import versus_tables as versus
 from ggss.report.figures import Figures
 from ggss.report.latex import latex
 from ggss.report.rendering import Table
@@ -94,6 +95,7 @@ for _name, _build in {
     "all_metrics": metrics.all_metrics,
     "beyond": bias.beyond,
     "control": bias.control,
+    "pace_against": versus.pace_against,
 }.items():
     register(_name, _build)
 
