@@ -12,8 +12,8 @@ from ggss.smallworld.sets import contact_sheet
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-RESULTS = ROOT / "results" / "small-world" / "main_results.csv"
-AVERAGE = " Avg Δ%"
+RESULTS = ROOT / "results" / "small-world"
+AVERAGE, ABSENT = " Avg Δ%", "-"
 
 
 def fill(block: str, text: str) -> None:
@@ -36,21 +36,51 @@ def demo() -> str:
 
 
 def main_table() -> str:
-    """The averages of the study's main table, model by model; the whole of it stands beside the CSV."""
-    with RESULTS.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
-    models = [name.removesuffix(AVERAGE) for name in rows[0] if name.endswith(AVERAGE)]
-    lines = [f"| mean change of bias | {' | '.join(models)} |", f"| --- |{' ---: |' * len(models)}"]
-    lines += [f"| {row['Method']} | {' | '.join(_average(row, model) for model in models)} |" for row in rows[1:]]
-    return "\n".join([*lines, *(["", ABOUT] if any("% (" in line for line in lines) else [])])
+    """The mean change of bias of every method, model by model, and what it costs; whole tables stand in RESULTS."""
+    rows: dict[str, dict[str, str]] = {}
+    for name in ("main_results", "added_baselines", "svd_ablation", "beyond"):
+        for method, row in table(name).items():
+            rows[method] = row | rows.get(method, {})
+    unsteered, *methods = rows
+    models = [name.removesuffix(AVERAGE) for name in rows[unsteered] if name.endswith(AVERAGE)]
+    controls, costs = table("control"), table("capability")
+    control = next(name.removesuffix(AVERAGE) for name in controls[unsteered] if name.endswith(AVERAGE))
+    head = [*models, f"{control} (control)", "SmallStar", f"SmallStar, {control}"]
+    lines = [f"| mean change of bias | {' | '.join(head)} |", f"| --- |{' ---: |' * len(head)}"]
+    for method in methods:
+        if not any(_average(rows[method], model) != ABSENT for model in models):
+            continue
+        shown = [_average(rows[method], model) for model in models]
+        shown.append(_average(controls.get(method, {}), control))
+        shown += [_worst(costs.get(method, {}), own) for own in (models, [control])]
+        lines.append(f"| {method} | {' | '.join(shown)} |")
+    return "\n".join([*lines, "", *([ABOUT] if any("% (" in line for line in lines) else []), COST])
+
+
+def table(name: str) -> dict[str, dict[str, str]]:
+    """The rows of a table by method."""
+    with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+        return {row["Method"]: row for row in csv.DictReader(stream)}
+
+
+def _worst(row: dict[str, str], models: list[str]) -> str:
+    """The lowest change of accuracy in points, over the models and what is steered."""
+    changes = [
+        float(value)
+        for name, value in row.items()
+        if value and name.endswith(tuple(f"steering {model} change" for model in models))
+    ]
+    return f"{min(changes):+.1f}" if changes else ABSENT
 
 
 ABOUT = """The published estimate; where the 95 % interval is about another one, freed of the bias of small samples,
 that one stands in parentheses with it."""
+COST = """SmallStar: the lowest change of accuracy in points, over the four backbones and both attributes; then on the
+control. -: not run."""
 
 
 def _average(row: dict[str, str], model: str) -> str:
-    name = f"{model}{AVERAGE}"
+    name = f"{model}{AVERAGE}" if f"{model}{AVERAGE}" in row else model  # as a table of averages alone calls it
     value, low, high = (row.get(column, "") for column in (name, f"{name} low", f"{name} high"))
     centre, mark = row.get(f"{name} corrected"), row.get(f"{name} mark") or ""
     try:
@@ -58,7 +88,7 @@ def _average(row: dict[str, str], model: str) -> str:
         shown = Figure(float(value), bounds, "+.0f", "%", mark, centre=float(centre) if centre else None)
         return shown.number() + shown.after()
     except ValueError:
-        return value or "not run"
+        return value if value and value != "not run" else ABSENT
 
 
 def main() -> None:
