@@ -1,7 +1,6 @@
 """The committed tables of the small-world study: whole, of this plan, and the ones that the pages show."""
 
 import re
-from pathlib import Path
 
 import pytest
 from tools import readme, results
@@ -9,7 +8,7 @@ from tools import readme, results
 from ggss.report.tables import TABLES
 from ggss.study.plan import Plan
 
-RESULTS = Path(readme.RESULTS).parent
+RESULTS = readme.RESULTS
 INDEX = (RESULTS / "README.md").read_text(encoding="utf-8")
 
 
