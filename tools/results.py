@@ -74,6 +74,36 @@ def pooled_gates() -> str:
     return f"{min(means):.2f} to {max(means):.2f}"
 
 
+def against() -> dict[str, str]:
+    """Which methods PACE beats, and which beat it, after Holm, model by model."""
+    with (TABLES / "pace_against.csv").open(encoding="utf-8", newline="") as stream:
+        pairs = list(csv.DictReader(stream))
+    told = {}
+    for name, sign in (("beaten", -1), ("beating", 1)):
+        found: dict[str, list[str]] = {}
+        for row in pairs:
+            difference, p = row["Avg Δ%, PACE minus it, points"], row["sign-flip test Holm"]
+            if p and float(p) <= 0.05 and float(difference) * sign > 0:
+                found.setdefault(row["section"], []).append(row["Method"])
+        said = [f"{len(methods)} on {model} ({', '.join(methods)})" for model, methods in found.items()]
+        told[name] = "; ".join(said) or "none"
+    return told | {"pairs": str(len(pairs))}
+
+
+def lost(method: str, model: str) -> str:
+    """Points of SmallStar that race steering changes."""
+    return f"{float(rows('capability')[method][f'race steering {model} change']):+.1f}"
+
+
+def rivals() -> str:
+    """The rivals from other papers by their mean over the backbones, best first, with the most that each costs."""
+    means = {name: sum(float(rows("beyond")[name][f"{model} Avg Δ%"]) for model in BACKBONES) / 4 for name in _RIVALS}
+    return ", ".join(
+        f"`{name}` {means[name]:+.0f} % (up to {costs(name)[-1]:.1f} points of SmallStar)"
+        for name in sorted(means, key=means.__getitem__)
+    )
+
+
 def page() -> str:
     tests = [rows("significance", "Model")[model] for model in BACKBONES]
     nurses = [model for model, row in zip(BACKBONES, tests, strict=True) if float(row[f"{_TEST} N/D Holm"]) <= 0.05]
@@ -101,12 +131,24 @@ def page() -> str:
         control=f"{-loss:.1f}",
         named=f"{float(control[f'{_NAMED} unsteered']):.0f}",
         unnamed=f"{float(control[f'{_NAMED} GGSS']):.0f}",
+        pace=averages("beyond", "pace"),
+        pace_most=f"{costs('pace')[-1]:.1f}",
+        pace_sites=average("beyond", "pace all sites", "qwen3-vl"),
+        pace_control=average("control", "pace", "entangled"),
+        pace_control_cost=lost("pace", "entangled"),
+        ggss_control=average("control", "GGSS", "entangled"),
+        ggss_control_cost=lost("GGSS", "entangled"),
+        auto_choice=averages("beyond", "auto"),
+        auto_control=average("control", "auto", "entangled"),
+        rivals=rivals(),
+        **against(),
         **capability(),
     )
 
 
 _TEST, _NAMED, _GATE = "against unsteered,", "race recognition, gender steering", "calibrated gate"
 _NET = "race_net_preference_std"
+_RIVALS = ("directional-ablation", "rlace", "fairsteer", "sfid", "sae")
 
 
 if __name__ == "__main__":
