@@ -19,7 +19,7 @@ from ggss.probes import Item
 from ggss.report.page_material import Material, ReportedModel, TaskPair
 from ggss.report.page_pictures import Thumbnails
 
-MOST = 4000  # items on a page: about 3.5 MB
+MOST = 2200  # items on a page: with nine options each, and gates, about 2.6 MB
 SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away
 CHANGES_SHOWN = 40  # items lost and won, of one task
 
