@@ -213,6 +213,53 @@ def test_a_steerer_knows_the_vision_path_it_was_made_with(first, copy, faces, tm
             loaded.check(edited.model)
 
 
+@pytest.mark.parametrize("name", TEXT)
+def test_a_steerer_inside_the_text_model_knows_the_text_path_too(first, copy, faces, tmp_path, name):
+    steerer = fit("ggss", collect(first, faces, "lm-layer0", cache=tmp_path / "cache"), attribute="race", k=1)
+    loaded = type(steerer).from_pretrained(steerer.save_pretrained(tmp_path / "steerer"))
+    assert loaded.check(load_vlm(copy))
+    TEXT[name][1](copy)
+    edited = load_vlm(copy)
+    if name in ("generation", "text weights"):  # it comes after the image's rows; less than a bfloat16 can tell
+        assert loaded.check(edited)
+        return
+    told = {"special token": "tokenizer", "chat template": "chat_template"}.get(name, name)
+    with pytest.raises(InputError, match=rf"{told}: the steerer was made with .*, the model has .*force=True"):
+        loaded.check(edited)
+    assert loaded.check(edited, force=True)
+    if name == "rms_norm_eps":
+        with pytest.raises(InputError, match=name):
+            loaded.check(edited.model)
+    else:  # without its processor nobody knows what stands before an image
+        assert loaded.check(edited.model)
+
+
+def test_another_version_of_transformers_may_write_a_tokenizer_otherwise(first, faces, tmp_path):
+    steerer = fit("ggss", collect(first, faces, "lm-layer0", cache=tmp_path / "cache"), attribute="race", k=1)
+    steerer.source["text_settings"]["tokenizer"] = "0" * 64
+    with pytest.raises(InputError, match="tokenizer: the steerer was made with"):
+        steerer.check(first)
+    steerer.versions["transformers"] = "5.0.0"
+    assert steerer.check(first)
+    steerer.source["text_settings"]["chat_template"] = "0" * 64
+    with pytest.raises(InputError, match="chat_template: the steerer was made with"):
+        steerer.check(first)
+
+
+def test_none_at_all_is_another_setting_than_the_default(tiny, tmp_path):
+    vlm, folder = tiny("llava-mistral"), tmp_path / "mistral"
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["text_config"]["sliding_window"] is None
+    whole = load_vlm(folder)
+    del config["text_config"]["sliding_window"]
+    (folder / "config.json").write_text(json.dumps(config))
+    windowed = load_vlm(folder)
+    assert windowed.model.config.text_config.sliding_window == 4096
+    assert windowed.identity.differences(whole.identity) == ["text config"]
+
+
 def test_a_steerer_may_be_used_in_another_dtype_and_with_other_attention(first, folder, copy, faces, tmp_path):
     steerer = fit("ggss", collect(first, faces, cache=tmp_path / "cache"), attribute="race", k=1)
     edit(copy / "config.json", "attn_implementation", "eager")
