@@ -130,8 +130,18 @@ def test_broken_records_are_all_listed(tmp_path):
         records.load(tmp_path / "empty.jsonl")
     with pytest.raises(InputError, match="there is no file"):
         records.load(tmp_path / "none.jsonl")
-    other = json.loads(lines[3]) | {"alpha": 0.5}
-    (tmp_path / "mixed.jsonl").write_text("\n".join([lines[0], json.dumps(other)]))
+    other = next(
+        records.records(
+            replace(
+                run,
+                source=replace(run.source, alpha=0.5),
+                items=run.items[3:4],
+                answers=run.answers[3:4],
+                probabilities=run.probabilities[3:4],
+            )
+        )
+    )
+    (tmp_path / "mixed.jsonl").write_bytes(lines[0].encode() + b"\n" + other.line)
     with pytest.raises(InputError, match=r"line 2: its answer is of another run .*\(alpha: 0 and 0\.5\)"):
         records.load(tmp_path / "mixed.jsonl")
 
