@@ -45,6 +45,8 @@ def work(jobs: JobQueue) -> None:
         jobs.tell({"event": "started", "ids": [number]})
         text = message["job"]["turns"][0][1][0]
         once = Path(setup["model"]) / text
+        if text in ("die", "die later"):
+            jobs.next()  # the request beside it: a socket that is closed with something unread loses what was said
         if text == "die" or (text.startswith("die once") and not once.exists()):
             once.touch()
             os._exit(9)

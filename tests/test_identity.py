@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -181,6 +182,62 @@ def test_differences_have_names_on_either_side():
     one, other = ModelIdentity({"dtype": "float32", "old": "1"}), ModelIdentity({"dtype": "float16", "new": "2"})
     assert one.differences(other) == ["dtype (float16 before, float32 now)", "old", "new"]
     assert one.differences(one) == []
+
+
+def edited_leaves(value, path=()):
+    """Every value in a JSON value that holds no other: its path, and what to put in its place."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from edited_leaves(inner, (*path, key))
+        return
+    yield path, None
+    if isinstance(value, bool):
+        yield path, not value
+    elif isinstance(value, int | float):
+        yield from ((path, other) for other in {value + 1, value * 1.5, 0} - {value})
+    elif isinstance(value, str):
+        yield path, "eager"
+    elif isinstance(value, list):
+        yield from ((path, other) for other in (value[::-1], []) if other != value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llava-mistral", "pixtral", "qwen3-vl"])
+def test_no_edited_setting_of_a_model_gives_other_numbers_under_its_identity(tiny, pictures, tmp_path, name):
+    """Each value of each JSON file of the folder in turn: it is refused, it is another model, or nothing changes."""
+
+    def numbers(vlm):
+        asked = ["what colour is the hat ?"] * 2, [pictures[:1], pictures[2:3]]
+        return vlm.logits(*asked), vlm.answer(*asked, max_new_tokens=3)
+
+    vlm, folder = tiny(name), tmp_path / "model"
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
+    whole = load_vlm(folder)
+    logits, said = numbers(whole)
+    others = same = 0
+    for file in (file for file in sorted(folder.glob("*.json")) if file.name != "tokenizer.json"):
+        text = file.read_text()
+        for path, value in edited_leaves(json.loads(text)):
+            told = json.loads(text)
+            if reduce(dict.__getitem__, path, told) == value:
+                continue
+            edit(file, *path, value)
+            try:
+                edited = load_vlm(folder)
+                if edited.identity != whole.identity:
+                    others += 1
+                    continue
+                found = numbers(edited)
+            except InputError:
+                continue
+            finally:
+                file.write_text(text)
+            assert_same(found[0], logits)
+            assert found[1] == said, (file.name, path, value)
+            same += 1
+    assert others > 50
+    assert same > 10, "the control: names of places change nothing"
 
 
 @pytest.mark.parametrize("name", VISUAL)
