@@ -303,20 +303,6 @@ def test_another_version_of_transformers_may_write_a_tokenizer_otherwise(first, 
         steerer.check(first)
 
 
-def test_none_at_all_is_another_setting_than_the_default(tiny, tmp_path):
-    vlm, folder = tiny("llava-mistral"), tmp_path / "mistral"
-    vlm.model.save_pretrained(folder)
-    vlm.processor.save_pretrained(folder)
-    config = json.loads((folder / "config.json").read_text())
-    assert config["text_config"]["sliding_window"] is None
-    whole = load_vlm(folder)
-    del config["text_config"]["sliding_window"]
-    (folder / "config.json").write_text(json.dumps(config))
-    windowed = load_vlm(folder)
-    assert windowed.model.config.text_config.sliding_window == 4096
-    assert windowed.identity.differences(whole.identity) == ["text config"]
-
-
 def test_a_steerer_may_be_used_in_another_dtype_and_with_other_attention(first, folder, copy, faces, tmp_path):
     steerer = fit("ggss", collect(first, faces, cache=tmp_path / "cache"), attribute="race", k=1)
     edit(copy / "config.json", "attn_implementation", "eager")

@@ -87,7 +87,7 @@ def whole_identity(model: Any, processor: Any, visual: ModelIdentity) -> ModelId
         {
             **visual.parts,
             "text weights": _hash(model, language=True),
-            "text config": hashing.of(_config(model.config).get(text, {})),
+            "text config": hashing.of(_plain(model.config.to_diff_dict().get(text, {}))),
             "text attention": _attention(model.config).get(text, ""),
             "tokenizer": hashing.of(_tokenizer(processor.tokenizer)),
             "chat template": hashing.of(_chat_template(processor)),
@@ -102,7 +102,7 @@ def visual_settings(model: Any, processor: Any = None) -> dict[str, Any]:
     An artefact records them as they are: another version of transformers may know other settings, and then those
     that both know are compared.
     """
-    config = _config(model.config)
+    config = _plain(model.config.to_diff_dict())
     config.pop(_text_config_name(model.config), None)
     told = {"config": config}
     if processor is not None:
@@ -117,7 +117,8 @@ def text_settings(model: Any, processor: Any = None) -> dict[str, Any]:
 
     The tokenizer and the chat template decide what stands before the image.
     """
-    told: dict[str, Any] = {"text_config": _config(model.config).get(_text_config_name(model.config), {})}
+    config = model.config.to_diff_dict().get(_text_config_name(model.config), {})
+    told: dict[str, Any] = {"text_config": _plain(config)}
     if processor is not None:
         told |= {"tokenizer": hashing.of(_tokenizer(processor.tokenizer))}
         told |= {"chat_template": hashing.of(_chat_template(processor))}
@@ -219,17 +220,6 @@ def _tokenizer(tokenizer: Any) -> list[Any]:
 def _chat_template(processor: Any) -> Any:
     own = getattr(processor, "chat_template", None)
     return getattr(processor.tokenizer, "chat_template", None) if own is None else own
-
-
-def _config(config: Any) -> dict[str, Any]:
-    """What a config says that is not as by default. Where the default is a number, none at all is another setting."""
-    return _plain(_nulls_said(config.to_diff_dict()))
-
-
-def _nulls_said(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _nulls_said(own) for name, own in value.items()}
-    return "null" if value is None else value
 
 
 def _plain(value: Any) -> Any:
