@@ -1,13 +1,13 @@
 """docs/fidelity.md is up to date, and every place, test and table that it names exists."""
 
 import importlib.util
-import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from ggss.report.tables import TABLES
+from named_tests import is_there
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,10 +43,7 @@ def test_every_place_and_test_exists(row):
             found = getattr(found, name)
     else:
         assert (ROOT / row.place).is_file()
-    file, _, test = row.test.partition("::")
-    text = (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")
-    assert test, f"{row.test} names no test of the file"
-    assert re.search(rf"^def {test}\(", text, re.MULTILINE), row.test
+    assert is_there(row.test), row.test
 
 
 def test_every_table_exists():

@@ -1,6 +1,7 @@
 """The engine and its worker's process: answers, cancelling, death, hanging, reloading. The worker has no model."""
 
 import asyncio
+import re
 import sys
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -102,13 +103,23 @@ def test_a_worker_that_hangs_is_replaced(tmp_path):
     asyncio.run(run())
 
 
-def test_a_replaced_worker_must_have_the_steerers_that_were_checked(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("race", "race is not the one that was checked"),
+        ("race-alpha", "the steerer 'race' has changed while the server was running"),
+        ("identity", "the model '.*' has changed while the server was running"),
+    ],
+)
+def test_a_replaced_worker_must_have_the_model_and_the_steerers_that_were_checked(
+    tmp_path, monkeypatch, caplog, file, said
+):
     monkeypatch.setattr(worker_engine, "PAUSE", 0.0)
     ended = []
 
     async def run():
         async with running(tmp_path, lost=lambda: ended.append(1)) as engine:
-            (tmp_path / "race").write_text("another")
+            (tmp_path / file).write_text("another")
             with pytest.raises(Refusal) as caught:
                 await answer(engine, "die once")
             assert caught.value.status == 503
@@ -116,6 +127,7 @@ def test_a_replaced_worker_must_have_the_steerers_that_were_checked(tmp_path, mo
 
     asyncio.run(run())
     assert ended == [1]
+    assert re.search(said, caplog.text)
 
 
 def test_reloading_and_going_back(tmp_path):

@@ -112,6 +112,19 @@ def visual_settings(model: Any, processor: Any = None) -> dict[str, Any]:
     return dict(_flat(told))
 
 
+def text_settings(model: Any, processor: Any = None) -> dict[str, Any]:
+    """What decides the rows of an image inside the text model, besides weights and the visual tokens.
+
+    The tokenizer and the chat template decide what stands before the image.
+    """
+    config = model.config.to_diff_dict().get(_text_config_name(model.config), {})
+    told: dict[str, Any] = {"text_config": _plain(config)}
+    if processor is not None:
+        told |= {"tokenizer": hashing.of(_tokenizer(processor.tokenizer))}
+        told |= {"chat_template": hashing.of(_chat_template(processor))}
+    return dict(_flat(told))
+
+
 _fingerprints: WeakKeyDictionary[nn.Module, dict[bool, tuple[object, str]]] = WeakKeyDictionary()
 
 

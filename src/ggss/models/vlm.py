@@ -18,7 +18,15 @@ from ggss.models.batching import Batches
 from ggss.models.capture import captured
 from ggss.models.families import Family
 from ggss.models.features import Features
-from ggss.models.identity import ModelIdentity, fingerprint, visual_identity, visual_settings, whole_identity
+from ggss.models.identity import (
+    ModelIdentity,
+    fingerprint,
+    text_fingerprint,
+    text_settings,
+    visual_identity,
+    visual_settings,
+    whole_identity,
+)
 from ggss.models.layer_rows import layer_rows
 from ggss.models.layer_sites import is_layer
 from ggss.models.processors import backend_of
@@ -100,9 +108,13 @@ class Vlm:
         """SHA-256 of the weights an image passes through, in whatever dtype, as an artefact records it."""
         return fingerprint(self.model)
 
-    def describe(self) -> dict[str, Any]:
-        """What an artefact records about the model it was made with."""
-        return {
+    def describe(self, text: bool = False) -> dict[str, Any]:
+        """What an artefact records about the model it was made with; text: the text model was part of that."""
+        of_text = {}
+        if text:
+            of_text["text_fingerprint"] = text_fingerprint(self.model)
+            of_text["text_settings"] = text_settings(self.model, self.processor)
+        return of_text | {
             "model": self.name,
             "revision": getattr(self.model.config, "_commit_hash", None),
             "family": self.family.name,

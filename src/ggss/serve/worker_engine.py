@@ -68,6 +68,7 @@ class WorkerEngine:
     ) -> None:
         self.setup, self.patience, self._lost, self._command = setup, patience, lost, command
         self._running: set[int] = set()
+        self._model: str | None = None  # the hash of its identity, once it is loaded
         self._steerers: dict[str, ServedSteerer] = {}
         self._tickets: dict[int, Ticket] = {}
         self._reloads: dict[int, asyncio.Future[Message]] = {}
@@ -149,8 +150,20 @@ class WorkerEngine:
             self._writer.close()
             said = f"the model's process ended while it was loading (exit code {code}): is there enough memory?"
             raise InputError(said if message is None else message["sentence"])
-        self._steerers |= {name: ServedSteerer(**one) for name, one in message["steerers"].items()}
+        steerers = {name: ServedSteerer(**one) for name, one in message["steerers"].items()}
+        if changed := self._changed(message["model"], steerers):
+            self._writer.close()  # which ends it
+            await self._process.wait()
+            raise InputError(f"{changed} while the server was running: put it back, or start the server again")
+        self._model, self._steerers = message["model"], self._steerers | steerers
         self._ready = True
+
+    def _changed(self, model: str, steerers: Mapping[str, ServedSteerer]) -> str:
+        """What a new worker has loaded that is not what the one before it had; "" if nothing is."""
+        if self._model not in (None, model):
+            return f"the model {self.setup.model!r} has changed"
+        other = [name for name, one in steerers.items() if self._steerers.get(name, one) != one]
+        return f"the steerer {other[0]!r} has changed" if other else ""
 
     async def _listen(self) -> None:
         """Hand on what workers say, and replace those that die."""

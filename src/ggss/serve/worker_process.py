@@ -152,7 +152,7 @@ def loaded(setup: Message) -> "tuple[ServedModel, Message]":
     steerers = {
         name: asdict(model.load(name, folder, expected)) for name, (folder, expected) in setup["steerers"].items()
     }
-    return model, {"event": "ready", "steerers": steerers}
+    return model, {"event": "ready", "model": vlm.identity.hash, "steerers": steerers}
 
 
 def main(arguments: list[str]) -> int:
