@@ -17,6 +17,9 @@ from ggss.models import prompts
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A question, the placeholders of its images, its options."""
 
+Tail = tuple[int, int, list[int]]
+"""The question's number, the option's number, and the option's token ids."""
+
 KEPT_TOKENS = 4_000_000
 
 
@@ -74,6 +77,18 @@ class Prompts:
             prompt = next(ids)
             found.append(Tokenised(prompt, *prompts.split_options(prompt, [next(ids) for _ in options])))
         return found
+
+
+def option_runs(asked: Sequence[Tokenised]) -> dict[tuple[int, tuple[int, ...]], list[Tail]]:
+    """What has to be read to score the options: a prompt's number and token ids, and the tails that end there.
+
+    The last token of an option is scored but not read, so options of one token share a single run.
+    """
+    runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
+    for i, prompt in enumerate(asked):
+        for j, tail in enumerate(prompt.tails):
+            runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
+    return runs
 
 
 def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[float, ...]]:
