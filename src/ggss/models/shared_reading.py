@@ -12,8 +12,9 @@ from torch import Tensor
 from ggss.models.reading import Tokenised, option_runs, option_shares
 from ggss.models.shared_prefix import Continuations, SharedPrefix, common_length
 
-LEAST_SAVED = 2048
-"""Tokens that sharing must save, or it is not worth a pass of its own: (questions - 1) x shared tokens."""
+LEAST_SAVED = 1024
+"""Tokens that sharing must save, (questions - 1) x shared tokens, to be worth passes of its own. On a processor it
+begins to pay at a quarter of that (docs/performance.md); where passes are started more slowly, later."""
 
 # Settings of `generate` that do not change what is likeliest next, so that a greedy answer needs none of them.
 IDLE_SETTINGS = {
