@@ -105,10 +105,14 @@ def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[floa
     return shares
 
 
+class NoNumbers(InputError):
+    """A model computes logits that are NaN. Whoever loaded it can correct that; whoever only asks it cannot."""
+
+
 def require_numbers(logits: Tensor, name: str) -> Tensor:
-    """The logits. InputError if one is NaN: the largest of them would be a word, and mean nothing."""
+    """The logits. NoNumbers if one is NaN: the largest of them would be a word, and mean nothing."""
     if logits.isnan().any():
-        raise InputError(
+        raise NoNumbers(
             f"{name} computes logits that are no numbers (NaN): its weights are damaged, or its numbers too large "
             "for their dtype (try --dtype float32, in Python dtype='float32')"
         )
