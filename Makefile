@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -132,6 +132,9 @@ format: $(READY)  ## let ruff put the code in order
 
 bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
 	$(BIN)/python -m bench
+
+bench-sweep: $(READY)  ## a sweep over strengths at real picture lengths; its section of docs/performance.md (minutes)
+	$(BIN)/python -m bench.alpha_sweep
 
 validity: $(READY)  ## studies and tokens with a known truth; writes docs/validity.md and docs/planted-tokens.md (minutes)
 	$(BIN)/python -m bench.validity

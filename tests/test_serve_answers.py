@@ -324,15 +324,17 @@ def test_a_steerer_that_did_not_act_is_an_error(served):
 def test_gates_and_negative_strengths(served):
     one = served.steerers["first"]
     features = served.vlm.encode([noise(0), noise(1)])
-    both = steered_with_gates(features, one, torch.tensor([0.5, -0.5]), allow_amplify=True)
-    for before, after, alpha in zip(features, both, (0.5, -0.5), strict=True):
-        rows = before.rows["projection-mlp2"]
-        assert torch.allclose(
-            after.features.rows["projection-mlp2"], one.steer(rows, alpha=alpha, allow_amplify=True)
-        )
-        assert torch.allclose(after.gates["projection-mlp2"], one.gate(rows), atol=1e-6)
-    with pytest.raises(InputError, match="would amplify"):
-        steered_with_gates(features, one, torch.tensor([0.5, -0.5]))
+    site = "projection-mlp2"
+    for alphas in ((0.5, -0.5), (-0.5, -0.5)):
+        both = steered_with_gates(features, one, alphas, allow_amplify=True)
+        assert both.counts == {site: [len(own.rows[site]) for own in features]}
+        gates = both.gates[site].split(both.counts[site])
+        for before, after, alpha, gate in zip(features, both.features, alphas, gates, strict=True):
+            rows = before.rows[site]
+            assert torch.allclose(after.rows[site], one.steer(rows, alpha=alpha, allow_amplify=True))
+            assert torch.allclose(gate, one.gate(rows), atol=1e-6)
+        with pytest.raises(InputError, match="would amplify"):
+            steered_with_gates(features, one, alphas)
 
 
 def test_a_steerer_is_checked_before_it_replaces_another(served, tmp_path):

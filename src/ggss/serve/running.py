@@ -68,6 +68,7 @@ async def _run(setup: WorkerSetup, settings: ServerSettings, here: socket.socket
         # While the model is loaded, SIGTERM ends the process. From now on it drains; uvicorn has its own handler, and
         # raises the signal once more when it is done.
         signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
+        here.listen(config.backlog)  # or whoever reads the next line and is fast would be refused
         say(f"ready: http://{_written(here)}/v1")
         await server.serve(sockets=[here])
     finally:

@@ -114,15 +114,17 @@ def _done(jobs: JobQueue, model: "ServedModel", number: int) -> None:
 
 def _fail(jobs: JobQueue, number: int, error: Exception) -> None:
     """Input that the sender can correct is 400; everything else is the server's, and its place is logged."""
+    from ggss.models.reading import NoNumbers
     from ggss.steering.attachment import NeverFired
 
-    if isinstance(error, InputError) and not isinstance(error, NeverFired):
+    ours = isinstance(error, (NeverFired, NoNumbers))  # sentences that are for whoever runs the server
+    if isinstance(error, InputError) and not ours:
         status, sentence = 400, str(error)
     elif out_of_memory(error):
         status, sentence = 503, "the server has not enough memory for this request: make it smaller, or try later"
     else:
         status = 500
-        sentence = str(error) if isinstance(error, NeverFired) else defect(error).sentence
+        sentence = str(error) if ours else defect(error).sentence
         # An exception's message may hold what was asked, so it is not logged.
         log.error("request failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
     jobs.tell({"event": "failed", "id": number, "status": status, "sentence": sentence})
