@@ -52,3 +52,18 @@ def test_the_doctor_finds_the_same_with_them(tiny, monkeypatch):
     assert report.healthy, report.checks
     assert report.leaks["all sites"] <= 0.01 * report.moved < 0.1 * report.leaks["projection-mlp2"]
     assert not any("forward" in vars(module) for module in vlm.model.modules())
+
+
+def test_a_matrix_is_converted_in_parts_to_the_same_product(monkeypatch):
+    torch.manual_seed(0)
+    rows = torch.randn(2, MANY, 24).bfloat16()
+    for linear in (nn.Linear(24, 37).bfloat16(), nn.Linear(24, 37, bias=False).bfloat16()):
+        bias = 0 if linear.bias is None else linear.bias.double()
+        exact = rows.double() @ linear.weight.double().T + bias
+        for part in (1, 24 * 5, 24 * 37, 2**20):  # of a row each, of five with a rest, of all
+            monkeypatch.setattr(products, "PART", part)
+            with float32_products(linear, needed=True):
+                found = linear(rows)
+            assert found.shape == exact.shape
+            assert found.is_contiguous()
+            torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-6)  # bfloat16 has 8 bits

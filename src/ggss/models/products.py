@@ -1,8 +1,9 @@
 """Products of a bfloat16 model on a processor that has no instructions for them.
 
 Such a processor multiplies bfloat16 matrices several times more slowly than float32 ones. The weights of the whole
-model in float32 may not fit in memory, but one layer's do: they are converted for each product, which is still faster
-where many rows share them.
+model in float32 may not fit in memory, so they are converted for each product, which is faster where many rows share
+them. A matrix is converted in parts: the memory of a small part is used again for the next one. For a whole matrix
+the system would give new memory each time, and that may take longer than the product.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 MANY = 16  # rows from which on the conversion pays
+PART = 2**20  # weights that are converted at a time
 
 
 @contextmanager
@@ -48,7 +50,15 @@ def _product(linear: nn.Linear) -> Callable[[Tensor], Tensor]:
     def forward(input: Tensor) -> Tensor:
         if input.numel() < MANY * linear.in_features:
             return functional.linear(input, linear.weight, linear.bias)
-        bias = None if linear.bias is None else linear.bias.float()
-        return functional.linear(input.float(), linear.weight.float(), bias).to(input.dtype)
+        wide, many = input.float(), max(1, PART // linear.in_features)
+        starts = range(0, linear.out_features, many)
+        parts = [_part(linear, wide, slice(start, start + many)).to(input.dtype) for start in starts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
 
     return forward
+
+
+def _part(linear: nn.Linear, input: Tensor, outputs: slice) -> Tensor:
+    """Some columns of the product, in float32."""
+    bias = None if linear.bias is None else linear.bias[outputs].float()
+    return functional.linear(input, linear.weight[outputs].float(), bias)
