@@ -171,8 +171,8 @@ def _products(report: Report) -> list[str]:
         lines.append(
             f"- So on this processor bfloat16 products take {found['bfloat16'] / found['float32']:.1f} times as long "
             f"as float32 ones: all but {found['float32'] / found['bfloat16']:.0%} of the time in products is the "
-            "missing instructions. The doctor therefore converts each matrix for its product, in parts "
-            "(`ggss.models.products`); the other steps do not."
+            "missing instructions. All steps therefore convert each matrix for its product, in parts "
+            "(`ggss.models.products`)."
         )
     return lines
 
@@ -180,7 +180,7 @@ def _products(report: Report) -> list[str]:
 HOW = {
     "bfloat16": "in bfloat16",
     "whole": "converted to float32 first",
-    "parts": "converted in parts, as the doctor does",
+    "parts": "converted in parts, as ggss does",
     "float32": "in float32",
 }
 
@@ -194,12 +194,14 @@ def _other_model(report: Report) -> str:
     line = "- A LLaVA-NeXT of the 7B's dimensions, 14 GB in bfloat16, was not tried"
     if (found := _found(report, PRODUCTS)) is None:
         return f"{line}."
-    rate = found["rows"] * found["inputs"] * found["outputs"] / (found["bfloat16"] / 1000)
+    rate = found["rows"] * found["inputs"] * found["outputs"] / (found["parts"] / 1000)
     minutes = LLAVA_WEIGHTS * LLAVA_TOKENS / rate / 60
     return (
-        f"{line}: at the bfloat16 rate above, one question about one picture of {LLAVA_TOKENS} visual tokens takes "
-        f"{minutes:.0f} minutes of one core, and the steps ask {QUESTIONS}."
+        f"{line}: at the rate of products above, one question about a picture of {LLAVA_TOKENS} visual tokens takes "
+        f"{minutes:.0f} minutes of one core, and all steps together ask {sum(QUESTIONS.values())}."
     )
 
 
-QUESTIONS = 14  # the steps of the table: two to ask, four in the batch, eight in the study
+# Prompts that pass through the text model. Of the doctor: two before, two under alpha 1, one with two pictures, and
+# one for both pictures while the site is silenced.
+QUESTIONS = {ASK: 2, BATCH: 6, DOCTOR: 7, STUDY: 8}
