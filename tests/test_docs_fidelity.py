@@ -2,11 +2,12 @@
 
 import importlib.util
 from importlib import import_module
+import re
 from pathlib import Path
 
 import pytest
 
-from ggss.report.tables import TABLES
+from ggss.report.tables import REPORT, TABLES
 from named_tests import is_there
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,4 +48,26 @@ def test_every_place_and_test_exists(row):
 
 
 def test_every_table_exists():
-    assert set(fidelity.TABLES.values()) <= set(TABLES.names())
+    assert {table.file for table in fidelity.TABLES} <= {*TABLES.names(), REPORT}
+    for table in fidelity.TABLES:
+        assert is_there(table.test), table.test
+
+
+# What has a number in the paper, by its label there.
+EQUATIONS = (
+    *("ggss-svd-basis", "ggss-projection", "ggss-gate", "ggss-slerp-update", "ggss-norm-restore"),
+    *("ggss-projection-norm", "appendix_karcher", "appendix_pooled_shift"),
+)
+PRINTED = (
+    *("main_results", "mmstar", "component_ablation", "sensitivity_ablation", "significance", "added_baselines"),
+    *("svd_ablation", "hparams", "alpha_choices", "heldout_alpha", "mmstar_dims", "recognition", "alpha_dial"),
+    *("prompt_baseline", "geometry_ablation", "prompt_invariance"),
+)
+
+
+def test_every_numbered_equation_and_table_of_the_paper_is_on_the_page():
+    told = " ".join(row.what for row in fidelity.EQUATIONS)
+    assert [label for label in EQUATIONS if not re.search(rf"\b(eq|prop)\. {label}(?![\w-])", told)] == []
+    assert {f"tab:{label}" for label in PRINTED} == {
+        table.label for table in fidelity.TABLES if table.label.startswith("tab:")
+    }
