@@ -272,10 +272,11 @@ class Steerer:
         with attached(module, modules, steer, by_image, only_this_thread) as run:
             yield run
 
-    def check(self, vlm: "Vlm | nn.Module", force: bool = False) -> dict[str, str]:
+    def check(self, vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None) -> dict[str, str]:
         """The module path of each site; or one InputError that lists everything that does not fit the model.
 
         How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
+        weights: the fingerprint of the vision weights, if the model's own are not in memory.
         """
         from ggss.models import Vlm, family_of, resolve
         from ggss.models.families import known_family
@@ -301,7 +302,7 @@ class Steerer:
                 if site in paths and recorded.get(site, paths[site]) != paths[site]
             ]
         if not force and not found:
-            found += self._differences(model, vlm.processor if isinstance(vlm, Vlm) else None, family.name)
+            found += self._differences(model, vlm.processor if isinstance(vlm, Vlm) else None, family.name, weights)
         if found:
             raise problems(
                 f"the {self.method} steerer for {self.source.get('model', 'an unnamed model')} "
@@ -310,7 +311,7 @@ class Steerer:
             )
         return {site: paths[site] for site in self.operators}
 
-    def _differences(self, model: nn.Module, processor: Any, family: str) -> list[str]:
+    def _differences(self, model: nn.Module, processor: Any, family: str, weights: str | None) -> list[str]:
         """Differences that `force` allows: another family, other weights of the vision path, other settings of it."""
         from ggss.models import fingerprint
         from ggss.models.identity import text_fingerprint, visual_settings
@@ -318,7 +319,7 @@ class Steerer:
 
         pairs = {
             "family": (self.source.get("family"), family),
-            "vision weights": (self.source.get("fingerprint"), fingerprint(model)),
+            "vision weights": (self.source.get("fingerprint"), weights or fingerprint(model)),
         }
         if any(map(in_text, self.operators)):
             pairs["text weights"] = self.source.get("text_fingerprint"), text_fingerprint(model)
