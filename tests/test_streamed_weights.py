@@ -45,5 +45,5 @@ def test_a_weight_that_did_not_come_is_named():
     del stored["multi_modal_projector.linear_1.weight"]
     weights = StreamedWeights(skeleton(vlm.model.config))
     list(weights.through(stored.items()))
-    with pytest.raises(InputError, match=r"1 weights of its vision path .*multi_modal_projector.linear_1.weight"):
+    with pytest.raises(InputError, match=r"1 weights of the vision path .*multi_modal_projector.linear_1.weight"):
         _ = weights.fingerprint

@@ -35,7 +35,15 @@ _NAMES = {  # where something came from, and what has a part of its own
     *("is_local", "local_files_only", "cache_dir", "revision", "token", "trust_remote_code", "auto_map"),
     *("vocab_file", "merges_file", "tokenizer_file", "_from_model_config", "dtype", "torch_dtype", "chat_template"),
 }
-_WORDS = ("dtype", "vision attention", "text attention", "image backend", "code", "library versions")  # not hashes
+_WORDS = (
+    "dtype",
+    "vision attention",
+    "text attention",
+    "image backend",
+    "code",
+    "library versions",
+    "engine",
+)  # not hashes
 
 
 @dataclass(frozen=True)

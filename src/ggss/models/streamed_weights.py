@@ -1,4 +1,4 @@
-"""The fingerprint of a model whose weights come one after the other, as an engine that is not transformers reads them.
+"""The fingerprint of a model whose weights come one after the other, as another engine than transformers reads them.
 
 Such an engine may join, split or drop weights, so that what it holds cannot be compared any more. What it reads can:
 names are brought to those that transformers has for them, and each weight of the vision path is hashed as it passes.
@@ -44,7 +44,7 @@ class StreamedWeights:
         """As `ggss.models.fingerprint` gives it for the loaded model. InputError if a weight did not come."""
         if missing := [name for name in self._names.values() if name not in self._digests]:
             raise InputError(
-                f"the model cannot be identified: {len(missing)} weights of its vision path are not in the checkpoint "
+                f"the model cannot be identified: {len(missing)} weights of the vision path are not in its checkpoint "
                 f"under a known name, such as {missing[0]} (is it quantised?)"
             )
         return hashing.of_digests(self._digests)

@@ -1,8 +1,8 @@
 """Importing modules that name torchvision where there is none.
 
 vLLM's models import image processors of transformers that import torchvision, and use none of it for the families
-that ggss steers: their images are prepared by `ggss.models.processors`. So torchvision is a name without content while
-these modules are imported, and is gone again afterwards: nothing takes it for the real one.
+that ggss steers: their images are prepared by `ggss.models.processors`. So torchvision is a name without content
+while these modules are imported, and is gone again afterwards: nothing takes it for the real one.
 """
 
 import sys

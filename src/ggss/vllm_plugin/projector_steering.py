@@ -92,8 +92,8 @@ class ProjectorSteering:
         sites = self._steerers[content].operators
         if gates.keys() != sites.keys() or not rows:
             raise NeverFired(
-                f"the steerer {content[:12]} was to act at {', '.join(sites)} and acted at {', '.join(gates) or 'none'}, "
-                f"on {rows} rows: no answer is given"
+                f"the steerer {content[:12]} was to act at {', '.join(sites)} and acted at "
+                f"{', '.join(gates) or 'none'}, on {rows} rows: no answer is given"
             )
         known = [gate.float() for gate in gates.values() if gate is not None]
         mean = float(torch.cat(known).mean()) if known else None
@@ -107,7 +107,9 @@ class ProjectorSteering:
         rows = first.reshape(-1, first.shape[-1])
         expected = sum(one.held for one in batch.rows)
         if len(rows) != expected:
-            raise InputError(f"{len(batch.rows)} pictures should have {expected} rows at {site}, vLLM gave {len(rows)}")
+            raise InputError(
+                f"{len(batch.rows)} pictures should have {expected} rows at {site}, vLLM gave {len(rows)}"
+            )
         rows = rows.clone()
         for turn in range(max(len(one.strengths) for one in batch.pictures)):
             self._turn(site, rows, batch, turn)
@@ -115,7 +117,7 @@ class ProjectorSteering:
         return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
 
     def _turn(self, site: str, rows: Tensor, batch: _Batch, turn: int) -> None:
-        """Steerers act one after the other, in the order of each request: those whose turn it is, over all pictures."""
+        """Steerers act one after the other, in the order of each request: here those whose turn it is."""
         by_content: dict[str, list[int]] = {}
         for number, picture in enumerate(batch.pictures):
             if turn < len(picture.strengths):

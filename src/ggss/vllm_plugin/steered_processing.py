@@ -57,7 +57,9 @@ class StrengthsBeside:
         self, cache: Any, mm_hashes: Any, mm_is_cached: Any, mm_missing_kwargs: Any, mm_missing_prompt_updates: Any
     ) -> Any:
         missing = [
-            own for own, known in zip(mm_hashes.get("image", ()), mm_is_cached.get("image", ()), strict=True) if not known
+            own
+            for own, known in zip(mm_hashes.get("image", ()), mm_is_cached.get("image", ()), strict=True)
+            if not known
         ]
         _write_keys(missing, mm_missing_kwargs.get("image", ()))
         return super()._merge_mm_kwargs(  # type: ignore[misc]
@@ -114,7 +116,12 @@ def llava_strengths(info: Any, dummy_inputs: Any) -> LlavaStrengths | PixtralStr
 
 
 class Qwen3VLInfo(OwnProcessor, Qwen3VLProcessingInfo):
-    pass
+    def get_supported_mm_processor_kwargs(self) -> dict[str, set[str]]:
+        """Without Qwen3-VL's own, which adds settings of videos."""
+        return super(Qwen3VLProcessingInfo, self).get_supported_mm_processor_kwargs()
+
+    def get_mm_max_tokens_per_item(self, seq_len: int, mm_counts: Mapping[str, int]) -> Mapping[str, int]:
+        return {"image": self.get_max_image_tokens()}
 
 
 class Qwen3VLStrengths(StrengthsBeside, Qwen3VLMultiModalProcessor):

@@ -38,13 +38,14 @@ def widened(model: str | Path, folder: str | Path) -> Path:
     rope = config.get("text_config", {}).get("rope_parameters", {})
     if rest or rope.get("rope_type") != "default" or not (source / _WEIGHTS).is_file():
         raise InputError(
-            f"the heads of {str(model)!r} are {head_size(config)} wide, vLLM's CPU kernels begin at {NARROWEST}, and an "
-            f"equivalent model can be written only for plain rotary positions and weights in one {_WEIGHTS}"
+            f"the heads of {str(model)!r} are {head_size(config)} wide, vLLM's CPU kernels begin at {NARROWEST}, and "
+            f"an equivalent model can be written only for plain rotary positions and weights in one {_WEIGHTS}"
         )
     shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(_WEIGHTS))
     with safe_open(source / _WEIGHTS, "pt") as file:
         # In float32: the square roots below have no exact value in the checkpoint's dtype.
-        weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118: it is no dictionary
+        names = list(file.keys())
+        weights = {name: file.get_tensor(name).float() for name in names}
     normed = any(".q_norm." in name for name in weights)
     heads = _Heads(head_size(config), times, normed)
     save_file({name: heads.wide(name, own).contiguous() for name, own in weights.items()}, target / _WEIGHTS)
