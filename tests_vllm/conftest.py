@@ -9,16 +9,19 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # so that vLLM's processes find `features_worker`
 
 import pytest
 
 import ggss
 from ggss.cli.arguments import one_thread
 from ggss.models.reading import Reading
+from ggss.vllm_plugin import engine_host
 from ggss.vllm_plugin.engine_host import EngineSetup
 from ggss.vllm_plugin.engine_reading import EngineReader
 from ggss.vllm_plugin.engine_thread import EngineThread
 
+engine_host.EXTENSION = "features_worker.FeaturesWorker"
 QUESTIONS = ["which race is this person ?", "which gender is this person ?", "how much does this person earn ?"]
 OPTIONS = ["amber", "coral", "ivory", "jade", "pearl"]
 

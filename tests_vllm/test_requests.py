@@ -4,8 +4,8 @@ import asyncio
 import itertools
 
 import pytest
-from conftest import OPTIONS, QUESTIONS, Pair
 
+from conftest import OPTIONS, QUESTIONS, Pair
 from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.steering.attachment import NeverFired
@@ -84,8 +84,8 @@ def test_counts_prove_that_each_picture_was_steered(llava):
     with pytest.raises(NeverFired, match="was to be steered"):
         llava.engine.call(llava.engine.host.counts([unseen]))
     plain = llava.engine.call(llava.engine.host.read(prompt(llava, llava.pictures[7], {})))
+    wrong = ReadPrompt(plain.engine_input, plain.tokens, plain.keys, ready.strengths)
     with pytest.raises(NeverFired, match="was to be steered"):
-        wrong = ReadPrompt(plain.engine_input, plain.tokens, plain.keys, ready.strengths)
         llava.engine.call(llava.engine.host.counts([wrong]))
 
 

@@ -44,8 +44,8 @@ class StreamedWeights:
         """As `ggss.models.fingerprint` gives it for the loaded model. InputError if a weight did not come."""
         if missing := [name for name in self._names.values() if name not in self._digests]:
             raise InputError(
-                f"the model cannot be identified: {len(missing)} weights of the vision path are not in its checkpoint "
-                f"under a known name, such as {missing[0]} (is it quantised?)"
+                f"the model cannot be identified: {len(missing)} weights of the vision path are not in its "
+                f"checkpoint under a known name, such as {missing[0]} (is it quantised?)"
             )
         return hashing.of_digests(self._digests)
 

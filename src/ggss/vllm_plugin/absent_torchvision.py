@@ -33,7 +33,7 @@ class _Nothing(ModuleType):
 @contextmanager
 def named_torchvision() -> Iterator[None]:
     """Inside the block `import torchvision` succeeds; if there is a real one, it is used."""
-    from transformers.utils import is_torchvision_available
+    from transformers.utils.import_utils import is_torchvision_available
 
     # It remembers its answer: transformers must not believe that there is one.
     if is_torchvision_available() or find_spec("torchvision") is not None:

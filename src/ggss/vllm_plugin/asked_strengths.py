@@ -60,8 +60,8 @@ class AskedStrengths:
             )
         if strengths and settings:
             raise InputError(
-                f"steering was asked for together with settings of the image processor ({', '.join(sorted(settings))}): "
-                "a steerer is made for pictures as the model's own settings prepare them, leave one of the two out"
+                f"steering was asked for together with {', '.join(sorted(settings))} of the image processor: a "
+                "steerer is made for pictures as the model's own settings prepare them, leave one of the two out"
             )
         return {**prompt, "mm_processor_kwargs": settings | ({FIELD: strengths} if strengths else {})}
 

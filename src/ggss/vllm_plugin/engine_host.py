@@ -1,5 +1,8 @@
 """vLLM with steering as one object: prompts in, answers out, and of each picture what was done to it."""
 
+# pyright: reportMissingImports=false
+# vLLM has an environment of its own, and is not there where types are checked.
+
 import itertools
 import json
 import os
@@ -38,7 +41,7 @@ _DEFAULTS = {
 class EngineSetup:
     """What vLLM is started with. context: the longest prompt and answer, in tokens; None: what fits in memory.
 
-    pictures: the most in one prompt. ways: tensor parallelism.
+    pictures: the most in one prompt. ways: tensor parallelism. rows: the most answers at a time; None: vLLM's own.
     """
 
     model: str
@@ -46,6 +49,7 @@ class EngineSetup:
     context: int | None = None
     pictures: int = 8
     ways: int = 1
+    rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class EngineHost:
     """One running vLLM. `start` makes it; all else must be called in the same event loop."""
 
     def __init__(self, engine: Any, folder: "tempfile.TemporaryDirectory[str]") -> None:
-        self._engine, self._folder = engine, folder
+        self._engine: Any = engine
+        self._folder = folder
         self._numbers = itertools.count()
         self._loaded: set[str] = set()
 
@@ -95,6 +100,7 @@ class EngineHost:
                     max_model_len=setup.context or -1,
                     limit_mm_per_prompt={"image": setup.pictures},
                     tensor_parallel_size=setup.ways,
+                    max_num_seqs=setup.rows,
                     worker_extension_cls=EXTENSION,
                     enforce_eager=on_cpu,
                     disable_log_stats=True,
@@ -110,13 +116,15 @@ class EngineHost:
         return cls(engine, folder)
 
     def stop(self) -> None:
+        """End vLLM's processes; nothing can be asked after that."""
         self._engine.shutdown()
+        self._engine = None  # or it would be shut down once more when Python ends
         self._folder.cleanup()
 
     @property
     def dead(self) -> bool:
         """Whether vLLM has ended by itself."""
-        return bool(self._engine.errored)
+        return self._engine is not None and bool(self._engine.errored)
 
     async def load(self, folder: str, expected: str | None = None) -> str:
         """Load a steerer beside the others; returns its content, which is its name in prompts.
@@ -143,7 +151,7 @@ class EngineHost:
         """Prepare its pictures, and expand them in the prompt. InputError if it is too long, or asks for what is not
         there."""
         from vllm.exceptions import VLLMClientError
-        from vllm.inputs import parse_model_prompt
+        from vllm.renderers.inputs.preprocess import parse_model_prompt
 
         raw: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
         if prompt.images:

@@ -1,5 +1,8 @@
 """Reading answers and the probabilities of options with vLLM, as `ggss.models.vlm.Vlm.read` does it."""
 
+# pyright: reportMissingImports=false
+# vLLM has an environment of its own, and is not there where types are checked.
+
 import asyncio
 import math
 from collections.abc import Mapping, Sequence

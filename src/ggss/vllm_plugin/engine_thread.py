@@ -15,11 +15,12 @@ class EngineThread:
 
     def __init__(self, setup: EngineSetup) -> None:
         self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True)
+        self._thread.start()
         try:
             self.host = self.call(EngineHost.start(setup))
         except BaseException:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._end()
             raise
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -33,4 +34,9 @@ class EngineThread:
             self.host.stop()
 
         self.call(stop())
+        self._end()
+
+    def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -6,6 +6,9 @@ vLLM only logs what goes wrong while a plug-in is imported, and goes on without 
 everything that can fail is inside.
 """
 
+# pyright: reportMissingImports=false
+# vLLM has an environment of its own, and is not there where types are checked.
+
 import functools
 import os
 from typing import Any

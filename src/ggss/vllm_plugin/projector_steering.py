@@ -107,9 +107,8 @@ class ProjectorSteering:
         rows = first.reshape(-1, first.shape[-1])
         expected = sum(one.held for one in batch.rows)
         if len(rows) != expected:
-            raise InputError(
-                f"{len(batch.rows)} pictures should have {expected} rows at {site}, vLLM gave {len(rows)}"
-            )
+            seen = f"{len(batch.rows)} pictures should have {expected} rows at {site}, vLLM gave {len(rows)}"
+            raise NeverFired(f"{seen}: no answer is given")
         rows = rows.clone()
         for turn in range(max(len(one.strengths) for one in batch.pictures)):
             self._turn(site, rows, batch, turn)

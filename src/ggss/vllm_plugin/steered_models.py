@@ -1,12 +1,15 @@
 """vLLM's models with steering: their own classes, which also read the strengths that come with each picture."""
 
+# pyright: reportMissingImports=false
+# vLLM has an environment of its own, and is not there where types are checked.
+
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from vllm.model_executor.models.llava import LlavaDummyInputsBuilder, LlavaForConditionalGeneration
 from vllm.model_executor.models.llava_next import LlavaNextForConditionalGeneration
 from vllm.model_executor.models.qwen3_vl import Qwen3VLForConditionalGeneration
@@ -45,8 +48,8 @@ class SteeredPictures:
         described = skeleton(config)
         passing = StreamedWeights(described)
         loaded = super().load_weights(self.renamed(passing.through(weights)))  # type: ignore[misc]
-        paths = self.family.site_paths(config)
-        modules = {site: resolve(self, path.removeprefix("model.")) for site, path in paths.items()}
+        paths, model = self.family.site_paths(config), cast(nn.Module, self)
+        modules = {site: resolve(model, path.removeprefix("model.")) for site, path in paths.items()}
         self.steering = ProjectorSteering(Vlm(described, processor, self._name), passing.fingerprint, modules)
         for folder in folders(os.environ.get(ENVIRONMENT, "")).values():
             self.steering.load(folder)

@@ -1,5 +1,8 @@
 """Preparing pictures in vLLM's front process as ggss does it, with the strengths of their request beside them."""
 
+# pyright: reportMissingImports=false
+# vLLM has an environment of its own, and is not there where types are checked.
+
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -108,11 +111,13 @@ class PixtralStrengths(StrengthsBeside, PixtralHFMultiModalProcessor):
 def llava_info(ctx: Any) -> LlavaInfo | PixtralInfo:
     """vLLM has one class for LLaVA and Pixtral, with a processor for each."""
     pixtral = ctx.get_hf_config().vision_config.model_type == "pixtral"
-    return (PixtralInfo if pixtral else LlavaInfo)(ctx)
+    kind: Any = PixtralInfo if pixtral else LlavaInfo
+    return kind(ctx)
 
 
 def llava_strengths(info: Any, dummy_inputs: Any) -> LlavaStrengths | PixtralStrengths:
-    return (PixtralStrengths if isinstance(info, PixtralInfo) else LlavaStrengths)(info, dummy_inputs)
+    kind: Any = PixtralStrengths if isinstance(info, PixtralInfo) else LlavaStrengths
+    return kind(info, dummy_inputs)
 
 
 class Qwen3VLInfo(OwnProcessor, Qwen3VLProcessingInfo):
