@@ -59,19 +59,25 @@ class Pair:
         return self.vlm.read([question] * count, [[own] for own in features], [OPTIONS] * count, longest)
 
 
-def pair(name: str, folder: Path, sites: str = "projection-mlp2", ways: int = 1) -> Pair:
+def steerers(name: str, folder: Path, sites: str = "projection-mlp2") -> tuple[Any, Any, dict[str, Path]]:
+    """A model in transformers, its pictures, and the folders of its steerers."""
     one_thread()
     vlm = ggss.load_vlm(f"small-world/{name}", dtype="float32")
     faces = ggss.Counterfactuals.load(
         "small-world", include={"occupation": "cook", "identity": ["00", "01", "02", "03"]}
     )
     acts = ggss.collect(vlm, faces, sites, cache=folder / "cache", show=False)
-    steerers = {name: ggss.fit("ggss", acts, attribute=name) for name in ("race", "gender")}
-    folders = {name: Path(own.save_pretrained(folder / name)) for name, own in steerers.items()}
+    fitted = {name: ggss.fit("ggss", acts, attribute=name) for name in ("race", "gender")}
+    return vlm, faces, {name: Path(own.save_pretrained(folder / name)) for name, own in fitted.items()}
+
+
+def pair(name: str, folder: Path, sites: str = "projection-mlp2", ways: int = 1) -> Pair:
+    vlm, faces, folders = steerers(name, folder, sites)
     engine = EngineThread(EngineSetup(f"small-world/{name}", "float32", context=512, ways=ways))
     for own in folders.values():
         engine.call(engine.host.load(str(own)))
-    return Pair(vlm, list(faces.pictures), steerers, folders, engine)
+    loaded = {name: ggss.Steerer.from_pretrained(own) for name, own in folders.items()}
+    return Pair(vlm, list(faces.pictures), loaded, folders, engine)
 
 
 @pytest.fixture(scope="module")
