@@ -160,5 +160,8 @@ def test_a_model_process_that_dies_is_replaced(served):
     """Last: it takes vLLM a minute to come up again."""
     pid = served.process.pid
     (worker,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    engines = Path(f"/proc/{worker}/task/{worker}/children").read_text().split()
+    assert engines
     os.kill(int(worker), signal.SIGKILL)
     assert said(served.ask(served.png(0))) == served.reference(0, QUESTIONS[0], {"race": 1.0})
+    assert not [own for own in engines if Path(f"/proc/{own}/cmdline").is_file()]  # none is left behind

@@ -80,6 +80,7 @@ async def _run(
         # While the model is loaded, SIGTERM ends the process. From now on it drains; uvicorn has its own handler, and
         # raises the signal once more when it is done.
         signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
+        here.listen()  # who reads that it is ready can connect at once
         say(f"ready: http://{_written(here)}/v1")
         await server.serve(sockets=[here])
     finally:

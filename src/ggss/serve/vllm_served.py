@@ -67,8 +67,10 @@ class VllmServed:
                     began = True
                     yield Began(ready.tokens, await self._records(job, ready, steerers))
                 for own in output.outputs:
-                    for piece in self._pieces(growing[own.index], own, job.top_logprobs):
-                        yield piece
+                    # Greedy choices are all the same, and vLLM writes only one.
+                    for answer in [growing[own.index]] if job.temperature else growing:
+                        for piece in self._pieces(answer, own, job.top_logprobs):
+                            yield piece
                 if all(one.over for one in growing):
                     return
 
@@ -116,7 +118,7 @@ def _params(job: ChatJob, most: int) -> Any:
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
     return SamplingParams(
-        n=job.choices,
+        n=job.choices if job.temperature else 1,
         temperature=job.temperature,
         top_p=job.top_p,
         seed=None if job.seed is None else job.seed % 2**63,

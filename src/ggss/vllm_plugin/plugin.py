@@ -27,7 +27,9 @@ def register() -> None:
     from vllm.renderers.base import BaseRenderer
 
     from ggss.vllm_plugin.absent_torchvision import named_torchvision
+    from ggss.vllm_plugin.parent_watch import end_with_parent
 
+    end_with_parent()
     named = asked_strengths.AskedStrengths.from_environment()
     asked_strengths.ASKED.contents |= named.contents
     asked_strengths.ASKED.allow_negative |= named.allow_negative
