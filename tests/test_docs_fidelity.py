@@ -1,8 +1,8 @@
 """docs/fidelity.md is up to date, and every place, test and table that it names exists."""
 
 import importlib.util
-from importlib import import_module
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest

@@ -21,6 +21,7 @@ from ggss.serve.batch_steering import steer_batch
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.engine import AnswerPiece, Began, ServedSteerer
 from ggss.serve.row_sampler import AnswerRow, RowSampler, RowsOver
+from ggss.serve.steerer_facts import facts_of, with_suffix
 from ggss.steering.steerer import Steerer
 
 Give = Callable[[Began | AnswerPiece], None]
@@ -83,14 +84,13 @@ class ServedModel:
         if expected is not None and content != expected:
             raise InputError(f"the steerer {name!r} in {folder!r} is not the one that was checked: put that back")
         self.steerers[name] = steerer
-        attribute = steerer.attribute if isinstance(steerer.attribute, str) else " x ".join(steerer.attribute)
-        return ServedSteerer(folder, steerer.method, attribute, float(steerer.strength()), content)
+        return facts_of(steerer, folder)
 
     def prepare(self, job: ChatJob, give: Give, gone: Callable[[], bool]) -> PreparedJob:
         """InputError if a picture does not decode, the template cannot write it, or the prompt is too long."""
         features = [self._encoded(BytesPicture.of(data)) for data in job.pictures]
         self.kept.make_room()
-        text = prompts.conversation(self.vlm.processor, self._with_suffix(job))
+        text = prompts.conversation(self.vlm.processor, with_suffix(job, self.steerers))
         (ids,) = prompts.tokens(self.vlm.processor, [text], [one.placeholder for one in features])
         room = min(self._context - 1, self.prompt_tokens)
         if len(ids) > room:
@@ -141,13 +141,3 @@ class ServedModel:
         features = self.kept[picture.digest]
         assert isinstance(features, Features)  # only these are added
         return features
-
-    def _with_suffix(self, job: ChatJob) -> list[prompts.Turn]:
-        """The turns; what acting steerers want appended to a prompt ends the last of the user."""
-        suffix = "".join(self.steerers[name].prompt_suffix for name, alpha in job.strengths.items() if alpha)
-        turns: list[prompts.Turn] = [(role, list(parts)) for role, parts in job.turns]
-        last = max((place for place, (role, _) in enumerate(turns) if role == "user"), default=None)
-        if suffix and last is not None:
-            role, parts = turns[last]
-            turns[last] = role, [*parts, suffix]
-        return turns

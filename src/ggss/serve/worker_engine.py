@@ -1,4 +1,4 @@
-"""The `transformers` engine: a model in one process of its own, which is replaced when it dies.
+"""An engine: a model in one process of its own, be it transformers' or vLLM's, which is replaced when it dies.
 
 A request whose process died is given to the next one, once, and alone; if it has been started twice, or a part of its
 answer is out, it is refused with 503. It is never answered by anything but a worker that has loaded and checked every
@@ -22,7 +22,10 @@ from ggss.serve.refusal import Refusal, wrong
 TRIES = 3  # processes in a row that do not come up, after which the server gives up
 PAUSE = 1.0  # seconds before the second of them
 # -P: no module of the current directory takes the place of another.
-WORKER = (sys.executable, "-P", "-m", "ggss.serve.worker_process")
+_PYTHON = (sys.executable, "-P", "-m")
+WORKER = (*_PYTHON, "ggss.serve.worker_process")
+COMMANDS = {"transformers": WORKER, "vllm": (*_PYTHON, "ggss.serve.vllm_process")}
+"""What runs the model, by the engine's name."""
 
 log = logging.getLogger("ggss")
 
@@ -37,6 +40,7 @@ class WorkerSetup:
     most_tokens: int
     prompt_tokens: int
     cache_bytes: int
+    most_pictures: int = 8
     dtype: str | None = None
     device_map: str | None = None
     attention: str | None = None

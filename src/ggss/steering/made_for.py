@@ -20,23 +20,27 @@ FORCED = " (allowed by --any-model, or force=True)"
 _BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which another version writes otherwise
 
 
-def differences(steerer: "Steerer", model: nn.Module, processor: Any, family: str) -> list[str]:
+def differences(
+    steerer: "Steerer", model: nn.Module, processor: Any, family: str, weights: str | None = None
+) -> list[str]:
     """What differs between a steerer's model and this one: the family, the weights that decide what it acts on, and
     the settings of these. All of it is allowed by `force`.
 
-    processor: None if it is not known; then nothing of it is compared.
+    processor: None if it is not known; then nothing of it is compared. weights: the fingerprint of the vision weights
+    of a model that another engine holds; it does not tell the text weights, so what needs them does not fit.
     """
     from ggss.models.identity import fingerprint, text_fingerprint, text_settings, visual_settings
 
     source = steerer.source
     pairs = {
         "family": (source.get("family"), family),
-        "vision weights": (source.get("fingerprint"), fingerprint(model)),
+        "vision weights": (source.get("fingerprint"), weights or fingerprint(model)),
     }
     compared = {"settings": visual_settings}
     # The text model decides what there is to steer inside it, and what a method has learned from answers.
     if any(map(in_text, steerer.operators)) or LEARNED_FROM in source:
-        pairs["text weights"] = source.get("text_fingerprint"), text_fingerprint(model)
+        known = text_fingerprint(model) if weights is None else "weights that this engine does not tell"
+        pairs["text weights"] = source.get("text_fingerprint"), known
         compared["text_settings"] = text_settings
     if source.get("family") == family:
         same = steerer.versions.get("transformers") == library_versions()["transformers"]

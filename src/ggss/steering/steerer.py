@@ -273,10 +273,11 @@ class Steerer:
         with attached(module, modules, steer, by_image, only_this_thread) as run:
             yield run
 
-    def check(self, vlm: "Vlm | nn.Module", force: bool = False) -> dict[str, str]:
+    def check(self, vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None) -> dict[str, str]:
         """The module path of each site; or one InputError that lists everything that does not fit the model.
 
         How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
+        weights: the fingerprint of the vision weights, if the model's own are not in memory.
         """
         from ggss.models import Vlm, family_of, resolve
         from ggss.models.families import known_family
@@ -303,7 +304,7 @@ class Steerer:
             ]
         if not force and not found:
             processor = vlm.processor if isinstance(vlm, Vlm) else None
-            found += differences(self, model, processor, family.name)
+            found += differences(self, model, processor, family.name, weights)
         if found:
             raise problems(
                 f"the {self.method} steerer for {self.source.get('model', 'an unnamed model')} "

@@ -1,0 +1,57 @@
+"""The fingerprint of a model whose weights come one after the other, as another engine than transformers reads them.
+
+Such an engine may join, split or drop weights, so that what it holds cannot be compared any more. What it reads can:
+names are brought to those that transformers has for them, and each weight of the vision path is hashed as it passes.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText
+
+from ggss import hashing
+from ggss.errors import InputError
+from ggss.models.identity import coarse, of_language
+
+_OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
+
+
+def skeleton(config: Any) -> nn.Module:
+    """The model of a config without any weight in memory."""
+    with torch.device("meta"):
+        return AutoModelForImageTextToText.from_config(config)
+
+
+class StreamedWeights:
+    """model: of transformers; a `skeleton` is enough."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {_short(name): name for name in model.state_dict() if not of_language(name)}
+        self._digests: dict[str, str] = {}
+
+    def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """The same weights with their names; those of the vision path are hashed."""
+        for name, weight in weights:
+            known = self._names.get(_short(name))
+            if known is not None:
+                self._digests[known] = hashing.of_tensor(known, weight, coarse)
+            yield name, weight
+
+    @property
+    def fingerprint(self) -> str:
+        """As `ggss.models.fingerprint` gives it for the loaded model. InputError if a weight did not come."""
+        if missing := [name for name in self._names.values() if name not in self._digests]:
+            raise InputError(
+                f"the model cannot be identified: {len(missing)} weights of the vision path are not in its "
+                f"checkpoint under a known name, such as {missing[0]} (is it quantised?)"
+            )
+        return hashing.of_digests(self._digests)
+
+
+def _short(name: str) -> str:
+    """A name without the parts that versions differ in."""
+    for part in _OPTIONAL:
+        name = name.removeprefix(part).replace(f".{part}", ".")
+    return name

@@ -1,0 +1,49 @@
+"""The fingerprint of weights that come one after the other is that of the loaded model."""
+
+import pytest
+from safetensors.torch import load_file
+
+from ggss.errors import InputError
+from ggss.models import load_vlm
+from ggss.models.locating import locate
+from ggss.models.streamed_weights import StreamedWeights, skeleton
+
+MODELS = ["small-world/llava-vicuna", "small-world/pixtral", "small-world/qwen3-vl"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_fingerprint_is_that_of_the_loaded_model(name):
+    vlm = load_vlm(name, dtype="float32")
+    weights = StreamedWeights(skeleton(vlm.model.config))
+    stored = load_file(f"{locate(name)}/model.safetensors")
+    passed = dict(weights.through(stored.items()))
+    assert passed.keys() == stored.keys()
+    assert weights.fingerprint == vlm.fingerprint
+
+
+def test_order_does_not_matter_and_values_do():
+    name = MODELS[0]
+    vlm = load_vlm(name)
+    stored = load_file(f"{locate(name)}/model.safetensors")
+
+    def fingerprint(items):
+        weights = StreamedWeights(skeleton(vlm.model.config))
+        for _ in weights.through(items):
+            pass
+        return weights.fingerprint
+
+    assert fingerprint(reversed(stored.items())) == vlm.fingerprint
+    changed = stored | {"multi_modal_projector.linear_2.bias": stored["multi_modal_projector.linear_2.bias"] + 1}
+    assert fingerprint(changed.items()) != vlm.fingerprint
+    text = stored | {"language_model.lm_head.weight": stored["language_model.lm_head.weight"] + 1}
+    assert fingerprint(text.items()) == vlm.fingerprint
+
+
+def test_a_weight_that_did_not_come_is_named():
+    vlm = load_vlm(MODELS[0])
+    stored = load_file(f"{locate(MODELS[0])}/model.safetensors")
+    del stored["multi_modal_projector.linear_1.weight"]
+    weights = StreamedWeights(skeleton(vlm.model.config))
+    list(weights.through(stored.items()))
+    with pytest.raises(InputError, match=r"1 weights of the vision path .*multi_modal_projector.linear_1.weight"):
+        _ = weights.fingerprint
