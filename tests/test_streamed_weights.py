@@ -26,17 +26,23 @@ def test_order_does_not_matter_and_values_do():
     vlm = load_vlm(name)
     stored = load_file(f"{locate(name)}/model.safetensors")
 
-    def fingerprint(items):
+    def passed(items):
         weights = StreamedWeights(skeleton(vlm.model.config))
         for _ in weights.through(items):
             pass
-        return weights.fingerprint
+        return weights
 
+    def fingerprint(items):
+        return passed(items).fingerprint
+
+    content = passed(stored.items()).content
     assert fingerprint(reversed(stored.items())) == vlm.fingerprint
+    assert passed(reversed(stored.items())).content == content
     changed = stored | {"multi_modal_projector.linear_2.bias": stored["multi_modal_projector.linear_2.bias"] + 1}
     assert fingerprint(changed.items()) != vlm.fingerprint
     text = stored | {"language_model.lm_head.weight": stored["language_model.lm_head.weight"] + 1}
     assert fingerprint(text.items()) == vlm.fingerprint
+    assert passed(text.items()).content != content
 
 
 def test_a_weight_that_did_not_come_is_named():

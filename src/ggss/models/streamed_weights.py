@@ -30,14 +30,21 @@ class StreamedWeights:
     def __init__(self, model: nn.Module) -> None:
         self._names = {_short(name): name for name in model.state_dict() if not of_language(name)}
         self._digests: dict[str, str] = {}
+        self._all: dict[str, str] = {}
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The same weights with their names; those of the vision path are hashed."""
+        """The same weights with their names; those of the vision path are hashed rounded, too."""
         for name, weight in weights:
+            self._all[name] = hashing.of_tensor(name, weight)
             known = self._names.get(_short(name))
             if known is not None:
                 self._digests[known] = hashing.of_tensor(known, weight, coarse)
             yield name, weight
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of all that came, the text model's included: another checkpoint has another."""
+        return hashing.of_digests(self._all)
 
     @property
     def fingerprint(self) -> str:

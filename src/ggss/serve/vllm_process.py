@@ -44,7 +44,7 @@ class VllmProcess:
             self._tell({"event": "refused", "sentence": str(error)})
             await self._writer.drain()
             return 2
-        self._tell({"event": "ready", "steerers": steerers})
+        self._tell({"event": "ready", "model": await model.host.identity(), "steerers": steerers})
         work = [asyncio.create_task(one) for one in (self._listen(model), self._show_life(), self._lost.wait())]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)

@@ -126,6 +126,10 @@ class EngineHost:
         """Whether vLLM has ended by itself."""
         return self._engine is not None and bool(self._engine.errored)
 
+    async def identity(self) -> str:
+        """A hash of all that decides the loaded model's answers; another one after a file of it was changed."""
+        return (await self._engine.collective_rpc("ggss_identity"))[0]
+
     async def load(self, folder: str, expected: str | None = None) -> str:
         """Load a steerer beside the others; returns its content, which is its name in prompts.
 

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ggss import hashing
 from ggss.errors import InputError
+from ggss.models.identity import text_settings, visual_settings
 from ggss.models.sites import in_text, in_tower
 from ggss.models.vlm import Vlm
 from ggss.steering.attachment import NeverFired
@@ -44,11 +46,19 @@ class ProjectorSteering:
     """Hooks on the sites of a model as vLLM holds it.
 
     described: the same model as transformers describes it, without weights; weights: their fingerprint. modules: by
-    site.
+    site. content: a hash of all weights.
     """
 
-    def __init__(self, described: Vlm, weights: str, modules: Mapping[str, nn.Module]) -> None:
+    def __init__(self, described: Vlm, weights: str, modules: Mapping[str, nn.Module], content: str) -> None:
         self._described, self._weights = described, weights
+        self.identity = hashing.of(
+            {
+                "weights": content,
+                "visual settings": visual_settings(described.model, described.processor),
+                "text settings": text_settings(described.model, described.processor),
+            }
+        )
+        """Of the model, the same in every process that has loaded the same files."""
         self._steerers: dict[str, Steerer] = {}
         self._now: _Batch | None = None
         self._modules = modules

@@ -50,7 +50,8 @@ class SteeredPictures:
         loaded = super().load_weights(self.renamed(passing.through(weights)))  # type: ignore[misc]
         paths, model = self.family.site_paths(config), cast(nn.Module, self)
         modules = {site: resolve(model, path.removeprefix("model.")) for site, path in paths.items()}
-        self.steering = ProjectorSteering(Vlm(described, processor, self._name), passing.fingerprint, modules)
+        whole = Vlm(described, processor, self._name)
+        self.steering = ProjectorSteering(whole, passing.fingerprint, modules, passing.content)
         for folder in folders(os.environ.get(ENVIRONMENT, "")).values():
             self.steering.load(folder)
         return loaded

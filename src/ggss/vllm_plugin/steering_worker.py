@@ -23,6 +23,10 @@ class SteeringWorker:
             return {"refused": str(error)}
         return {"content": steerer.content_hash}
 
+    def ggss_identity(self) -> str:
+        """Of the loaded model."""
+        return self._steering().identity
+
     def ggss_counts(self, keys: Sequence[int]) -> list[dict[str, dict[str, Any]] | None]:
         """What was done to the pictures of these keys, by steerer; None for a picture that never came."""
         found = (self._steering().counts.get(key) for key in keys)
