@@ -25,7 +25,8 @@ class FoldedTable(Table):
 
 def fold_tables() -> None:
     """In all help of the process: typer has no setting for it."""
-    vars(rich_utils)["Table"] = FoldedTable
+    used: Any = rich_utils
+    used.Table = FoldedTable
 
 
 def show_examples_last(app: typer.Typer) -> None:
