@@ -59,7 +59,8 @@ def written(name: str, size: Dimensions, report: Report) -> str:
         *rows,
         "",
         "Times include starting Python and loading the weights. The processor time is that of all threads together; "
-        "it depends less than the time on what else the machine does. The load is the machine's average of the "
+        "it depends less than the time on what else the machine does (threads that wait for each other sleep: "
+        "`OMP_WAIT_POLICY=passive`). The load is the machine's average of the "
         "minute before the step, in which the step before may have run; the last column says how many of the "
         f"{os.cpu_count()} cores other work used while the step ran.",
         "",

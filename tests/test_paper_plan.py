@@ -90,6 +90,15 @@ def test_the_plan_is_the_papers():
     assert plan.limit is None
 
 
+def test_the_plan_for_focus_alone_is_the_papers_without_benchmarks():
+    whole, focus = (
+        yaml.safe_load((mock_paper.PLAN.parent / f"{name}.yaml").read_text()) for name in ("paper", "focus")
+    )
+    del whole["benchmarks"], whole["description"], focus["description"]
+    whole["measures"] = [one for one in whole["measures"] if one["tasks"] not in (["mmstar"], ["mme"])]
+    assert focus == whole
+
+
 def test_no_picture_that_is_asked_about_takes_part_in_discovery(mock):
     plan = Plan.load(mock / "paper.yaml")
     checked = CheckedPlan(plan)
