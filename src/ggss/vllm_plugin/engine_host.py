@@ -3,6 +3,7 @@
 # pyright: reportMissingImports=false
 # vLLM has an environment of its own, and is not there where types are checked.
 
+import gc
 import itertools
 import json
 import os
@@ -118,7 +119,8 @@ class EngineHost:
     def stop(self) -> None:
         """End vLLM's processes; nothing can be asked after that."""
         self._engine.shutdown()
-        self._engine = None  # or it would be shut down once more when Python ends
+        self._engine = None
+        gc.collect()  # or it would be shut down once more when Python ends, and fail
         self._folder.cleanup()
 
     @property
