@@ -122,7 +122,7 @@ def text(sweeps: Sequence[Sweep]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in library_versions().items() if name != "ggss")
     lines = [
         f"{processor()}, one thread for each way; {versions}, {engine_version()}. Load of the machine at the end: "
-        f"{open('/proc/loadavg').read().split()[0]}; above 1 other programs ran, and times are longer than alone.",
+        f"{Path('/proc/loadavg').read_text().split()[0]}; above 1 other programs ran.",
         "",
         "| model | tokens of a picture | questions | "
         + " | ".join(WAYS)

@@ -166,6 +166,10 @@ class EngineHost:
             (ready,) = await renderer.render_cmpl_async([parsed], renderer.default_cmpl_tok_params)
         except VLLMClientError as error:
             raise InputError(str(error)) from error
+        except ValueError as error:  # an image processor's, of whatever it does not expect
+            sizes = sorted({image.size for image in prompt.images})
+            reason = type(error.__cause__ or error).__name__
+            raise InputError(f"vLLM could not prepare images of {sizes} pixels ({reason})") from error
         keys = [key_of(own) for own in ready.get("mm_hashes", {}).get("image", ())]
         strengths = {content: alpha for content, alpha in prompt.strengths.items() if alpha}
         return ReadPrompt(ready, len(ready["prompt_token_ids"]), keys, strengths)
