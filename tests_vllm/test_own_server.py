@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
 import pytest
 
@@ -102,3 +103,18 @@ def test_steering_without_an_image_is_a_400(url):
     assert status == 400
     assert "has no image" in body
     assert ask(url, None, None)[0] == 200
+
+
+def test_a_steerer_of_another_model_ends_it_at_start(made, tmp_path):
+    steerer = ggss.Steerer.from_pretrained(made[2]["race"])
+    other = replace(steerer, source=steerer.source | {"fingerprint": "0" * 64}).save_pretrained(tmp_path / "other")
+    settings = {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "GGSS_STEERERS": f"race={other}",
+    }
+    ended = subprocess.run(
+        command(made[3], 0), env=os.environ | settings, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert ended.returncode != 0
+    assert "vision weights: the steerer was made with 0000" in ended.stdout + ended.stderr

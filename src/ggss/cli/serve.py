@@ -77,6 +77,10 @@ def serve(
     _require_libraries()
     if engine not in NAMES:
         raise no_such(f"no engine {engine!r} in this version", engine, NAMES)
+    if engine == "vllm":
+        from ggss.vllm_plugin.installed import engine_version
+
+        engine_version()
     folders = pairs(steer or [], "--steer")
     rules = SteeringRules(_strengths(alpha or [], folders, allow_negative), locked, allow_negative)
     keys = ApiKeys.read(keys_file, ENVIRONMENT)

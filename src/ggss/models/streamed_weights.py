@@ -28,7 +28,9 @@ class StreamedWeights:
     """model: of transformers; a `skeleton` is enough."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._names = {_short(name): name for name in model.state_dict() if not of_language(name)}
+        weights = {name: own for name, own in model.state_dict().items() if not of_language(name)}
+        self._names = {_short(name): name for name in weights}
+        self._shapes = {name: own.shape for name, own in weights.items()}
         self._digests: dict[str, str] = {}
         self._all: dict[str, str] = {}
 
@@ -40,6 +42,21 @@ class StreamedWeights:
             if known is not None:
                 self._digests[known] = hashing.of_tensor(known, weight, coarse)
             yield name, weight
+
+    def changed(self, held: Iterable[tuple[str, Tensor]]) -> list[str]:
+        """Of the weights that an engine holds after loading, the names of those that are not as they came.
+
+        Compared are those that have kept their name and shape. Not in float16, in which numbers of other dtypes are
+        rounded otherwise than in the fingerprint.
+        """
+        found = []
+        for name, weight in held:
+            known = self._names.get(_short(name), "")
+            if self._shapes.get(known) != weight.shape or weight.dtype == torch.float16:
+                continue
+            if hashing.of_tensor(known, weight, coarse) != self._digests.get(known):
+                found.append(name)
+        return found
 
     @property
     def content(self) -> str:

@@ -17,6 +17,7 @@ from ggss.serve.growing_answer import GrowingAnswer
 from ggss.serve.steerer_facts import facts_of, with_suffix
 from ggss.serve.token_facts import token_facts
 from ggss.steering.steerer import Steerer
+from ggss.vllm_plugin.asked_strengths import by_content
 from ggss.vllm_plugin.engine_host import EngineHost, EnginePrompt, ReadPrompt
 
 
@@ -78,12 +79,9 @@ class VllmServed:
         images = [BytesPicture.of(data).image() for data in job.pictures]
         text = prompts.conversation(self._processor, with_suffix(job, steerers))
         (ids,) = prompts.tokens(self._processor, [text], [self._mark] * len(images))
-        acting = {
-            steerers[name].content_hash: alpha
-            for name, alpha in job.strengths.items()
-            if alpha and steerers[name].operators
-        }
-        return EnginePrompt(ids, images, acting)
+        contents = {name: own.content_hash for name, own in steerers.items()}
+        acting = {name: alpha for name, alpha in job.strengths.items() if steerers[name].operators}
+        return EnginePrompt(ids, images, by_content(contents, acting))
 
     async def _records(
         self, job: ChatJob, ready: ReadPrompt, steerers: dict[str, Steerer]

