@@ -27,7 +27,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
 BEGIN, END = "<!-- figures: written by `make bench-serve` -->", "<!-- end of the figures -->"
 MODEL = "small-world/llava-vicuna"
 CLIENTS, BATCH, SECONDS = 32, 16, 180.0
-ROUNDS, EACH = 12, 10  # of the comparison: rounds of each kind; requests of each client in a round
+ROUNDS, EACH = 30, 4  # of the comparison: rounds of each kind; requests of each client in a round
 TIE = 1e-3  # log-probabilities nearer than this may change places in another batch
 GOAL = 0.03
 STRENGTHS = [
@@ -164,13 +164,17 @@ def load(server: LoadedServer, bodies: list[bytes], alone: list[Told], seconds: 
 
 
 def overhead(server: LoadedServer, urls: list[str]) -> tuple[float, float]:
-    """What steering adds: of the processor's time, and of the time that passed. Medians of rounds in turn."""
+    """What steering adds: of the processor's time, and of the time that passed.
+
+    Medians over pairs of rounds, the two of a pair one right after the other and each kind first as often as the
+    other: what else the machine does changes more slowly than that.
+    """
     kinds = {"unsteered": {"race": 0.0, "gender": 0.0}, "steered": {"race": 1.0, "gender": 0.0}}
     bodies = {kind: [body(url, QUESTIONS[0], own) for url in urls[:BATCH]] for kind, own in kinds.items()}
     spent: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
     with ThreadPoolExecutor(BATCH) as pool:
-        for _ in range(ROUNDS + 1):
-            for kind, own in bodies.items():
+        for number in range(ROUNDS + 1):
+            for kind, own in sorted(bodies.items(), reverse=bool(number % 2)):
 
                 def client(number: int, own: list[bytes] = own) -> None:
                     connection = server.connection()
@@ -180,10 +184,8 @@ def overhead(server: LoadedServer, urls: list[str]) -> tuple[float, float]:
                 before = server.processor_seconds(), time.perf_counter()
                 list(pool.map(client, range(BATCH)))
                 spent[kind].append((server.processor_seconds() - before[0], time.perf_counter() - before[1]))
-    median = {
-        kind: [statistics.median(own) for own in zip(*rounds[1:], strict=True)] for kind, rounds in spent.items()
-    }
-    processor, passed = (median["steered"][k] / median["unsteered"][k] - 1 for k in (0, 1))
+    pairs = list(zip(spent["steered"][1:], spent["unsteered"][1:], strict=True))  # the first round is a warm-up
+    processor, passed = (statistics.median(one[k] / other[k] - 1 for one, other in pairs) for k in (0, 1))
     return processor, passed
 
 

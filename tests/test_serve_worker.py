@@ -21,7 +21,7 @@ LAST = "the last message"
 class InventedModel:
     """Answers with what was asked; some words are trouble."""
 
-    kept, hits, misses = SimpleNamespace(nbytes=5), 1, 2
+    cached_bytes, hits, misses = 5, 1, 2
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []

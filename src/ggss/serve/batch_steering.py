@@ -1,9 +1,17 @@
-"""Steering the pictures of many requests together, each at its own strengths, and counting what was done."""
+"""Steering the pictures of many requests together, each at its own strengths, and telling what was done.
+
+A picture that is asked about again at the same strengths is not steered again: chats show the same picture at every
+turn. What is kept is found by all that decides it: the picture, and the content and strength of each steerer that
+acts. So no request gets what was made at another's strength, or by a steerer that has been replaced.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import add
 
 import torch
 
+from ggss.models.feature_cache import BoundedFeatures
 from ggss.models.features import Features, SteeredTogether, steered_with_gates
 from ggss.serve.engine import SteeringRecord
 from ggss.steering.attachment import NeverFired
@@ -13,62 +21,150 @@ SteeredPictures = tuple[list[Features], dict[str, SteeringRecord]]
 """The pictures of one request as its strengths made them, and what each steerer did."""
 
 
-def steer_batch(
-    steerers: Mapping[str, Steerer],
-    pictures: Sequence[Sequence[Features]],
-    strengths: Sequence[Mapping[str, float]],
-) -> list[SteeredPictures]:
-    """For each request, in order. pictures and strengths: of each request; a strength of 0 leaves pictures alone.
+@dataclass(frozen=True)
+class PictureRecord:
+    """What one steerer did to one picture; gates: how many tokens have one, and their sum."""
 
-    Steerers act one after the other, in their order. NeverFired if one was to act on a picture and did not.
-    """
-    found: list[SteeredPictures] = [(list(own), {}) for own in pictures]
+    sites: int
+    tokens: int
+    gates: int
+    gate_sum: float
+
+
+@dataclass(frozen=True)
+class ShownPicture:
+    """A picture of a request, as the unsteered model sees it."""
+
+    digest: str
+    features: Features
+
+
+class BatchSteering:
+    """room: bytes of steered features that are kept; the least recently used go first."""
+
+    def __init__(self, room: int) -> None:
+        self._contents: dict[str, tuple[Steerer, str]] = {}
+        self._records: dict[str, dict[str, PictureRecord]] = {}
+        self._kept = BoundedFeatures(room, self._forget)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept."""
+        return self._kept.nbytes
+
+    def _forget(self, key: str, _: object) -> None:
+        del self._records[key]
+
+    def __call__(
+        self,
+        steerers: Mapping[str, Steerer],
+        pictures: Sequence[Sequence[ShownPicture]],
+        strengths: Sequence[Mapping[str, float]],
+    ) -> list[SteeredPictures]:
+        """For each request, in order. pictures and strengths: of each request; a strength of 0 leaves pictures alone.
+
+        Steerers act one after the other, in their order. NeverFired if one was to act on a picture and did not.
+        """
+        acting = [{name: float(own[name]) for name in steerers if own.get(name)} for own in strengths]
+        keys = [
+            [self._key(one.digest, steerers, those) for one in own]
+            for own, those in zip(pictures, acting, strict=True)
+        ]
+        new = {
+            key: (one.features, those)
+            for own, own_keys, those in zip(pictures, keys, acting, strict=True)
+            for one, key in zip(own, own_keys, strict=True)
+            if those and key not in self._kept
+        }
+        if new:
+            self._add(list(new), _steered(steerers, list(new.values())))
+        found = [
+            self._request(own, own_keys, those, told)
+            for own, own_keys, those, told in zip(pictures, keys, acting, strengths, strict=True)
+        ]
+        self._kept.make_room()
+        return found
+
+    def _key(self, digest: str, steerers: Mapping[str, Steerer], acting: Mapping[str, float]) -> str:
+        used = (f"{name}={alpha!r} {self._content(name, steerers[name])}" for name, alpha in acting.items())
+        return " ".join([digest, *used])
+
+    def _content(self, name: str, steerer: Steerer) -> str:
+        """The hash of its content, which takes long enough to be computed only once."""
+        known = self._contents.get(name)
+        if known is None or known[0] is not steerer:
+            known = self._contents[name] = steerer, steerer.content_hash
+        return known[1]
+
+    def _add(self, keys: Sequence[str], steered: Sequence[tuple[Features, dict[str, PictureRecord]]]) -> None:
+        for key, (features, records) in zip(keys, steered, strict=True):
+            # A copy: else each picture would keep the rows of all that were steered with it.
+            own = replace(features, rows={site: rows.clone() for site, rows in features.rows.items()})
+            self._kept.add({key: own})
+            self._records[key] = records
+
+    def _request(
+        self,
+        pictures: Sequence[ShownPicture],
+        keys: Sequence[str],
+        acting: Mapping[str, float],
+        strengths: Mapping[str, float],
+    ) -> SteeredPictures:
+        if not acting or not pictures:
+            return [one.features for one in pictures], {
+                name: SteeringRecord(alpha, 0, 0, None) for name, alpha in strengths.items()
+            }
+        seen = [one for key in keys if isinstance(one := self._kept[key], Features)]
+        done = [self._records[key] for key in keys]
+        return seen, {
+            name: _summed(name, alpha, [own[name] for own in done])
+            if name in acting
+            else SteeringRecord(alpha, 0, 0, None)
+            for name, alpha in strengths.items()
+        }
+
+
+def _steered(
+    steerers: Mapping[str, Steerer], wanted: Sequence[tuple[Features, Mapping[str, float]]]
+) -> list[tuple[Features, dict[str, PictureRecord]]]:
+    """Pictures, each at its own strengths; all that one steerer acts on in one pass over their tokens."""
+    features: list[Features] = [one for one, _ in wanted]
+    records: list[dict[str, PictureRecord]] = [{} for _ in wanted]
     for name, steerer in steerers.items():
-        acting = [number for number, own in enumerate(strengths) if own.get(name) and pictures[number]]
-        for number, own in enumerate(strengths):
-            if name in own:
-                found[number][1][name] = SteeringRecord(own[name], 0, 0, None)
+        acting = [number for number, (_, strengths) in enumerate(wanted) if name in strengths]
         if not acting:
             continue
-        shown = [(number, one) for number in acting for one in found[number][0]]
         done = steered_with_gates(
-            [one for _, one in shown],
+            [features[number] for number in acting],
             steerer,
-            [strengths[number][name] for number, _ in shown],
+            [wanted[number][1][name] for number in acting],
             allow_amplify=True,  # whether a request may have a negative strength was decided when it came in
         )
-        records = _records(name, [number for number, _ in shown], strengths, done)
-        after = iter(done.features)
-        for number in acting:
-            kept = [next(after) for _ in found[number][0]]
-            found[number] = kept, found[number][1] | {name: records[number]}
-    return found
+        for number, after, record in zip(acting, done.features, _told(done), strict=True):
+            features[number], records[number][name] = after, record
+    return list(zip(features, records, strict=True))
 
 
-def _records(
-    name: str, owners: Sequence[int], strengths: Sequence[Mapping[str, float]], done: SteeredTogether
-) -> dict[int, SteeringRecord]:
-    """What was done to each request. owners: the request of each picture."""
-    tokens, gates, sums = (dict.fromkeys(owners, zero) for zero in (0, 0, 0.0))
+def _told(done: SteeredTogether) -> list[PictureRecord]:
+    """What was done to each picture; the gates of all in one operation, since each alone takes as long."""
+    none = [0] * len(done.features)
+    tokens, gates, sums = none, none, [0.0] * len(none)
     for site, counts in done.counts.items():
-        for number, count in zip(owners, counts, strict=True):
-            tokens[number] += count
-        if (gate := done.gates[site]) is not None:
-            # All pictures in one operation: each alone takes as long.
+        tokens = list(map(add, tokens, counts))
+        gate = done.gates[site]
+        if gate is not None:
             parts = torch.segment_reduce(gate.cpu(), "sum", lengths=torch.tensor(counts)).tolist()
-            for number, count, part in zip(owners, counts, parts, strict=True):
-                gates[number] += count
-                sums[number] += part
-    for number, count in tokens.items():
-        if not count or len(done.features) < len(owners):
-            pictures = owners.count(number)
-            raise NeverFired(
-                f"the steerer {name!r} was to act on {pictures} pictures and changed {count} tokens of them: no "
-                "answer is given"
-            )
-    return {
-        number: SteeringRecord(
-            strengths[number][name], len(done.counts), count, sums[number] / gates[number] if gates[number] else None
+            gates, sums = list(map(add, gates, counts)), list(map(add, sums, parts))
+    return [PictureRecord(len(done.counts), *own) for own in zip(tokens, gates, sums, strict=True)]
+
+
+def _summed(name: str, alpha: float, pictures: Sequence[PictureRecord]) -> SteeringRecord:
+    """What was done to a request's pictures; NeverFired if one of them was left as it was."""
+    tokens, gates = sum(own.tokens for own in pictures), sum(own.gates for own in pictures)
+    if not all(own.tokens for own in pictures):
+        raise NeverFired(
+            f"the steerer {name!r} was to act on {len(pictures)} pictures and changed {tokens} tokens: "
+            "no answer is given"
         )
-        for number, count in tokens.items()
-    }
+    mean = sum(own.gate_sum for own in pictures) / gates if gates else None
+    return SteeringRecord(alpha, pictures[0].sites, tokens, mean)
