@@ -75,19 +75,25 @@ def pooled_gates() -> str:
 
 
 def against() -> dict[str, str]:
-    """Which methods PACE beats, and which beat it, after Holm, model by model."""
+    """How many methods PACE beats, and which beat it, after Holm, model by model; averages of all tasks only."""
     with (TABLES / "pace_against.csv").open(encoding="utf-8", newline="") as stream:
         pairs = list(csv.DictReader(stream))
-    told = {}
-    for name, sign in (("beaten", -1), ("beating", 1)):
-        found: dict[str, list[str]] = {}
-        for row in pairs:
-            difference, p = row["Avg Δ%, PACE minus it, points"], row["sign-flip test Holm"]
-            if p and float(p) <= 0.05 and float(difference) * sign > 0:
-                found.setdefault(row["section"], []).append(row["Method"])
-        said = [f"{len(methods)} on {model} ({', '.join(methods)})" for model, methods in found.items()]
-        told[name] = "; ".join(said) or "none"
-    return told | {"pairs": str(len(pairs))}
+    whole = [row for row in pairs if not row[f"{_DIFFERENCE} mark"] and row[_DIFFERENCE] != "undefined"]
+    found: dict[int, dict[str, list[str]]] = {-1: {}, 1: {}}
+    for row in whole:
+        difference, p = float(row[_DIFFERENCE]), float(row["sign-flip test Holm"])
+        if p <= 0.05 and difference:
+            found[1 if difference > 0 else -1].setdefault(row["section"], []).append(row["Method"])
+    compared = {model: sum(row["section"] == model for row in whole) for model in (*BACKBONES, "entangled")}
+    beaten = [f"{len(found[-1].get(model, []))} of {count} on {model}" for model, count in compared.items()]
+    beating = [f"{', '.join(methods)} on {model}" for model, methods in found[1].items()]
+    over_ggss = [model for model, methods in found[-1].items() if "GGSS" in methods]
+    return {
+        "beaten": ", ".join(beaten),
+        "beating": "; ".join(beating) or "none",
+        "over_ggss": ", ".join(over_ggss) or "no model",
+        "pairs": str(len(pairs)),
+    }
 
 
 def lost(method: str, model: str) -> str:
@@ -148,6 +154,7 @@ def page() -> str:
 
 _TEST, _NAMED, _GATE = "against unsteered,", "race recognition, gender steering", "calibrated gate"
 _NET = "race_net_preference_std"
+_DIFFERENCE = "Avg Δ%, PACE minus it, points"
 _RIVALS = ("directional-ablation", "rlace", "fairsteer", "sfid", "sae")
 
 
