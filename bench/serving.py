@@ -248,7 +248,7 @@ times are longer than they would be alone.
 | answers that part at a tie (two tokens within {TIE:g} in log-probability) | {counts.ties} |
 | time of an answer | median {hundredths[49] * 1e3:.0f} ms, 99th percentile {hundredths[98] * 1e3:.0f} ms |
 | memory of both processes | {before:.0f} MB before, {after:.0f} MB after |
-| steering, processor time at batch {BATCH}, pictures shown again | {added[0]:+.1%} (goal at most {GOAL:+.0%}: {met}) |
+| steering, processor time at batch {BATCH} | {added[0]:+.1%} (goal {GOAL:+.0%}: {met}), pictures shown again |
 | the same, every request at a strength of its own | {added_anew[0]:+.1%} (goal at most {GOAL:+.0%}: {met_anew}) |
 | steering, time that passed at batch {BATCH} | {added[1]:+.1%}; every strength its own {added_anew[1]:+.1%} |
 """
