@@ -8,6 +8,7 @@ costs at equal load.
 import base64
 import http.client
 import io
+import itertools
 import json
 import os
 import platform
@@ -163,12 +164,14 @@ def load(server: LoadedServer, bodies: list[bytes], alone: list[Told], seconds: 
     return counts
 
 
-def overhead(server: LoadedServer, urls: list[str]) -> tuple[float, float]:
+def overhead(server: LoadedServer, urls: list[str], anew: bool = False) -> tuple[float, float]:
     """What steering adds: of the processor's time, and of the time that passed.
 
     Medians over pairs of rounds, the two of a pair one right after the other and each kind first as often as the
-    other: what else the machine does changes more slowly than that.
+    other: what else the machine does changes more slowly than that. anew: no two requests have the same strength, so
+    that no picture was steered before; otherwise pictures are asked about again, as in a chat.
     """
+    fresh = itertools.count(1)
     kinds = {"unsteered": {"race": 0.0, "gender": 0.0}, "steered": {"race": 1.0, "gender": 0.0}}
     bodies = {kind: [body(url, QUESTIONS[0], own) for url in urls[:BATCH]] for kind, own in kinds.items()}
     spent: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
@@ -179,7 +182,10 @@ def overhead(server: LoadedServer, urls: list[str]) -> tuple[float, float]:
                 def client(number: int, own: list[bytes] = own) -> None:
                     connection = server.connection()
                     for k in range(EACH):
-                        server.ask(connection, own[(number + k) % BATCH])
+                        asked = own[(number + k) % BATCH]
+                        if anew:  # an unsteered request is written anew too, and stays as it is
+                            asked = asked.replace(b'"race": 1.0', b'"race": 1.%07d' % next(fresh))
+                        server.ask(connection, asked)
 
                 before = server.processor_seconds(), time.perf_counter()
                 list(pool.map(client, range(BATCH)))
@@ -202,10 +208,10 @@ def main(seconds: float = SECONDS) -> int:
             before, started, busy = server.memory(), time.monotonic(), os.getloadavg()[0]
             counts = load(server, bodies, alone, seconds)
             passed, after = time.monotonic() - started, server.memory()
-            added = overhead(server, urls)
+            added, added_anew = overhead(server, urls), overhead(server, urls, anew=True)
         finally:
             server.stop()
-    text = figures(counts, passed, before, after, added, busy)
+    text = figures(counts, passed, before, after, added, added_anew, busy)
     print(text)
     page = PAGE.read_text(encoding="utf-8")
     head, _, rest = page.partition(BEGIN)
@@ -214,7 +220,13 @@ def main(seconds: float = SECONDS) -> int:
 
 
 def figures(
-    counts: Counts, passed: float, before: float, after: float, added: tuple[float, float], busy: float
+    counts: Counts,
+    passed: float,
+    before: float,
+    after: float,
+    added: tuple[float, float],
+    added_anew: tuple[float, float],
+    busy: float,
 ) -> str:
     import torch
     import transformers
@@ -223,7 +235,7 @@ def figures(
 
     count = len(counts.seconds)
     hundredths = statistics.quantiles(counts.seconds, n=100)
-    met = "met" if added[0] <= GOAL else "**not met**"
+    met, met_anew = ("met" if own[0] <= GOAL else "**not met**" for own in (added, added_anew))
     return f"""
 {processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, transformers
 {transformers.__version__}. Load of the machine when the clients began: {busy:.1f}; above 1 other programs ran, and
@@ -236,8 +248,9 @@ times are longer than they would be alone.
 | answers that part at a tie (two tokens within {TIE:g} in log-probability) | {counts.ties} |
 | time of an answer | median {hundredths[49] * 1e3:.0f} ms, 99th percentile {hundredths[98] * 1e3:.0f} ms |
 | memory of both processes | {before:.0f} MB before, {after:.0f} MB after |
-| steering, processor time at batch {BATCH} | {added[0]:+.1%} (goal at most {GOAL:+.0%}: {met}) |
-| steering, time that passed at batch {BATCH} | {added[1]:+.1%} |
+| steering, processor time at batch {BATCH} | {added[0]:+.1%} (goal {GOAL:+.0%}: {met}), pictures shown again |
+| the same, every request at a strength of its own | {added_anew[0]:+.1%} (goal at most {GOAL:+.0%}: {met_anew}) |
+| steering, time that passed at batch {BATCH} | {added[1]:+.1%}; every strength its own {added_anew[1]:+.1%} |
 """
 
 

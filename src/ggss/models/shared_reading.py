@@ -14,7 +14,7 @@ from ggss.models.shared_prefix import Continuations, SharedPrefix, common_length
 
 LEAST_SAVED = 1024
 """Tokens that sharing must save, (questions - 1) x shared tokens, to be worth passes of its own. On a processor it
-begins to pay at a quarter of that (docs/performance.md); where passes are started more slowly, later."""
+begins to pay at about half of that (docs/performance.md); where passes are started more slowly, later."""
 
 # Settings of `generate` that do not change what is likeliest next, so that a greedy answer needs none of them.
 IDLE_SETTINGS = {
