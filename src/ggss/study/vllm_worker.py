@@ -46,9 +46,8 @@ class VllmWorker(Worker):
     ) -> list[Reply]:
         engine, own = self._started(model), [items[number] for number in numbers]
         # One object for each picture: questions about the same one share its prefix.
-        images = {
-            picture.digest: picture.image() for picture in {p.digest: p for i in own for p in i.images}.values()
-        }
+        pictures = {picture.digest: picture for item in own for picture in item.images}
+        images = {digest: picture.image() for digest, picture in pictures.items()}
         acting = {
             engine.call(engine.host.add(steerer)): float(alpha)
             for steerer, alpha in model.steerings
