@@ -45,6 +45,9 @@ class VllmWorker(Worker):
         self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
     ) -> list[Reply]:
         engine, own = self._started(model), [items[number] for number in numbers]
+        # One object for each picture: questions about the same one share its prefix.
+        pictures = {picture.digest: picture for item in own for picture in item.images}
+        images = {digest: picture.image() for digest, picture in pictures.items()}
         acting = {
             engine.call(engine.host.add(steerer)): float(alpha)
             for steerer, alpha in model.steerings
@@ -53,7 +56,7 @@ class VllmWorker(Worker):
         readings = engine.call(
             EngineReader(engine.host, model.vlm.processor, model.vlm.name).read(
                 [item.prompt + model.suffix for item in own],
-                [[picture.image() for picture in item.images] for item in own],
+                [[images[picture.digest] for picture in item.images] for item in own],
                 [tuple(item.options) for item in own],
                 acting,
                 longest,

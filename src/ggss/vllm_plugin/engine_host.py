@@ -3,7 +3,6 @@
 # pyright: reportMissingImports=false
 # vLLM has an environment of its own, and is not there where types are checked.
 
-import gc
 import itertools
 import json
 import os
@@ -118,8 +117,9 @@ class EngineHost:
     def stop(self) -> None:
         """End vLLM's processes; nothing can be asked after that."""
         self._engine.shutdown()
+        # It would shut down once more when Python ends, and fail: what it needs is gone by then.
+        self._engine.shutdown = lambda *_, **__: None
         self._engine = None
-        gc.collect()  # or it would be shut down once more when Python ends, and fail
         self._folder.cleanup()
 
     @property

@@ -81,7 +81,7 @@ class EngineReader:
         return Reading(answer, _shares(scores))
 
     async def _all(self, wanted: Sequence[_Wanted]) -> list[_Got]:
-        """All at once: vLLM decides what runs together. Every picture's steering is proved before they are given."""
+        """In waves: vLLM decides what runs together. Every picture's steering is proved before answers are given."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -99,9 +99,25 @@ class EngineReader:
             first = output.logprobs[0] if own.tokens else {}
             return ready, _Got(list(output.token_ids), {token: first[token].logprob for token in own.tokens})
 
-        done = await asyncio.gather(*map(one, wanted))
-        await self.host.counts([ready for ready, _ in done])
-        return [got for _, got in done]
+        done: dict[int, tuple[Any, _Got]] = {}
+        for wave in _waves(wanted):
+            done |= zip(wave, await asyncio.gather(*(one(wanted[number]) for number in wave)), strict=True)
+        await self.host.counts([ready for ready, _ in done.values()])
+        return [done[number][1] for number in range(len(wanted))]
+
+
+def _waves(wanted: Sequence[_Wanted]) -> list[list[int]]:
+    """The first prompt about each picture at its strengths, then the others: they find the picture's prefix computed.
+
+    vLLM does not wait for one request that computes what another needs. Pictures are told apart by their objects.
+    """
+    seen: set[Any] = set()
+    waves: list[list[int]] = [[], []]
+    for number, own in enumerate(wanted):
+        about = tuple(map(id, own.prompt.images)), tuple(own.prompt.strengths.items())
+        waves[bool(own.prompt.images) and about in seen].append(number)
+        seen.add(about)
+    return [wave for wave in waves if wave]
 
 
 def _runs(prompt: Tokenised, longest: int) -> dict[tuple[tuple[int, ...], int], tuple[int, ...]]:

@@ -32,6 +32,10 @@ class EngineThread:
 
         async def stop() -> None:
             self.host.stop()
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
         self.call(stop())
         self._end()
