@@ -126,7 +126,7 @@ def steering(tmp_path):
     acts = ggss.collect(vlm, faces, cache=tmp_path / "cache", show=False)
     made = Vlm(skeleton(vlm.model.config), vlm.processor, vlm.name)
     projector = Projector(WIDTH, WIDTH)
-    steering = ProjectorSteering(made, vlm.fingerprint, {MLP2: projector})
+    steering = ProjectorSteering(made, vlm.fingerprint, {MLP2: projector}, "0" * 64)
     steerers = [ggss.fit("ggss", acts, attribute=name) for name in ("race", "gender")]
     for number, own in enumerate(steerers):
         steering.load(str(own.save_pretrained(tmp_path / str(number))))
@@ -173,7 +173,7 @@ def test_steering_that_does_not_happen_is_an_error(steering):
 
 def test_a_steerer_of_other_weights_is_refused(steering, tmp_path):
     acting, projector, (race, _) = steering
-    other = ProjectorSteering(acting._described, "0" * 64, {MLP2: projector})
+    other = ProjectorSteering(acting._described, "0" * 64, {MLP2: projector}, "0" * 64)
     with pytest.raises(InputError, match="vision weights"):
         other.load(str(race.save_pretrained(tmp_path / "race")))
     with pytest.raises(InputError, match="is not the one that was checked"):
