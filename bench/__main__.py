@@ -14,6 +14,7 @@ from rich.table import Table
 
 PARTS = ("steer", "methods", "bend", "discovery", "start", "stats", "study", "report", "play")
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+SWEEP = ("<!-- written by `make bench-sweep` -->", "<!-- end of `make bench-sweep` -->")
 
 
 def main(chosen: list[str]) -> int:
@@ -28,7 +29,7 @@ def main(chosen: list[str]) -> int:
             rows += importlib.import_module(f"bench.{name}").run()
     show(rows)
     if not chosen:
-        PAGE.write_text(page(rows))
+        PAGE.write_text(page(rows, section(PAGE.read_text(encoding="utf-8"), SWEEP)), encoding="utf-8")
         print(f"written to {PAGE.relative_to(Path.cwd())}" if PAGE.is_relative_to(Path.cwd()) else PAGE)
     return 0
 
@@ -54,21 +55,44 @@ def processor() -> str:
     return f"{name} with {torch.backends.cpu.get_cpu_capability()}"
 
 
-def page(rows: list[dict[str, Any]]) -> str:
+def table(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(cells(row)) + " |" for row in rows]
+    return "\n".join(
+        ["| what | measured | peer | ratio | goal | met |", "| --- | --- | --- | --- | --- | --- |", *lines]
+    )
+
+
+def machine() -> str:
+    return f"""{processor()}; {platform.system()} {platform.machine()}, Python {platform.python_version()}, \
+torch {torch.__version__}, transformers {transformers.__version__}."""
+
+
+def section(text: str, marks: tuple[str, str]) -> str:
+    """What another command wrote into the page, with its marks; "" if it has not."""
+    begin, end = marks
+    return begin + text.partition(begin)[2].partition(end)[0] + end if begin in text else ""
+
+
+def with_section(text: str, marks: tuple[str, str], content: str) -> str:
+    """The page with that part replaced, or added at the end."""
+    begin, end = marks
+    written = f"{begin}\n{content}\n{end}"
+    old = section(text, marks)
+    return text.replace(old, written) if old else f"{text.rstrip()}\n\n{written}\n"
+
+
+def page(rows: list[dict[str, Any]], kept: str = "") -> str:
+    """kept: the section of another command."""
     notes = "".join(f"\n{fill(row['note'], 118)}\n" for row in rows if "note" in row)
     return f"""# Performance
 
 Written by `make bench`; do not edit. Every line is a ratio of two things measured in turn, in the same run, on one
 thread (medians). The times are of the machine named below; the ratios are what to compare.
 
-{processor()}; {platform.system()} {platform.machine()}, Python {platform.python_version()}, \
-torch {torch.__version__}, transformers {transformers.__version__}.
+{machine()}
 
-| what | measured | peer | ratio | goal | met |
-| --- | --- | --- | --- | --- | --- |
-{chr(10).join(lines)}
-{notes}"""
+{table(rows)}
+{notes}""" + (f"\n{kept}\n" if kept else "")
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def run() -> list[dict[str, Any]]:
     vlm = load_vlm(MODEL)
     reused = SteeredModel.of(vlm)
     steerer = discover(reused.cache, "race")
-    items = _items()
+    items = small_world_items()
 
     def with_reuse(alpha: float) -> list[str]:
         return [reading.answer for reading in reused.steered(steerer, alpha).read(items, 1, show=False)]
@@ -113,7 +113,7 @@ def run() -> list[dict[str, Any]]:
     ]
 
 
-def _items() -> list[Item]:
+def small_world_items() -> list[Item]:
     """A third of each task's people, the same ones first: how often a picture is shown again is as in the whole."""
     suite = suites.load("small-world", split="evaluation")
     items = [item for task in TASKS for item in _third(suite.items(task))]

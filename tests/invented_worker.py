@@ -17,7 +17,7 @@ def work(jobs: JobQueue) -> None:
             "folder": folder,
             "method": "ggss",
             "attribute": name,
-            "alpha": 1.0,
+            "alpha": float(Path(f"{folder}-alpha").exists()),
             "content": Path(folder).read_text(),
         }
         for name, (folder, _) in setup["steerers"].items()
@@ -25,7 +25,8 @@ def work(jobs: JobQueue) -> None:
     for name, (_, expected) in setup["steerers"].items():
         if expected not in (None, steerers[name]["content"]):
             return jobs.tell({"event": "refused", "sentence": f"{name} is not the one that was checked"})
-    jobs.tell({"event": "ready", "steerers": steerers})
+    model = Path(setup["model"], "identity")
+    jobs.tell({"event": "ready", "model": model.read_text() if model.exists() else "", "steerers": steerers})
     while True:
         message, pictures = jobs.next()
         number = message["id"]
@@ -35,7 +36,7 @@ def work(jobs: JobQueue) -> None:
                 "folder": message["folder"],
                 "method": "ggss",
                 "attribute": "race",
-                "alpha": 0.5,
+                "alpha": float(Path(f"{message['folder']}-alpha").exists()),
                 "content": content,
             }
             told = {"steerer": new} if content else {"sentence": "there is no such folder"}
@@ -44,6 +45,8 @@ def work(jobs: JobQueue) -> None:
         jobs.tell({"event": "started", "ids": [number]})
         text = message["job"]["turns"][0][1][0]
         once = Path(setup["model"]) / text
+        if text in ("die", "die later"):
+            jobs.next()  # the request beside it: a socket that is closed with something unread loses what was said
         if text == "die" or (text.startswith("die once") and not once.exists()):
             once.touch()
             os._exit(9)

@@ -11,6 +11,7 @@ from ggss.analysis import Run, Source, Statistics, average_change, compare, comp
 from ggss.analysis.averages import corrected_average
 from ggss.analysis.compared_tasks import ComparedTasks
 from ggss.analysis.comparison import sign_flip
+from ggss.analysis.pairing import check_paired
 from ggss.data.picture import AbsentPicture
 from ggss.errors import InputError
 from ggss.probes import Item
@@ -130,8 +131,18 @@ def test_broken_records_are_all_listed(tmp_path):
         records.load(tmp_path / "empty.jsonl")
     with pytest.raises(InputError, match="there is no file"):
         records.load(tmp_path / "none.jsonl")
-    other = json.loads(lines[3]) | {"alpha": 0.5}
-    (tmp_path / "mixed.jsonl").write_text("\n".join([lines[0], json.dumps(other)]))
+    other = next(
+        records.records(
+            replace(
+                run,
+                source=replace(run.source, alpha=0.5),
+                items=run.items[3:4],
+                answers=run.answers[3:4],
+                probabilities=run.probabilities[3:4],
+            )
+        )
+    )
+    (tmp_path / "mixed.jsonl").write_bytes(lines[0].encode() + b"\n" + other.line)
     with pytest.raises(InputError, match=r"line 2: its answer is of another run .*\(alpha: 0 and 0\.5\)"):
         records.load(tmp_path / "mixed.jsonl")
 
@@ -349,3 +360,13 @@ def test_runs_of_different_items_are_refused_by_name():
         compare(before["mcq"], replace(mcq, source=replace(SOURCE, suite_hash="2")))
     with pytest.raises(InputError, match="both runs are empty"):
         compare_all({}, {})
+
+
+def test_options_that_are_worth_something_else_are_not_compared():
+    """Between two runs the wording's numbers were edited: the questions are the same, the metrics are not."""
+    before = runs(0.6, tasks=("mcq",))
+    worth = tuple(replace(item, worth={"a": 1.0, "b": 2.0}) for item in before["mcq"].items)
+    after = {"mcq": replace(before["mcq"], items=worth)}
+    with pytest.raises(InputError, match="items have other numbers of their options"):
+        check_paired(before, after)
+    check_paired(after, {"mcq": replace(after["mcq"], items=tuple(map(replace, worth)))})

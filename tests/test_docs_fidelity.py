@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ggss.report.tables import TABLES
+from ggss.report.tables import REPORT, TABLES
+from named_tests import is_there
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -43,11 +44,30 @@ def test_every_place_and_test_exists(row):
             found = getattr(found, name)
     else:
         assert (ROOT / row.place).is_file()
-    file, _, test = row.test.partition("::")
-    text = (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")
-    assert test, f"{row.test} names no test of the file"
-    assert re.search(rf"^def {test}\(", text, re.MULTILINE), row.test
+    assert is_there(row.test), row.test
 
 
 def test_every_table_exists():
-    assert set(fidelity.TABLES.values()) <= set(TABLES.names())
+    assert {table.file for table in fidelity.TABLES} <= {*TABLES.names(), REPORT}
+    for table in fidelity.TABLES:
+        assert is_there(table.test), table.test
+
+
+# What has a number in the paper, by its label there.
+EQUATIONS = (
+    *("ggss-svd-basis", "ggss-projection", "ggss-gate", "ggss-slerp-update", "ggss-norm-restore"),
+    *("ggss-projection-norm", "appendix_karcher", "appendix_pooled_shift"),
+)
+PRINTED = (
+    *("main_results", "mmstar", "component_ablation", "sensitivity_ablation", "significance", "added_baselines"),
+    *("svd_ablation", "hparams", "alpha_choices", "heldout_alpha", "mmstar_dims", "recognition", "alpha_dial"),
+    *("prompt_baseline", "geometry_ablation", "prompt_invariance"),
+)
+
+
+def test_every_numbered_equation_and_table_of_the_paper_is_on_the_page():
+    told = " ".join(row.what for row in fidelity.EQUATIONS)
+    assert [label for label in EQUATIONS if not re.search(rf"\b(eq|prop)\. {label}(?![\w-])", told)] == []
+    assert {f"tab:{label}" for label in PRINTED} == {
+        table.label for table in fidelity.TABLES if table.label.startswith("tab:")
+    }

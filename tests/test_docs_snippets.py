@@ -166,6 +166,17 @@ def test_make_targets_that_are_named_exist():
     assert {"demo", "test"} <= named <= targets
 
 
+def test_readme_says_how_to_get_torch_without_cuda_before_ggss_brings_it():
+    """`pip install ggss` alone takes torch as the registry has it, with gigabytes of CUDA on Linux."""
+    installed = [
+        line for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines() if "pip install" in line
+    ]
+    (torch_first,) = [line for line in installed if "--index-url https://download.pytorch.org/whl/cpu" in line]
+    assert " torch" in torch_first
+    after = installed[installed.index(torch_first) + 1 :]
+    assert any(re.search(r"pip install '?ggss", line) for line in after)
+
+
 def test_the_small_world_knows_the_questions_that_are_asked_of_it():
     suite = suites.load("small-world")
     people = [task for task in suite.tasks if task not in ("smallstar", "smallmme")]

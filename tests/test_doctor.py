@@ -2,8 +2,10 @@
 
 import pytest
 
+from counting import counted
 from ggss.models import MLP2
 from ggss.steering.examination import examine
+from ggss.steering.steerer import Steerer
 
 
 def test_every_architecture_is_healthy(vlm):
@@ -50,15 +52,35 @@ def test_logits_are_the_same_up_to_their_last_digits_and_no_further():
     assert seen.startswith("logits differ by 1")
 
 
-def test_an_examination_is_nine_passes_of_the_text_model(qwen):
-    passes = []
-    hook = qwen.model.register_forward_hook(lambda *_: passes.append(1))
-    try:
-        assert examine(qwen).healthy
-    finally:
-        hook.remove()
-    # Before, under alpha 0, from features, two leaks; two tokens each of one and of two images under alpha 1.
-    assert len(passes) == 9  # each reads all weights: at full size that is what takes the time
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        # Before; two tokens each of one and of two images under alpha 1; two images and, where all is silenced, one.
+        ("qwen3-vl", 1 + 2 + 2 + 2 + 1),
+        ("llava-vicuna", 1 + 2 + 2 + 1),  # without a bypass there is nothing more to silence
+    ],
+)
+def test_the_text_model_computes_what_it_has_not_computed_and_the_tower_each_batch_once(tiny, name, texts):
+    vlm = tiny(name)
+    tower = vlm.model.get_encoder(modality="image")
+    block = tower.blocks[0] if name == "qwen3-vl" else tower
+    with counted(vlm.model.get_decoder(), block) as counts:
+        assert examine(vlm).healthy
+    # Each reads all weights: at full size that is what takes the time. The batches are both pictures, and each alone.
+    assert counts == [texts, 3]
+
+
+def test_what_happens_at_alpha_0_or_to_encoded_features_is_not_hidden_by_what_is_remembered(qwen, monkeypatch):
+    """A negative control for the checks that need no pass of their own: a steerer with other strengths than told."""
+    from ggss.models.features import Features
+
+    steered = Features.steered
+    monkeypatch.setattr(Steerer, "strength", lambda self, alpha: alpha or 0.5)
+    monkeypatch.setattr(Features, "steered", lambda self, steerer, alpha: steered(self, steerer, alpha / 2))
+    found = {what: passed for what, passed, _ in examine(qwen).checks}
+    assert not found["alpha 0 changes nothing, and no hook is left"]
+    assert not found["answers from encoded features are those of the live hook"]
+    assert found["alpha 1 reaches the logits"]
 
 
 def test_a_hook_that_is_left_is_reported(qwen, monkeypatch):

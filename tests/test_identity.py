@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import reduce
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,62 @@ def test_differences_have_names_on_either_side():
     assert one.differences(one) == []
 
 
+def edited_leaves(value, path=()):
+    """Every value in a JSON value that holds no other: its path, and what to put in its place."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from edited_leaves(inner, (*path, key))
+        return
+    yield path, None
+    if isinstance(value, bool):
+        yield path, not value
+    elif isinstance(value, int | float):
+        yield from ((path, other) for other in {value + 1, value * 1.5, 0} - {value})
+    elif isinstance(value, str):
+        yield path, "eager"
+    elif isinstance(value, list):
+        yield from ((path, other) for other in (value[::-1], []) if other != value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llava-mistral", "pixtral", "qwen3-vl"])
+def test_no_edited_setting_of_a_model_gives_other_numbers_under_its_identity(tiny, pictures, tmp_path, name):
+    """Each value of each JSON file of the folder in turn: it is refused, it is another model, or nothing changes."""
+
+    def numbers(vlm):
+        asked = ["what colour is the hat ?"] * 2, [pictures[:1], pictures[2:3]]
+        return vlm.logits(*asked), vlm.answer(*asked, max_new_tokens=3)
+
+    vlm, folder = tiny(name), tmp_path / "model"
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
+    whole = load_vlm(folder)
+    logits, said = numbers(whole)
+    others = same = 0
+    for file in (file for file in sorted(folder.glob("*.json")) if file.name != "tokenizer.json"):
+        text = file.read_text()
+        for path, value in edited_leaves(json.loads(text)):
+            told = json.loads(text)
+            if reduce(dict.__getitem__, path, told) == value:
+                continue
+            edit(file, *path, value)
+            try:
+                edited = load_vlm(folder)
+                if edited.identity != whole.identity:
+                    others += 1
+                    continue
+                found = numbers(edited)
+            except InputError:
+                continue
+            finally:
+                file.write_text(text)
+            assert_same(found[0], logits)
+            assert found[1] == said, (file.name, path, value)
+            same += 1
+    assert others > 50
+    assert same > 10, "the control: names of places change nothing"
+
+
 @pytest.mark.parametrize("name", VISUAL)
 def test_discovering_again_after_an_edit_is_discovering_afresh(first, copy, faces, tmp_path, name):
     old = collect(first, faces, cache=tmp_path / "cache").pooled
@@ -211,6 +268,39 @@ def test_a_steerer_knows_the_vision_path_it_was_made_with(first, copy, faces, tm
     else:
         with pytest.raises(InputError, match=name):
             loaded.check(edited.model)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_a_steerer_inside_the_text_model_knows_the_text_path_too(first, copy, faces, tmp_path, name):
+    steerer = fit("ggss", collect(first, faces, "lm-layer0", cache=tmp_path / "cache"), attribute="race", k=1)
+    loaded = type(steerer).from_pretrained(steerer.save_pretrained(tmp_path / "steerer"))
+    assert loaded.check(load_vlm(copy))
+    TEXT[name][1](copy)
+    edited = load_vlm(copy)
+    if name in ("generation", "text weights"):  # it comes after the image's rows; less than a bfloat16 can tell
+        assert loaded.check(edited)
+        return
+    told = {"special token": "tokenizer", "chat template": "chat_template"}.get(name, name)
+    with pytest.raises(InputError, match=rf"{told}: the steerer was made with .*, the model has .*force=True"):
+        loaded.check(edited)
+    assert loaded.check(edited, force=True)
+    if name == "rms_norm_eps":
+        with pytest.raises(InputError, match=name):
+            loaded.check(edited.model)
+    else:  # without its processor nobody knows what stands before an image
+        assert loaded.check(edited.model)
+
+
+def test_another_version_of_transformers_may_write_a_tokenizer_otherwise(first, faces, tmp_path):
+    steerer = fit("ggss", collect(first, faces, "lm-layer0", cache=tmp_path / "cache"), attribute="race", k=1)
+    steerer.source["text_settings"]["tokenizer"] = "0" * 64
+    with pytest.raises(InputError, match="tokenizer: the steerer was made with"):
+        steerer.check(first)
+    steerer.versions["transformers"] = "5.0.0"
+    assert steerer.check(first)
+    steerer.source["text_settings"]["chat_template"] = "0" * 64
+    with pytest.raises(InputError, match="chat_template: the steerer was made with"):
+        steerer.check(first)
 
 
 def test_a_steerer_may_be_used_in_another_dtype_and_with_other_attention(first, folder, copy, faces, tmp_path):

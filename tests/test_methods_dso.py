@@ -126,6 +126,10 @@ def test_the_bias_goes_down_and_the_attached_steerer_does_what_was_learned(tiny,
     with steerer.only_at(["lm-layer0"]).attach(vlm):
         read = vlm.read([own.prompt for own in asked[:2]], [[one] for one in steered], [OPTIONS] * 2, 1)
     np.testing.assert_allclose([one.probabilities for one in read], wanted, atol=1e-5)
+    with torch.no_grad():  # what was learned from answers is for the text model that gave them
+        vlm.model.base_model.language_model.layers[0].mlp.up_proj.weight.mul_(1.1)
+    with pytest.raises(ggss.InputError, match="text weights: the steerer was made with"):
+        loaded.only_at([SITE]).check(vlm)
 
 
 def test_it_lowers_the_planted_bias_on_discovery_pictures():

@@ -88,12 +88,12 @@ def site(vlm: Vlm, name: str = MLP2) -> nn.Module:
 
 
 class Halving:
-    """A stand-in for a steerer, with the two things features ask of one."""
+    """A stand-in for a steerer, with what features ask of one."""
 
     def __init__(self, *sites: str) -> None:
-        self.operators = dict.fromkeys(sites)
+        self.operators = dict.fromkeys(sites, SimpleNamespace(needs_images=False))
 
-    def apply(self, rows: Tensor, alpha: float, site: str, allow_amplify: bool) -> Steered:
+    def apply(self, rows: Tensor, images: Tensor | None, alpha: float, site: str, allow_amplify: bool) -> Steered:
         return Steered(rows * (1 - alpha / 2), None)
 
     @contextmanager

@@ -90,6 +90,15 @@ def test_the_plan_is_the_papers():
     assert plan.limit is None
 
 
+def test_the_plan_for_focus_alone_is_the_papers_without_benchmarks():
+    whole, focus = (
+        yaml.safe_load((mock_paper.PLAN.parent / f"{name}.yaml").read_text()) for name in ("paper", "focus")
+    )
+    del whole["benchmarks"], whole["description"], focus["description"]
+    whole["measures"] = [one for one in whole["measures"] if one["tasks"] not in (["mmstar"], ["mme"])]
+    assert focus == whole
+
+
 def test_no_picture_that_is_asked_about_takes_part_in_discovery(mock):
     plan = Plan.load(mock / "paper.yaml")
     checked = CheckedPlan(plan)
@@ -126,7 +135,8 @@ def test_folds_are_the_papers(results):
 
 def test_every_table_comes_out_with_every_method(results, tmp_path):
     written = tables.write(results, tmp_path, show=False)
-    assert set(written.left_out) == {"control"}  # the paper has no model on which steering should fail
+    # The paper has no model on which steering should fail, and does not know of PACE.
+    assert set(written.left_out) == {"control", "pace_against"}
     assert set(written.tables) == {*tables.TABLES.names(), tables.REPORT} - {"control"}
     partly = {f"{tables.REPORT}.csv"}  # all strengths of all methods: some tasks are measured at the best one only
     missing = {path.name for path in tmp_path.glob("*.csv") if "not run" in path.read_text()}

@@ -230,3 +230,22 @@ def test_a_run_says_where_its_answers_come_from(qwen, steerer):
     assert source.versions["ggss"] == ggss.__version__
     assert run.about == "race"
     assert [sum(own) for own in run.probabilities] == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_a_batch_holds_all_items_about_the_same_pictures():
+    """Each picture has three questions of two lengths, and they are listed question by question."""
+    questions = ("what colour hat ?", "is this person a nurse or doctor ?", "what colour ?")
+    items = [
+        replace(an_item(number, prompt), key=f"{number}/{prompt}") for prompt in questions for number in range(5)
+    ]
+    found = batches(items, 7)
+    assert [len(batch) for batch in found] == [6, 6, 3]
+    assert sorted(number for batch in found for number in batch) == list(range(len(items)))
+    shown = [{items[number].images[0].digest for number in batch} for batch in found]
+    assert [len(own) for own in shown] == [2, 2, 1]
+    assert not shown[0] & shown[1]
+    # Of more items than a batch holds, a batch is full.
+    assert [len(batch) for batch in batches(items, 2)] == [2] * 7 + [1]
+    # The control: items without a picture have none in common.
+    without = [replace(item, images=(), attributes=()) for item in items]
+    assert [len(batch) for batch in batches(without, 7)] == [7, 7, 1]

@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 from contextlib import suppress
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ from safetensors.torch import load_file
 
 import ggss
 from ggss import InputError, cli
+from ggss.cli.app import app
 from ggss.models import load_vlm
+from ggss.serve.worker_engine import WorkerSetup
+from ggss.serve.worker_process import loaded
 from ggss.steering.description import signed
 from ggss.steering.published import read_pt
 from planted import planted
@@ -224,3 +228,16 @@ def test_no_command_asks_or_runs_code(folder, marker, tmp_path, monkeypatch, cap
     assert "--trust-remote-code" in " ".join(capsys.readouterr().err.split())
     assert not marker.exists()
     assert sys.stdin.tell() == 0
+
+
+@pytest.mark.parametrize("plant", [in_config, in_image_processor, in_weights])
+def test_a_server_runs_no_code_and_cannot_be_told_to(folder, marker, plant):
+    served = {command.callback.__name__: command.callback for command in app.registered_commands}
+    assert "trust_remote_code" in served["ask"].__annotations__
+    assert "trust_remote_code" not in served["serve"].__annotations__
+    plant(folder)
+    setup = asdict(WorkerSetup(str(folder), {}, 4, 8, 100, 0)) | {"trust_remote_code": True}
+    with pytest.raises(InputError, match="code"):
+        loaded(setup)
+    assert not marker.exists()
+    assert sys.stdin.tell() == 0, "nobody was asked"

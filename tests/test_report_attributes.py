@@ -18,6 +18,7 @@ METHODS = [
     "leace-gated",
     "ggss-token-gate",
     "ggss-contrast",
+    "pace",
 ]
 RECOGNITION = [f"recognition-{attribute}" for attribute in VALUES]
 MEASURES = [{"tasks": ["mmstar", "mme", *RECOGNITION], "at": "all"}]

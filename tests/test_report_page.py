@@ -398,6 +398,27 @@ def test_two_files_of_a_probe(tmp_path, monkeypatch, capsys):
     assert "no steered run was given" in out.read_text(encoding="utf-8")
 
 
+def test_an_edited_run_is_neither_reported_nor_compared(tmp_path, monkeypatch, capsys):
+    whole, edited, out = (tmp_path / name for name in ("whole.jsonl", "edited.jsonl", "page.html"))
+    records.write([invented.run(Cell(invented.QWEN, "none", "", 0.0, "nurse-doctor"))], whole)
+    lines = whole.read_text().splitlines(keepends=True)
+    other = lines[3].replace('"answer": "nurse"', '"answer": "doctor"')
+    if other == lines[3]:
+        other = lines[3].replace('"answer": "doctor"', '"answer": "nurse"')
+    assert other != lines[3]
+    edits = {"line 4: it was changed": [*lines[:3], other, *lines[4:]], "has lost lines": lines[1:]}
+    for said, content in edits.items():
+        edited.write_text("".join(content))
+        for words in (("report", edited, "-o", out), ("report", whole, edited, "-o", out)):
+            code, _, err = run(monkeypatch, capsys, *words, "--no-pdf")
+            assert code == 2
+            assert said in err
+            assert not out.exists()
+        code, shown, err = run(monkeypatch, capsys, "probe", "--compare", whole, edited)
+        assert (code, shown) == (2, "")
+        assert said in err
+
+
 def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
     other = tmp_path / "mine.html"
     other.write_text("my page")

@@ -40,6 +40,7 @@ METHODS = [
     "leace-gated",
     "gated-euclidean",
     "ggss-token-gate",
+    "pace",
     {"name": "ggss", "label": "ggss, all sites", "sites": "all"},
     *invented_study.sensitivity(),
     *invented_study.prompted(),
@@ -264,11 +265,10 @@ def test_sensitivity_grid_has_its_points(results, written):
 
 def test_beyond_lists_what_has_no_published_row(written):
     labels = [label for _, label in table(written[1], "beyond")]
-    assert labels == ["Unsteered", "GGSS", "ggss, all sites"]
+    assert labels == ["Unsteered", "GGSS", "pace", "ggss, all sites"]
 
 
-def test_pace_is_paired_with_every_other_method(written, tmp_path):
-    assert "pace_against" in written[0].left_out
+def test_pace_is_paired_with_every_other_method(tmp_path):
     methods = ["none", "ggss", "pace", "inlp-spherical", *invented_study.sensitivity()]
     found = invented_study.results(invented_study.plan(methods=methods))
     write(found, tmp_path)
@@ -338,8 +338,8 @@ def test_report_has_every_method_at_every_strength(results, written):
     rows = table(written[1], "results_report")
     for alpha in ("0.5", "1 (best-avg-α)"):
         assert f"| GGSS, {alpha} |" in text
-    # None and prompt, nine methods and two discovery prompts at two strengths, the grid at one.
-    assert len(rows) == len(results.models) * (2 + 9 * 2 + 2 * 2 + 3)
+    # None and prompt, ten methods and two discovery prompts at two strengths, the grid at one.
+    assert len(rows) == len(results.models) * (2 + 10 * 2 + 2 * 2 + 3)
     assert "percentile over identities" in text
 
 

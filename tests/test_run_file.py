@@ -269,9 +269,51 @@ def test_an_unfinished_run_is_not_compared(some, tmp_path):
 
 def test_a_long_file_is_read(tmp_path):
     path, run = tmp_path / "run.jsonl", runs(0.6, tasks=("mcq",))["mcq"]
-    line = next(records.records(run)).line.replace(b'"item": "0/amber/man"', b'"item": "%d"')
-    path.write_bytes(b"".join(line % number for number in range(20_000)))
+    count = 20_000
+    many = (replace(run.items[0], key=str(number)) for number in range(count))
+    answers, probabilities = (own * count for own in (run.answers[:1], run.probabilities[:1]))
+    records.write([replace(run, items=tuple(many), answers=answers, probabilities=probabilities)], path)
     (found,) = records.load(path).values()
-    assert len(found.items) == 20_000
+    assert len(found.items) == count
     assert found.items[19_999].key == "19999"
     assert found.source == SOURCE
+
+
+def test_no_field_of_a_line_can_be_edited(some, tmp_path):
+    path, run = tmp_path / "run.jsonl", some["mcq"]
+    records.write([run], path)
+    whole = path.read_text()
+    lines = whole.splitlines()
+    assert records.load(path) == {"mcq": run}
+    told = json.loads(lines[5])
+    others = {"probabilities": [1.0, 0.0], "options": {"a": "red", "b": "blue"}, "attributes": [{"race": "jade"}]}
+    others |= {"alpha": 0.25, "max_new_tokens": 99, "task_items": len(lines) + 1, "expected": "b"}
+    others |= {"pictures": ["0" * 64], "worth": {"a": 1.0}}
+    for name, value in told.items():
+        other = others.get(name, {**value, "more": "x"} if isinstance(value, dict) else "edited")
+        assert other != value
+        path.write_text("\n".join([*lines[:5], json.dumps(told | {name: other}), *lines[6:], ""]))
+        with pytest.raises(InputError, match=r"line 6: it was changed after it was written") as refused:
+            records.load(path)
+        assert "1 problem" in str(refused.value)
+        with pytest.raises(InputError, match="line 6"), growing(path, asked_like({"mcq": run})):
+            pass
+    del told["checksum"]
+    path.write_text("\n".join([*lines[:5], json.dumps(told), *lines[6:], ""]))
+    with pytest.raises(InputError, match="line 6"):
+        records.load(path)
+    assert ask(path, {"mcq": run}, force=True), "a run that was edited may be asked anew"
+    assert path.read_text() == whole
+
+
+@pytest.mark.parametrize("kept", [slice(1, None), slice(0, -1), slice(0, 1), slice(0, None, 2)], ids=str)
+def test_a_file_that_has_lost_lines_is_no_run_and_the_same_call_completes_it(some, tmp_path, kept):
+    path = tmp_path / "run.jsonl"
+    records.write(some.values(), path)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[kept]))
+    with pytest.raises(InputError, match=r"(?s)has lost lines .* were asked, and \d+ of (mcq|ceo) are there"):
+        records.load(path)
+    assert ask(path, some) > 0
+    assert path.read_bytes() == whole

@@ -12,8 +12,9 @@ from conftest import noise
 from ggss.errors import InputError
 from ggss.methods.geodesic import Geodesic
 from ggss.models.features import steered_with_gates
+from ggss.serve import batch_steering
 from ggss.serve.answer_text import AnswerText
-from ggss.serve.batch_steering import steer_batch
+from ggss.serve.batch_steering import BatchSteering, ShownPicture
 from ggss.serve.chat_answer import ChatAnswer
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.engine import AnswerPiece, Began, SteeringRecord
@@ -313,26 +314,72 @@ def test_what_a_model_cannot_do_is_said(served):
 
 
 def test_a_steerer_that_did_not_act_is_an_error(served):
-    features = served.vlm.encode([noise(0)])
-    silent = Steerer(method="ggss", attribute="none", values=(), operators={})
+    shown = [ShownPicture("noise", served.vlm.encode([noise(0)])[0])]
+    silent, steering = Steerer(method="ggss", attribute="none", values=(), operators={}), BatchSteering(2**20)
     with pytest.raises(NeverFired, match="'race' was to act on 1 pictures and changed 0 tokens"):
-        steer_batch({"race": silent}, [features], [{"race": 1.0}])
-    ((_, records),) = steer_batch({"race": silent}, [features], [{"race": 0.0}])
+        steering({"race": silent}, [shown], [{"race": 1.0}])
+    ((_, records),) = steering({"race": silent}, [shown], [{"race": 0.0}])
     assert records["race"].calls == 0
+
+
+def test_a_picture_is_steered_once_for_each_strength_and_steerer(served, monkeypatch):
+    """What is kept is found by the picture, the steerers' content and the strengths, whoever asked before."""
+    passes: list[int] = []
+
+    def counted(features, *rest, **options):
+        passes.append(len(features))
+        return steered_with_gates(features, *rest, **options)
+
+    monkeypatch.setattr(batch_steering, "steered_with_gates", counted)
+    site, steerers = "projection-mlp2", dict(served.steerers)
+    shown = [ShownPicture(f"noise-{seed}", one) for seed, one in enumerate(served.vlm.encode([noise(0), noise(1)]))]
+
+    def rows(steering, strengths, picture=0):
+        (((features,), records),) = steering(steerers, [[shown[picture]]], [strengths])
+        return features.rows[site], records
+
+    steering, forgetful = BatchSteering(2**24), BatchSteering(0)
+    both = [{"first": 1.0, "second": 0.5}, {"first": 0.5, "second": 1.0}]
+    asked = [{"first": 1.0}, {"first": 0.5}, {"second": 1.0}, *both]
+    for strengths in (*asked, *reversed(asked), *asked):
+        found, records = rows(steering, strengths)
+        expected = shown[0].features.rows[site]
+        for name, alpha in strengths.items():
+            expected = steerers[name].steer(expected, alpha=alpha)
+            assert records[name].tokens == len(expected)
+        assert torch.allclose(found, expected, atol=1e-5)
+    assert len(passes) == len(asked) + len(both)  # a pass for each steerer
+    again = rows(forgetful, both[0])
+    assert again[1] == rows(steering, both[0])[1]
+    assert len(passes) == len(asked) + len(both) + 2
+    every = sum(own.nbytes for own in shown[0].features.rows.values()) + sum(
+        own.nbytes for own in shown[0].features.inputs.values()
+    )
+    assert (steering.nbytes, forgetful.nbytes) == (len(asked) * every, 0)
+    # A steerer that is replaced, and another picture, are steered anew.
+    before, passes[:] = rows(steering, {"first": 1.0})[0], []
+    steerers["first"] = steerer(64, 7)
+    after = rows(steering, {"first": 1.0})[0]
+    assert passes == [1]
+    assert not torch.allclose(after, before, atol=1e-3)
+    assert not torch.allclose(rows(steering, {"first": 1.0}, picture=1)[0], after, atol=1e-3)
+    assert passes == [1, 1]
 
 
 def test_gates_and_negative_strengths(served):
     one = served.steerers["first"]
     features = served.vlm.encode([noise(0), noise(1)])
-    both = steered_with_gates(features, one, torch.tensor([0.5, -0.5]), allow_amplify=True)
-    for before, after, alpha in zip(features, both, (0.5, -0.5), strict=True):
-        rows = before.rows["projection-mlp2"]
-        assert torch.allclose(
-            after.features.rows["projection-mlp2"], one.steer(rows, alpha=alpha, allow_amplify=True)
-        )
-        assert torch.allclose(after.gates["projection-mlp2"], one.gate(rows), atol=1e-6)
-    with pytest.raises(InputError, match="would amplify"):
-        steered_with_gates(features, one, torch.tensor([0.5, -0.5]))
+    site = "projection-mlp2"
+    for alphas in ((0.5, -0.5), (-0.5, -0.5)):
+        both = steered_with_gates(features, one, alphas, allow_amplify=True)
+        assert both.counts == {site: [len(own.rows[site]) for own in features]}
+        gates = both.gates[site].split(both.counts[site])
+        for before, after, alpha, gate in zip(features, both.features, alphas, gates, strict=True):
+            rows = before.rows[site]
+            assert torch.allclose(after.rows[site], one.steer(rows, alpha=alpha, allow_amplify=True))
+            assert torch.allclose(gate, one.gate(rows), atol=1e-6)
+        with pytest.raises(InputError, match="would amplify"):
+            steered_with_gates(features, one, alphas)
 
 
 def test_a_steerer_is_checked_before_it_replaces_another(served, tmp_path):

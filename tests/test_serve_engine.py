@@ -1,14 +1,21 @@
 """The engine and its worker's process: answers, cancelling, death, hanging, reloading. The worker has no model."""
 
 import asyncio
+import os
+import re
+import signal
+import socket
 import sys
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ggss.errors import InputError
+from ggss.serve import running as running_server
 from ggss.serve import worker_engine
+from ggss.serve.api_keys import ApiKeys
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.refusal import Refusal
@@ -102,13 +109,23 @@ def test_a_worker_that_hangs_is_replaced(tmp_path):
     asyncio.run(run())
 
 
-def test_a_replaced_worker_must_have_the_steerers_that_were_checked(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("race", "race is not the one that was checked"),
+        ("race-alpha", "the steerer 'race' has changed while the server was running"),
+        ("identity", "the model '.*' has changed while the server was running"),
+    ],
+)
+def test_a_replaced_worker_must_have_the_model_and_the_steerers_that_were_checked(
+    tmp_path, monkeypatch, caplog, file, said
+):
     monkeypatch.setattr(worker_engine, "PAUSE", 0.0)
     ended = []
 
     async def run():
         async with running(tmp_path, lost=lambda: ended.append(1)) as engine:
-            (tmp_path / "race").write_text("another")
+            (tmp_path / file).write_text("another")
             with pytest.raises(Refusal) as caught:
                 await answer(engine, "die once")
             assert caught.value.status == 503
@@ -116,6 +133,7 @@ def test_a_replaced_worker_must_have_the_steerers_that_were_checked(tmp_path, mo
 
     asyncio.run(run())
     assert ended == [1]
+    assert re.search(said, caplog.text)
 
 
 def test_reloading_and_going_back(tmp_path):
@@ -140,3 +158,34 @@ def test_a_model_that_cannot_be_loaded_is_a_sentence(tmp_path):
 
     with pytest.raises(InputError, match=r"ended while it was loading \(exit code 1\)"):
         asyncio.run(run((sys.executable, "-c", "raise SystemExit(1)")))
+
+
+def test_a_server_that_says_it_is_ready_can_be_reached(monkeypatch):
+    """Also by somebody who is faster than the server's next step."""
+
+    class Idle:
+        def __init__(self, *_: object) -> None: ...
+
+        async def start(self) -> None: ...
+
+        async def stop(self) -> None: ...
+
+    def reached(line: str) -> None:
+        socket.create_connection(here.getsockname()).close()
+        said.append(line)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    monkeypatch.setattr(running_server, "WorkerEngine", Idle)
+    monkeypatch.setattr(running_server, "make_app", lambda *_: app)
+    said: list[str] = []
+    settings = SimpleNamespace(limits=SimpleNamespace(seconds=1.0))
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with running_server.bound("127.0.0.1", 0, ApiKeys([])) as here:
+            port = here.getsockname()[1]
+            assert running_server.run(None, settings, here, reached)
+        assert said == [f"ready: http://127.0.0.1:{port}/v1"]
+    finally:
+        signal.signal(signal.SIGTERM, before)

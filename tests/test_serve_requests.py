@@ -290,7 +290,8 @@ def test_a_taken_port_is_a_sentence():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--engine", "vllm"], "no engine 'vllm' in this version: there are transformers"),
+        (["--engine", "vlm"], "no engine 'vlm' in this version: did you mean 'vllm'"),
+        (["--engine", "vllm"], "this needs vLLM: pip install 'ggss[vllm]'"),
         (["--alpha", "race=1"], "--alpha race=1 is for no steerer of --steer"),
         (["--steer", "race=x", "--alpha", "race=much"], "--alpha race=much is not a number"),
         (["--steer", "race=x", "--alpha", "race=-1"], "needs --allow-negative"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from ggss.errors import InputError
+from ggss.models.reading import NoNumbers
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.frames import framed
@@ -20,7 +21,7 @@ LAST = "the last message"
 class InventedModel:
     """Answers with what was asked; some words are trouble."""
 
-    kept, hits, misses = SimpleNamespace(nbytes=5), 1, 2
+    cached_bytes, hits, misses = 5, 1, 2
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -41,6 +42,8 @@ class InventedModel:
                 continue
             if one.text == "silent":
                 raise NeverFired("the steerer did not act")
+            if one.text == "damaged":
+                raise NoNumbers("the model computes NaN")
             if one.text == "poison":
                 raise RuntimeError(one.text.upper())
             for choice in range(one.job.choices):
@@ -111,6 +114,13 @@ def test_one_request_cannot_fail_another(caplog):
         4: (500, "the steerer did not act"),
     }
     assert "POISON" not in caplog.text
+
+
+def test_a_model_that_computes_no_numbers_is_not_the_fault_of_who_asks(caplog):
+    _, messages = told(ask(0, "damaged"), ask(1, "bad"))
+    failed = {one["id"]: (one["status"], one["sentence"]) for one in messages if one["event"] == "failed"}
+    assert failed == {0: (500, "the model computes NaN"), 1: (400, "that cannot be asked")}
+    assert "NoNumbers" in caplog.text
 
 
 def test_a_stream_that_has_begun_is_not_begun_again():

@@ -76,7 +76,7 @@ class Server:
         )
 
 
-def start(world: World, folder: Path, *options: str) -> Server:
+def start(world: World, folder: Path, *options: str, model: str = MODEL) -> Server:
     """A server with keys, an admin key and a log."""
     (folder / "keys").write_text(f"{KEY}\n")
     (folder / "admin").write_text(f"{ADMIN}\n")
@@ -92,7 +92,7 @@ def start(world: World, folder: Path, *options: str) -> Server:
             "-m",
             "ggss",
             "serve",
-            MODEL,
+            model,
             *steerers,
             *files,
             "--port=0",

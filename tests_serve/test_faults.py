@@ -8,8 +8,11 @@ import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
+import openai
 import pytest
+import torch
 
+import ggss
 from conftest import ADMIN, KEY, MODEL, PATIENCE, asked, start
 
 QUESTION = "which race is this person ?"
@@ -123,3 +126,24 @@ def test_the_end_waits_for_what_is_asked(world, tmp_path):
         assert waiting.result()[1] == 0.5
     assert server.ended() == 0
     assert not os.path.exists(f"/proc/{worker}")
+
+
+def test_a_damaged_model_is_the_servers_fault(world, tmp_path):
+    """Its logits are NaN: 500 with the sentence, and the server goes on."""
+    damaged = ggss.load_vlm(MODEL)
+    with torch.no_grad():
+        damaged.model.lm_head.weight.fill_(float("nan"))
+    damaged.model.save_pretrained(tmp_path / "damaged")
+    damaged.processor.save_pretrained(tmp_path / "damaged")
+    served = start(world, tmp_path, model=str(tmp_path / "damaged"))
+    try:
+        for _ in range(2):
+            with pytest.raises(openai.InternalServerError, match="no numbers") as caught:
+                served.client.chat.completions.create(
+                    model=str(tmp_path / "damaged"), messages=asked(QUESTION, world.png(0)), max_tokens=2
+                )
+            assert caught.value.status_code == 500
+        assert "200" not in served.log.read_text()
+    finally:
+        served.process.send_signal(signal.SIGTERM)
+    assert served.ended() == 0

@@ -23,14 +23,23 @@ def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor
 
     rounded: what is done to real numbers first, one tensor at a time.
     """
-
-    def one(name: str) -> str:
-        digest, tensor = hashlib.sha256(), tensors[name]
-        add_one(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
-        return digest.hexdigest()
-
     with ThreadPoolExecutor(_THREADS) as pool:
-        return of(list(pool.map(one, sorted(tensors))))
+        names = list(tensors)
+        return of_digests(
+            dict(zip(names, pool.map(lambda name: of_tensor(name, tensors[name], rounded), names), strict=True))
+        )
+
+
+def of_tensor(name: str, tensor: Tensor, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
+    """SHA-256 of one of them."""
+    digest = hashlib.sha256()
+    add_one(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
+    return digest.hexdigest()
+
+
+def of_digests(digests: Mapping[str, str]) -> str:
+    """What `of_tensors` gives, from what `of_tensor` gave for each name: so not all need be in memory together."""
+    return of([digests[name] for name in sorted(digests)])
 
 
 def add(digest: Any, tensors: Mapping[str, Tensor]) -> None:

@@ -28,7 +28,6 @@ from ggss.activations.cache_contents import FOLDER
 from ggss.activations.cache_entry import POOLED, TOKENS, CacheEntry
 from ggss.errors import InputError
 from ggss.models.capture import captured, is_hooked
-from ggss.models.identity import text_fingerprint
 from ggss.models.layer_sites import is_layer, layer_width
 from ggss.models.projector import resolve
 from ggss.models.sites import in_text
@@ -130,8 +129,7 @@ def collect(
         [dict(picture.attributes) for picture in counterfactuals],
         [picture.context for picture in counterfactuals],
         {
-            **vlm.describe(),
-            **({"text_fingerprint": text_fingerprint(vlm.model)} if any(map(in_text, names)) else {}),
+            **vlm.describe(text=any(map(in_text, names))),
             "data_hash": counterfactuals.content_hash,
             "images": len(counterfactuals),
             "prompt": DISCOVERY_PROMPT if prompt is None else prompt,

@@ -9,7 +9,7 @@ from ggss.errors import InputError, problems
 # What a steered run and its baseline may differ in. A model of another name may be the same one, and its identity has
 # the versions that decide numbers.
 MAY_DIFFER = ("model", "method", "attribute", "alpha", "steerer", "versions")
-_ASKED = ("options", "attributes", "context", "cluster", "question", "expected", "about")
+_ASKED = ("options", "attributes", "context", "worth", "cluster", "question", "expected", "about")
 
 
 def check_paired(before: Mapping[str, Run], after: Mapping[str, Run], unlike: bool = False) -> None:
@@ -76,4 +76,10 @@ def _different_items(old: Run, new: Run) -> list[str]:
     return found
 
 
-_PLURAL = {"cluster": "clusters", "question": "questions", "expected": "right answers", "about": "attributes"}
+_PLURAL = {
+    "worth": "numbers of their options",
+    "cluster": "clusters",
+    "question": "questions",
+    "expected": "right answers",
+    "about": "attributes",
+}

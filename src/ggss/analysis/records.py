@@ -2,6 +2,9 @@
 
 Only what was asked and answered is in a file. What a parser makes of an answer, and all numbers, are computed when
 they are needed. Lines are ASCII and end with "\n", so that an answer of any characters is read as it was given.
+
+A line has a checksum of its content and says how many were asked in its task: what was edited, or has lost lines, is
+refused.
 """
 
 import json
@@ -13,6 +16,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, InstanceOf, ValidationError
 
+from ggss import hashing
 from ggss.analysis.run import Answer, Run, Source
 from ggss.data.picture import AbsentPicture
 from ggss.errors import InputError, problems
@@ -53,13 +57,15 @@ class Record(BaseModel):
     alpha: float
     max_new_tokens: int
     versions: dict[Text, Text]
+    task_items: int
+    checksum: Text = ""
 
     @classmethod
-    def of(cls, task: str, item: Item, answer: Answer, source: Source, suffix: str = "") -> "Record":
-        """suffix: what a steerer appended to the prompt."""
+    def of(cls, task: str, item: Item, answer: Answer, source: Source, task_items: int, suffix: str = "") -> "Record":
+        """task_items: how many the task has in this run. suffix: what a steerer appended to the prompt."""
         prompt, (said, probabilities) = item.prompt + suffix, answer
         origin: dict[str, Any] = vars(source) | {"identity": dict(source.identity), "versions": dict(source.versions)}
-        return cls(
+        content = cls(
             task=task,
             item=item.key,
             prompt_hash=sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest(),
@@ -75,8 +81,22 @@ class Record(BaseModel):
             cluster=item.cluster,
             question=item.question,
             expected=item.expected,
+            task_items=task_items,
             **origin,
         )
+        return content.signed()
+
+    def signed(self) -> "Record":
+        """The same with the checksum of its content."""
+        return self.model_copy(update={"checksum": self._checksum()})
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is as it was written."""
+        return self.checksum == self._checksum()
+
+    def _checksum(self) -> str:
+        return hashing.of(self.model_dump(exclude={"checksum"}))
 
     @property
     def line(self) -> bytes:
@@ -106,7 +126,7 @@ class Record(BaseModel):
 def records(run: Run, suffix: str = "") -> Iterator[Record]:
     """The records of a run; suffix: what its steerer appended to every prompt."""
     for item, answer, probabilities in zip(run.items, run.answers, run.probabilities, strict=True):
-        yield Record.of(run.task, item, (answer, probabilities), run.source, suffix)
+        yield Record.of(run.task, item, (answer, probabilities), run.source, len(run.items), suffix)
 
 
 def write(runs: Iterable[Run], path: str | Path, suffix: str = "") -> None:
@@ -124,7 +144,8 @@ def load(path: str | Path) -> dict[str, Run]:
         The runs by task.
 
     Raises:
-        InputError: lists every invalid line, and every item that is there twice.
+        InputError: lists every line that is invalid or was changed, every item that is there twice, and every task
+            of which lines are missing.
 
     Examples:
         >>> from ggss.analysis import records
@@ -144,14 +165,28 @@ def load(path: str | Path) -> dict[str, Run]:
         )
         raise InputError(f"there is no file {str(path)!r}: give one that was written by `ggss probe -o`{there}")
     with path.open("rb") as lines:
-        runs = read(lines, path)
-    if not runs:
+        tasks = _rows(lines, path)
+    if not tasks:
         raise InputError(f"{str(path)!r} is empty: give a file that was written by `ggss probe -o`")
-    return runs
+    lost = [
+        f"{own.asked} were asked, and {len(own.items)} of {task} are there"
+        for task, own in tasks.items()
+        if own.asked != len(own.items)
+    ]
+    if lost:
+        raise problems(f"{str(path)!r} has lost lines since it was written, or got others: ask again", lost)
+    return {task: own.run(task) for task, own in tasks.items()}
 
 
 def read(lines: Iterable[bytes], path: Path) -> dict[str, Run]:
-    """The runs of some lines, by task. InputError as for `load`; path: where the lines are from."""
+    """The runs of some lines, by task, whether all that was asked is there or not.
+
+    InputError as for `load`; path: where the lines are from.
+    """
+    return {task: own.run(task) for task, own in _rows(lines, path).items()}
+
+
+def _rows(lines: Iterable[bytes], path: Path) -> "dict[str, _Rows]":
     tasks: dict[str, _Rows] = {}
     found: list[str] = []
     for number, line in enumerate(lines, start=1):
@@ -163,8 +198,11 @@ def read(lines: Iterable[bytes], path: Path) -> dict[str, Run]:
         except (ValueError, OverflowError, RecursionError) as error:
             found.append(f"line {number}: it is not JSON ({type(error).__name__}: {error})")
             continue
+        if not record.is_whole:
+            found.append(f"line {number}: it was changed after it was written, its checksum is another")
+            continue
         source = record.source
-        own = tasks.setdefault(record.task, _Rows(source))
+        own = tasks.setdefault(record.task, _Rows(source, record.task_items))
         if record.item in own.items:
             found.append(f"line {number}: item {record.item!r} of {record.task} is there already")
         elif source != own.source:
@@ -173,19 +211,20 @@ def read(lines: Iterable[bytes], path: Path) -> dict[str, Run]:
         own.items[record.item] = record.asked(), (record.answer, record.probabilities)
     if found:
         raise problems(f"{str(path)!r} was not written by this version of `ggss probe`, or was changed since", found)
-    return {task: own.run(task) for task, own in tasks.items()}
+    return tasks
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a file begins as one that `ggss probe` wrote."""
+    """Whether a file begins as one that `ggss probe` wrote, of any version and in any state."""
     with path.open("rb") as lines:
         first = lines.readline(_LONGEST)
     if not first.endswith(b"\n"):
         return first.startswith(_BEGINNING) or _BEGINNING.startswith(first)  # cut short in its first line
     try:
-        return bool(read([first], path))
-    except InputError:
+        told = json.loads(first.decode())
+    except (ValueError, RecursionError):
         return False
+    return isinstance(told, dict) and {"task", "item", "prompt_hash", "answer"} <= told.keys()
 
 
 _LONGEST = 2**24  # bytes of a line
@@ -194,9 +233,10 @@ _BEGINNING = b'{"task": "'
 
 @dataclass
 class _Rows:
-    """The lines of a task."""
+    """The lines of a task; asked: how many there are when it is finished."""
 
     source: Source
+    asked: int
     items: dict[str, tuple[Item, Answer]] = field(default_factory=dict)
 
     def run(self, task: str) -> Run:

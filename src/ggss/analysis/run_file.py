@@ -63,7 +63,8 @@ class RunFile:
         """Add answers to the part; afterwards they are on disk."""
         items, source = self._items[task], self._asked[task].source
         lines = [
-            records.Record.of(task, items[key], answer, source, self._suffix).line for key, answer in answers.items()
+            records.Record.of(task, items[key], answer, source, len(items), self._suffix).line
+            for key, answer in answers.items()
         ]
         try:
             self._part.write(b"".join(lines))

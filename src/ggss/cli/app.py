@@ -7,7 +7,7 @@ import typer
 from ggss.cli import ask, convert, demo, discover, doctor, methods, play, probe, report, serve
 from ggss.cli.cache import cache
 from ggss.cli.data import data
-from ggss.cli.help_text import show_examples_last
+from ggss.cli.help_text import fold_tables, show_examples_last
 from ggss.cli.study import study
 from ggss.cli.world import world
 
@@ -43,6 +43,7 @@ app.add_typer(study, name="study")
 app.add_typer(world, name="world")
 app.add_typer(cache, name="cache")
 show_examples_last(app)
+fold_tables()
 
 
 @app.callback(invoke_without_command=True)

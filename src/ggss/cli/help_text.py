@@ -1,11 +1,32 @@
-"""A command's help from its docstring: paragraphs as wide as the screen, and the example after the options."""
+"""A command's help from its docstring: paragraphs as wide as the screen, and the example after the options.
+
+An option's name that is too long for its column is folded. typer's own tables would cut it.
+"""
 
 import inspect
+from typing import Any
 
 import typer
 from rich.markup import escape
+from rich.table import Table
+from typer import rich_utils
 
 EXAMPLE = "Example: "
+
+
+class FoldedTable(Table):
+    """A table of which nothing is cut."""
+
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*cells, **how)
+        for column in self.columns:
+            column.overflow = "fold"
+
+
+def fold_tables() -> None:
+    """In all help of the process: typer has no setting for it."""
+    used: Any = rich_utils
+    used.Table = FoldedTable
 
 
 def show_examples_last(app: typer.Typer) -> None:

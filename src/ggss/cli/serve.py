@@ -24,7 +24,7 @@ def serve(
             metavar="NAME=ALPHA", help="A steerer's strength unless a request says another; by default its own."
         ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="What runs the model: transformers.")] = "transformers",
+    engine: Annotated[str, typer.Option(help="What runs the model: transformers or vllm.")] = "transformers",
     host: Annotated[str, typer.Option(help="Others than 127.0.0.1 need keys.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: a free one.", min=0, max=65_535)] = 8000,
     keys_file: Annotated[
@@ -62,8 +62,9 @@ def serve(
 ) -> None:
     """Serve a model with OpenAI's chat API; clients of OpenAI work as they are.
 
-    Needs FastAPI and uvicorn: pip install 'ggss[serve]'. Every image is steered at the server's strengths, or at
-    those of the request: extra_body={"ggss": {"race": 0.75}}. Header x-ggss-applied says what was applied.
+    Needs FastAPI and uvicorn: pip install 'ggss[serve]'; with --engine vllm also vLLM: pip install 'ggss[vllm]'.
+    Every image is steered at the server's strengths, or at those of the request: extra_body={"ggss": {"race": 0.75}}.
+    Header x-ggss-applied says what was applied.
 
     Example: ggss serve small-world/llava-vicuna --steer race=race-steerer --alpha race=1.0
     """
@@ -76,6 +77,10 @@ def serve(
     _require_libraries()
     if engine not in NAMES:
         raise no_such(f"no engine {engine!r} in this version", engine, NAMES)
+    if engine == "vllm":
+        from ggss.vllm_plugin.installed import engine_version
+
+        engine_version()
     folders = pairs(steer or [], "--steer")
     rules = SteeringRules(_strengths(alpha or [], folders, allow_negative), locked, allow_negative)
     keys = ApiKeys.read(keys_file, ENVIRONMENT)
@@ -106,13 +111,14 @@ def serve(
         most_tokens=limits.tokens,
         prompt_tokens=limits.prompt_tokens,
         cache_bytes=limits.cache,
+        most_pictures=limits.pictures,
         dtype=dtype,
         device_map=device_map,
         attention=attention,
         threads=1 if embedded(model) else None,
     )
     requests = RequestLog(log) if log else None
-    if not run(setup, ServerSettings(model, rules, limits, keys, admin, requests), here, say):
+    if not run(setup, ServerSettings(model, rules, limits, keys, admin, requests), here, say, engine):
         raise typer.Exit(1)
 
 

@@ -47,6 +47,9 @@ class Family:
     """`projection-mlp1` rows -> `projection-mlp2` rows: the rest of the projector."""
     batched: bool = True
     """False: `rows_per_image` cannot separate the images of a batch, so they are encoded one at a time."""
+    shares_prefix: bool = False
+    """Each token of a prompt sees earlier ones only, images included: what prompts begin with alike is computed once
+    (`shared_prefix.py`). Set it where a test has shown that answers stay the same."""
 
     def sites(self, model: Any, which: str | Sequence[str] = MLP2) -> dict[str, str]:
         """Site name -> module path, for one name, several, or "all": every output of a projector."""

@@ -48,6 +48,7 @@ register(
         rows_per_image=_rows,
         pack=in_one_tensor,
         finish=_janus_finish,
+        shares_prefix=True,
     )
 )
 register(
@@ -58,5 +59,6 @@ register(
         rows_per_image=_rows,
         pack=in_one_tensor,
         finish=_deepseek_finish,
+        shares_prefix=True,
     )
 )

@@ -85,6 +85,7 @@ register(
         rows_per_image=lambda model, inputs: [tower_rows(model)] * len(inputs["pixel_values"]),
         pack=verbatim,
         finish=finish,
+        shares_prefix=True,
     )
 )
 register(
@@ -95,6 +96,7 @@ register(
         rows_per_image=_vip_rows,
         pack=in_one_tensor,
         finish=finish,
+        shares_prefix=True,
     )
 )
 register(
@@ -105,6 +107,7 @@ register(
         rows_per_image=_rows_of_tiles,
         pack=_next_pack,
         finish=finish,
+        shares_prefix=True,
     )
 )
 register(
@@ -115,6 +118,7 @@ register(
         rows_per_image=_rows_of_tiles,
         pack=_onevision_pack,
         finish=finish,
+        shares_prefix=True,
     )
 )
 register(
@@ -125,6 +129,7 @@ register(
         rows_per_image=_pixtral_rows,
         pack=verbatim,
         finish=finish,
+        shares_prefix=True,
     )
 )
 register(
@@ -135,5 +140,6 @@ register(
         rows_per_image=_pixtral_rows,
         pack=verbatim,
         finish=finish,
+        shares_prefix=True,
     )
 )

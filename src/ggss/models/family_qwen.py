@@ -63,6 +63,7 @@ for _name, _type, _pack in (
             rows_per_image=_rows,
             pack=_pack,
             finish=_qwen2_finish,
+            shares_prefix=True,
         )
     )
 
@@ -80,6 +81,7 @@ for _name, _type in (
             rows_per_image=_rows,
             pack=verbatim,
             finish=_qwen3_finish,
+            shares_prefix=_type.startswith("qwen3_vl"),  # linear attention, as in Qwen3.5, keeps one state of all
         )
     )
 
@@ -92,5 +94,6 @@ for _name, _type in (("GLM-4V", "glm4v"), ("GLM-4V-MoE", "glm4v_moe"), ("GLM-4.6
             site_paths=lambda _: {MLP2: "model.visual.merger.down_proj"},
             rows_per_image=_rows,
             pack=verbatim,
+            shares_prefix=True,
         )
     )

@@ -38,6 +38,7 @@ register(
         rows_per_image=by_tokens,
         pack=in_one_tensor,
         finish=finish,
+        shares_prefix=True,
     )
 )
 for _name, _type in (("Aya Vision", "aya_vision"), ("Cohere2 Vision", "cohere2_vision")):
@@ -59,6 +60,7 @@ for _name, _type in (("Idefics3", "idefics3"), ("SmolVLM", "smolvlm")):
             site_paths=lambda _: {MLP2: "model.connector.modality_projection.proj"},
             rows_per_image=by_tokens,
             pack=_in_tiles,
+            shares_prefix=True,
         )
     )
 register(

@@ -1,7 +1,7 @@
 """An image after the vision tower and projector: everything the text model will ever see of it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,29 +31,64 @@ class Features:
 
 
 @dataclass(frozen=True)
-class GatedFeatures:
-    """Steered features, and of each site that was steered the gate [T], None for a method without a gate."""
+class SteeredTogether:
+    """Images that were steered together: their features, and for each site that was steered what was done there."""
 
-    features: Features
+    features: list[Features]
+    counts: dict[str, list[int]]
+    """Site -> the rows of each image."""
     gates: dict[str, Tensor | None]
+    """Site -> the gates of all rows, image after image; None for a method without a gate."""
 
 
 def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> list[Features]:
     """Many images steered together, which is much faster than one after the other. The originals are not changed."""
-    return [one.features for one in steered_with_gates(features, steerer, alpha)]
+    return steered_with_gates(features, steerer, alpha).features
 
 
 def steered_with_gates(
-    features: Sequence[Features], steerer: Any, alpha: float | Tensor, allow_amplify: bool = False
-) -> list[GatedFeatures]:
+    features: Sequence[Features], steerer: Any, alpha: float | Sequence[float], allow_amplify: bool = False
+) -> SteeredTogether:
     """The same with the gates. alpha: a number, or one for each image."""
     sites: Sequence[str] = list(steerer.operators)
+    _check_sites(features, sites)
+    if not isinstance(alpha, int | float) and len(set(alpha)) == 1:
+        alpha = alpha[0]  # one number for all rows takes less work than one for each
+    changed: dict[str, Sequence[Tensor]] = {}
+    counts: dict[str, list[int]] = {}
+    gates: dict[str, Tensor | None] = {}
+    for site in sites if features else ():
+        parts = [one.rows[site] for one in features]
+        counts[site] = [part.shape[0] for part in parts]
+        rows = torch.cat(parts)
+        apart = not isinstance(alpha, int | float)
+        owners = _owners(counts[site], rows.device) if apart or steerer.operators[site].needs_images else None
+        strength = torch.tensor(alpha) if apart else alpha
+        done = steerer.apply(rows, owners, strength, site=site, allow_amplify=allow_amplify)
+        changed[site], gates[site] = done.rows.split(counts[site]), done.gate
+    # Rows that were computed from rows before steering are out of date.
+    stale = {MLP2} if MLP1 in sites else set()
+    kept = [
+        Features(
+            {site: rows for site, rows in one.rows.items() if site not in stale}
+            | {site: parts[number] for site, parts in changed.items()},
+            one.inputs,
+            one.placeholder,
+            one.under,
+        )
+        for number, one in enumerate(features)
+    ]
+    return SteeredTogether(kept, counts, gates)
+
+
+def _check_sites(features: Sequence[Features], sites: Sequence[str]) -> None:
+    """InputError unless the features can be steered at these sites."""
+    if features and (inner := [site for site in sites if in_text(site) or in_tower(site)]):
+        raise InputError(
+            f"the steerer acts on {inner[0]!r}, and encoded features are what the projector gives out: attach "
+            "the steerer to the model and pass the images"
+        )
     for one in features:
-        if inner := [site for site in sites if in_text(site) or in_tower(site)]:
-            raise InputError(
-                f"the steerer acts on {inner[0]!r}, and encoded features are what the projector gives out: attach "
-                "the steerer to the model and pass the images"
-            )
         if missing := [site for site in sites if site not in one.rows]:
             raise InputError(
                 f"the steerer acts on {missing[0]!r} and these features have {', '.join(one.rows)}: "
@@ -61,32 +96,10 @@ def steered_with_gates(
             )
     if MLP1 in sites and MLP2 in sites:
         raise InputError(f"{MLP1!r} and {MLP2!r} cannot both be steered in encoded features: attach the steerer")
-    changed: list[dict[str, Tensor]] = [{} for _ in features]
-    gates: list[dict[str, Tensor | None]] = [{} for _ in features]
-    if len(features) == 1 and isinstance(alpha, Tensor):
-        alpha = float(alpha)
-    for site in sites:
-        counts = [len(one.rows[site]) for one in features]
-        rows = torch.cat([one.rows[site] for one in features])
-        owners = _owners(counts, rows.device)
-        done = steerer.apply(rows, **owners, alpha=alpha, site=site, allow_amplify=allow_amplify)
-        for own, part in zip(changed, done.rows.split(counts), strict=True):
-            own[site] = part
-        own_gates = [None] * len(counts) if done.gate is None else done.gate.split(counts)
-        for own, part in zip(gates, own_gates, strict=True):
-            own[site] = part
-    # Rows that were computed from rows before steering are out of date.
-    stale = {MLP2} if MLP1 in sites else set()
-    return [
-        GatedFeatures(
-            replace(one, rows={site: rows for site, rows in one.rows.items() if site not in stale} | own), gate
-        )
-        for one, own, gate in zip(features, changed, gates, strict=True)
-    ]
 
 
-def _owners(counts: Sequence[int], device: torch.device) -> dict[str, Tensor]:
-    """The image of each row; not needed, and empty, for a single image."""
+def _owners(counts: Sequence[int], device: torch.device) -> Tensor | None:
+    """The image of each row; not needed for a single image."""
     if len(counts) == 1:
-        return {}
-    return {"images": torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)}
+        return None
+    return torch.arange(len(counts)).repeat_interleave(torch.tensor(counts)).to(device)

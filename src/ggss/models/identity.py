@@ -35,7 +35,15 @@ _NAMES = {  # where something came from, and what has a part of its own
     *("is_local", "local_files_only", "cache_dir", "revision", "token", "trust_remote_code", "auto_map"),
     *("vocab_file", "merges_file", "tokenizer_file", "_from_model_config", "dtype", "torch_dtype", "chat_template"),
 }
-_WORDS = ("dtype", "vision attention", "text attention", "image backend", "code", "library versions")  # not hashes
+_WORDS = (
+    "dtype",
+    "vision attention",
+    "text attention",
+    "image backend",
+    "code",
+    "library versions",
+    "engine",
+)  # not hashes
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,19 @@ def visual_settings(model: Any, processor: Any = None) -> dict[str, Any]:
     return dict(_flat(told))
 
 
+def text_settings(model: Any, processor: Any = None) -> dict[str, Any]:
+    """What decides the rows of an image inside the text model, besides weights and the visual tokens.
+
+    The tokenizer and the chat template decide what stands before the image.
+    """
+    config = model.config.to_diff_dict().get(_text_config_name(model.config), {})
+    told: dict[str, Any] = {"text_config": _plain(config)}
+    if processor is not None:
+        told |= {"tokenizer": hashing.of(_tokenizer(processor.tokenizer))}
+        told |= {"chat_template": hashing.of(_chat_template(processor))}
+    return dict(_flat(told))
+
+
 _fingerprints: WeakKeyDictionary[nn.Module, dict[bool, tuple[object, str]]] = WeakKeyDictionary()
 
 
@@ -134,15 +155,15 @@ def text_fingerprint(model: nn.Module) -> str:
 def _fingerprint(model: nn.Module, language: bool) -> str:
     weights = _weights(model, language)
     if any(weight.is_inference() for weight in weights.values()):  # torch does not count their changes
-        return _hash(model, language, _coarse)
+        return _hash(model, language, coarse)
     state = [_adapters(model, language), [(weight.data_ptr(), weight._version) for weight in weights.values()]]
     kept = _fingerprints.setdefault(model, {})
     if language not in kept or kept[language][0] != state:
-        kept[language] = state, _hash(model, language, _coarse)
+        kept[language] = state, _hash(model, language, coarse)
     return kept[language][1]
 
 
-def _coarse(values: Tensor) -> Tensor:
+def coarse(values: Tensor) -> Tensor:
     """Rounded to what bfloat16 and float16 both can say: 8 significant bits, and float16's smallest steps."""
     return values.to(torch.bfloat16).to(torch.float16).to(torch.bfloat16)
 
@@ -156,16 +177,17 @@ def _hash(model: nn.Module, language: bool, rounded: Callable[[Tensor], Tensor] 
 def _adapters(model: nn.Module, language: bool) -> list[tuple[str, list[str]]]:
     """Where PEFT's adapters act, and which: their weights alone do not say whether they are switched on."""
     found = ((path, active_adapters(layer)) for path, layer in tuned_layers(model))
-    return [(path, names) for path, names in found if names and _of_language(f"{path}.") == language]
+    return [(path, names) for path, names in found if names and of_language(f"{path}.") == language]
 
 
-def _of_language(name: str) -> bool:
+def of_language(name: str) -> bool:
+    """Whether a weight of this name is the text model's."""
     return any(part in name for part in _LANGUAGE)
 
 
 def _weights(model: nn.Module, language: bool) -> dict[str, Tensor]:
     """The weights of the text model, or all others."""
-    found = {name: weight for name, weight in plain_weights(model).items() if _of_language(name) == language}
+    found = {name: weight for name, weight in plain_weights(model).items() if of_language(name) == language}
     if absent := [name for name, weight in found.items() if weight.is_meta]:
         raise InputError(
             f"the weight {absent[0]} is not in memory, so the model cannot be identified: load it with a device_map "

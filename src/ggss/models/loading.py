@@ -15,6 +15,7 @@ from ggss.errors import InputError
 from ggss.models.locating import locate
 from ggss.models.placement import check_placement, placement
 from ggss.models.processors import load_processor
+from ggss.models.products import use_float32_products
 from ggss.models.vlm import Vlm
 from ggss.terminal import quiet
 
@@ -86,6 +87,7 @@ def load_vlm(
             f"the weights in {name!r} are incomplete ({len(lost)} missing or of the wrong shape, such as {lost[0]}): "
             "get the model again"
         )
+    use_float32_products(model)
     return Vlm(model, processor, name)
 
 

@@ -17,6 +17,9 @@ from ggss.models import prompts
 Key = tuple[str, tuple[str, ...], tuple[str, ...]]
 """A question, the placeholders of its images, its options."""
 
+Tail = tuple[int, int, list[int]]
+"""The question's number, the option's number, and the option's token ids."""
+
 KEPT_TOKENS = 4_000_000
 
 
@@ -76,6 +79,18 @@ class Prompts:
         return found
 
 
+def option_runs(asked: Sequence[Tokenised]) -> dict[tuple[int, tuple[int, ...]], list[Tail]]:
+    """What has to be read to score the options: a prompt's number and token ids, and the tails that end there.
+
+    The last token of an option is scored but not read, so options of one token share a single run.
+    """
+    runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
+    for i, prompt in enumerate(asked):
+        for j, tail in enumerate(prompt.tails):
+            runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
+    return runs
+
+
 def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[float, ...]]:
     """The probabilities of each prompt's one-token options, which sum to 1, from the logits [prompts, vocabulary]."""
     shares: list[tuple[float, ...]] = [()] * len(asked)
@@ -90,10 +105,14 @@ def option_shares(logits: Tensor, asked: Sequence[Tokenised]) -> list[tuple[floa
     return shares
 
 
+class NoNumbers(InputError):
+    """A model computes logits that are NaN. Whoever loaded it can correct that; whoever only asks it cannot."""
+
+
 def require_numbers(logits: Tensor, name: str) -> Tensor:
-    """The logits. InputError if one is NaN: the largest of them would be a word, and mean nothing."""
+    """The logits. NoNumbers if one is NaN: the largest of them would be a word, and mean nothing."""
     if logits.isnan().any():
-        raise InputError(
+        raise NoNumbers(
             f"{name} computes logits that are no numbers (NaN): its weights are damaged, or its numbers too large "
             "for their dtype (try --dtype float32, in Python dtype='float32')"
         )

@@ -25,7 +25,7 @@ def told_pixels(model: Any, processor: Any, images: Sequence[Image.Image]) -> tu
     names = [name for name in processor.image_processor.model_input_names if name in batch]
     moved = batch.to(execution_device(model), model.dtype)
     inputs = {name: moved[name] for name in names}
-    mark = _image_token(model.config, processor)
+    mark = image_token(model.config, processor)
     counts = tuple(placeholder.count(mark) for placeholder in placeholders)
     for value in inputs.values():
         if isinstance(value, Tensor):
@@ -39,7 +39,7 @@ def told(inputs: Mapping[str, Any]) -> list[int] | None:
     return list(known.pop()) if len(known) == 1 else None
 
 
-def _image_token(config: Any, processor: Any) -> str:
+def image_token(config: Any, processor: Any) -> str:
     """The token whose embedding the text model replaces by an image's rows."""
     named = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
     number = next((own for own in named if isinstance(own, int)), None)

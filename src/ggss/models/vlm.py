@@ -1,6 +1,6 @@
 """A vision-language model that answers and scores questions about images, and encodes an image once for many uses."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property, lru_cache, partial
 from itertools import chain
 from typing import Any
@@ -18,16 +18,35 @@ from ggss.models.batching import Batches
 from ggss.models.capture import captured
 from ggss.models.families import Family
 from ggss.models.features import Features
-from ggss.models.identity import ModelIdentity, fingerprint, visual_identity, visual_settings, whole_identity
+from ggss.models.identity import (
+    ModelIdentity,
+    fingerprint,
+    text_fingerprint,
+    text_settings,
+    visual_identity,
+    visual_settings,
+    whole_identity,
+)
 from ggss.models.layer_rows import layer_rows
 from ggss.models.layer_sites import is_layer
 from ggss.models.processors import backend_of
 from ggss.models.projector import image_features
-from ggss.models.reading import NumbersOnly, Prompts, Reading, Tokenised, option_shares, require_numbers
+from ggss.models.reading import (
+    NumbersOnly,
+    Prompts,
+    Reading,
+    Tail,
+    Tokenised,
+    option_runs,
+    option_shares,
+    require_numbers,
+)
+from ggss.models.shared_prefix import SharedPrefix, can_share
+from ggss.models.shared_reading import plainly_greedy, read_after, shared_length, together
 from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2
 from ggss.models.size import USABLE, ModelSize, free_memory
-from ggss.models.told_rows import told_pixels
+from ggss.models.told_rows import image_token, told_pixels
 from ggss.models.wrappers import check_usable, execution_device, unwrapped
 
 Shown = Image.Image | Features
@@ -35,9 +54,6 @@ Shown = Image.Image | Features
 
 Choice = tuple[str, Sequence[Shown], Sequence[str]]
 """A question, its images, its options."""
-
-Tail = tuple[int, int, list[int]]
-"""The question's number, the option's number, and the option's token ids."""
 
 
 class Vlm:
@@ -68,6 +84,9 @@ class Vlm:
         self._chat = lru_cache(maxsize=4096)(partial(prompts.chat, processor))
         self._prompts = Prompts(processor, self._chat)
         self._asking, self._encoding = Batches("questions"), Batches("images")
+        self._sharing = Batches("questions about the same pictures")
+        self.share_prefix = True
+        """Whether `read` lets questions about the same encoded pictures share one pass over them, where it pays."""
         self._word = cache(lambda token: processor.tokenizer.decode([token], skip_special_tokens=True).strip())
         prepared_by(self.model, processor)
 
@@ -100,9 +119,13 @@ class Vlm:
         """SHA-256 of the weights an image passes through, in whatever dtype, as an artefact records it."""
         return fingerprint(self.model)
 
-    def describe(self) -> dict[str, Any]:
-        """What an artefact records about the model it was made with."""
-        return {
+    def describe(self, text: bool = False) -> dict[str, Any]:
+        """What an artefact records about the model it was made with; text: the text model was part of that."""
+        of_text = {}
+        if text:
+            of_text["text_fingerprint"] = text_fingerprint(self.model)
+            of_text["text_settings"] = text_settings(self.model, self.processor)
+        return of_text | {
             "model": self.name,
             "revision": getattr(self.model.config, "_commit_hash", None),
             "family": self.family.name,
@@ -272,14 +295,61 @@ class Vlm:
             raise InputError(
                 f"each question needs a list of options: {len(questions)} questions, {len(options)} lists"
             )
+        every = list(zip(questions, images, options, strict=True))
+        found: dict[int, Reading] = {}
 
-        def work(batch: Sequence[Choice]) -> list[Reading]:
-            kept = self._kept([pictures for _, pictures, _ in batch])
-            asked = [(question, own, those) for (question, _, those), own in zip(batch, kept, strict=True)]
-            at_once = self._read_at_once(asked) if max_new_tokens == 1 else None
-            return at_once or self._read_in_turn(asked, max_new_tokens, batch_size)
+        def find(numbers: Sequence[int], batches: Batches, work: Callable[..., list[Reading]]) -> None:
+            own = [every[number] for number in numbers]
+            said = batches(own, batch_size, partial(work, max_new_tokens, batch_size))
+            found.update(zip(numbers, said, strict=True))
 
-        return self._asking(list(zip(questions, images, options, strict=True)), batch_size, work)
+        for numbers in self._groups_that_share(every, max_new_tokens):
+            find(numbers, self._sharing, self._read_sharing)
+        find([number for number in range(len(every)) if number not in found], self._asking, self._read_batch)
+        return [found[number] for number in range(len(every))]
+
+    def _read_batch(self, max_new_tokens: int, batch_size: int, batch: Sequence[Choice]) -> list[Reading]:
+        kept = self._kept([pictures for _, pictures, _ in batch])
+        asked = [(question, own, those) for (question, _, those), own in zip(batch, kept, strict=True)]
+        at_once = self._read_at_once(asked) if max_new_tokens == 1 else None
+        return at_once or self._read_in_turn(asked, max_new_tokens, batch_size)
+
+    def _groups_that_share(self, asked: Sequence[Choice], max_new_tokens: int) -> list[list[int]]:
+        """The numbers of the questions that are read together, after one pass over what their prompts begin with."""
+        if not self._may_share or (max_new_tokens > 1 and not plainly_greedy(self.model.generation_config)):
+            return []
+        keys = [
+            tuple(map(id, pictures)) if pictures and all(isinstance(p, Features) for p in pictures) else None
+            for _, pictures, _ in asked
+        ]
+        return [own for own in together(keys) if self._shared_length(self._tokenised([asked[i] for i in own]))]
+
+    @property
+    def _may_share(self) -> bool:
+        # The questions that go on after the shared tokens need about as much memory again.
+        room = self._asking.most is None or self._asking.most > 1
+        return self.share_prefix and room and self.family.shares_prefix and can_share(self.model)
+
+    def _shared_length(self, tokenised: Sequence[Tokenised]) -> int:
+        mark = image_token(self.model.config, self.processor)
+        return shared_length(tokenised, self.processor.tokenizer.convert_tokens_to_ids(str(mark)))
+
+    def _read_sharing(self, max_new_tokens: int, batch_size: int, asked: Sequence[Choice]) -> list[Reading]:
+        """All about the same pictures, after one pass over the tokens that their prompts begin with."""
+        tokenised = self._tokenised(asked)
+        length = self._shared_length(tokenised)
+        if not length:  # memory ran out before, and these are too few for it to pay
+            return self._read_batch(max_new_tokens, batch_size, asked)
+        inputs, _ = self._image_inputs([asked[0][1]])
+        inputs |= self._text_inputs([tokenised[0].ids[:length]])
+        prefix = SharedPrefix(self.model, inputs)
+        ends = self.model.generation_config.eos_token_id
+        ends = frozenset([ends] if isinstance(ends, int) else ends or ())
+        said = read_after(prefix, tokenised, max_new_tokens, ends, partial(require_numbers, name=self.name))
+        return [Reading(self._text(tokens), shares) for tokens, shares in said]
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self.processor.tokenizer.decode(tokens, skip_special_tokens=True).strip()
 
     def _read_at_once(self, asked: Sequence[Choice]) -> list[Reading] | None:
         """Both from the logits of the next token; None if some option is longer than a token."""
@@ -332,12 +402,7 @@ class Vlm:
         kept = self._kept([pictures for _, pictures, _ in asked])
         seen = [(question, pictures, options) for (question, _, options), pictures in zip(asked, kept, strict=True)]
         scores = [[0.0] * len(options) for _, _, options in asked]
-        runs: dict[tuple[int, tuple[int, ...]], list[Tail]] = {}
         tokenised = self._tokenised(seen)
-        for i, prompt in enumerate(tokenised):
-            for j, tail in enumerate(prompt.tails):
-                # The last token is scored but not an input: options of one token share a single run.
-                runs.setdefault((i, (*prompt.context, *tail[:-1])), []).append((i, j, tail))
 
         def work(batch: Sequence[tuple[tuple[int, tuple[int, ...]], list[Tail]]]) -> list[None]:
             inputs, _ = self._image_inputs([kept[i] for (i, _), _ in batch])
@@ -353,7 +418,7 @@ class Vlm:
                     scores[i][j] = require_numbers(steps[range(len(tail)), tail], self.name).sum().item()
             return [None] * len(batch)
 
-        self._asking(list(runs.items()), batch_size, work)
+        self._asking(list(option_runs(tokenised).items()), batch_size, work)
         return scores
 
     def _kept(self, images: Sequence[Sequence[Shown]]) -> list[list[Shown]]:

@@ -143,8 +143,22 @@ class SteeredModel:
 def batches(items: Sequence[Item], size: int) -> list[list[int]]:
     """The items' numbers in batches of prompts of similar length, so that little padding is needed.
 
-    The same items always share a batch, because the last digit of an answer's probability may depend on the batch.
+    Items about the same pictures stay together, and a batch ends before them rather than among them: they may share
+    what the model computes of the pictures. The same items always share a batch, because the last digit of an
+    answer's probability may depend on the batch.
     """
     ranges.BATCH.check("the batch size", size)
-    order = sorted(range(len(items)), key=lambda i: (len(items[i].images), len(items[i].prompt.split()), i))
-    return [order[start : start + size] for start in range(0, len(order), size)]
+    about: dict[tuple[str, ...], list[int]] = {}
+    for number, item in enumerate(items):
+        about.setdefault(tuple(picture.digest for picture in item.images), []).append(number)
+    words = [len(item.prompt.split()) for item in items]
+    groups = list(about.values()) if () not in about else [*([i] for i in about.pop(())), *about.values()]
+    found: list[list[int]] = [[]]
+    for group in sorted(groups, key=lambda own: (len(items[own[0]].images), max(words[i] for i in own), own[0])):
+        if len(found[-1]) + len(group) > size >= len(group):
+            found.append([])
+        for number in sorted(group, key=lambda i: (words[i], i)):
+            if len(found[-1]) == size:
+                found.append([])
+            found[-1].append(number)
+    return [batch for batch in found if batch]

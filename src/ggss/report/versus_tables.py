@@ -26,7 +26,7 @@ def pace_against(figures: Figures) -> Table | str:
     attributes = tuple(figures.plan.steering)
     return Table(
         "pace_against",
-        "PACE against every other method, paired (negative: PACE leaves less bias)",
+        "PACE against every other method, paired (lower is better for PACE)",
         "Method",
         (
             Column("Avg Δ%, PACE minus it, points"),

@@ -1,10 +1,18 @@
-"""Steering the pictures of many requests together, each at its own strengths, and counting what was done."""
+"""Steering the pictures of many requests together, each at its own strengths, and telling what was done.
+
+A picture that is asked about again at the same strengths is not steered again: chats show the same picture at every
+turn. What is kept is found by all that decides it: the picture, and the content and strength of each steerer that
+acts. So no request gets what was made at another's strength, or by a steerer that has been replaced.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import add
 
 import torch
 
-from ggss.models.features import Features, GatedFeatures, steered_with_gates
+from ggss.models.feature_cache import BoundedFeatures
+from ggss.models.features import Features, SteeredTogether, steered_with_gates
 from ggss.serve.engine import SteeringRecord
 from ggss.steering.attachment import NeverFired
 from ggss.steering.steerer import Steerer
@@ -13,64 +21,150 @@ SteeredPictures = tuple[list[Features], dict[str, SteeringRecord]]
 """The pictures of one request as its strengths made them, and what each steerer did."""
 
 
-def steer_batch(
-    steerers: Mapping[str, Steerer],
-    pictures: Sequence[Sequence[Features]],
-    strengths: Sequence[Mapping[str, float]],
-) -> list[SteeredPictures]:
-    """For each request, in order. pictures and strengths: of each request; a strength of 0 leaves pictures alone.
+@dataclass(frozen=True)
+class PictureRecord:
+    """What one steerer did to one picture; gates: how many tokens have one, and their sum."""
 
-    Steerers act one after the other, in their order. NeverFired if one was to act on a picture and did not.
-    """
-    found: list[SteeredPictures] = [(list(own), {}) for own in pictures]
+    sites: int
+    tokens: int
+    gates: int
+    gate_sum: float
+
+
+@dataclass(frozen=True)
+class ShownPicture:
+    """A picture of a request, as the unsteered model sees it."""
+
+    digest: str
+    features: Features
+
+
+class BatchSteering:
+    """room: bytes of steered features that are kept; the least recently used go first."""
+
+    def __init__(self, room: int) -> None:
+        self._contents: dict[str, tuple[Steerer, str]] = {}
+        self._records: dict[str, dict[str, PictureRecord]] = {}
+        self._kept = BoundedFeatures(room, self._forget)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept."""
+        return self._kept.nbytes
+
+    def _forget(self, key: str, _: object) -> None:
+        del self._records[key]
+
+    def __call__(
+        self,
+        steerers: Mapping[str, Steerer],
+        pictures: Sequence[Sequence[ShownPicture]],
+        strengths: Sequence[Mapping[str, float]],
+    ) -> list[SteeredPictures]:
+        """For each request, in order. pictures and strengths: of each request; a strength of 0 leaves pictures alone.
+
+        Steerers act one after the other, in their order. NeverFired if one was to act on a picture and did not.
+        """
+        acting = [{name: float(own[name]) for name in steerers if own.get(name)} for own in strengths]
+        keys = [
+            [self._key(one.digest, steerers, those) for one in own]
+            for own, those in zip(pictures, acting, strict=True)
+        ]
+        new = {
+            key: (one.features, those)
+            for own, own_keys, those in zip(pictures, keys, acting, strict=True)
+            for one, key in zip(own, own_keys, strict=True)
+            if those and key not in self._kept
+        }
+        if new:
+            self._add(list(new), _steered(steerers, list(new.values())))
+        found = [
+            self._request(own, own_keys, those, told)
+            for own, own_keys, those, told in zip(pictures, keys, acting, strengths, strict=True)
+        ]
+        self._kept.make_room()
+        return found
+
+    def _key(self, digest: str, steerers: Mapping[str, Steerer], acting: Mapping[str, float]) -> str:
+        used = (f"{name}={alpha!r} {self._content(name, steerers[name])}" for name, alpha in acting.items())
+        return " ".join([digest, *used])
+
+    def _content(self, name: str, steerer: Steerer) -> str:
+        """The hash of its content, which takes long enough to be computed only once."""
+        known = self._contents.get(name)
+        if known is None or known[0] is not steerer:
+            known = self._contents[name] = steerer, steerer.content_hash
+        return known[1]
+
+    def _add(self, keys: Sequence[str], steered: Sequence[tuple[Features, dict[str, PictureRecord]]]) -> None:
+        for key, (features, records) in zip(keys, steered, strict=True):
+            # A copy: else each picture would keep the rows of all that were steered with it.
+            own = replace(features, rows={site: rows.clone() for site, rows in features.rows.items()})
+            self._kept.add({key: own})
+            self._records[key] = records
+
+    def _request(
+        self,
+        pictures: Sequence[ShownPicture],
+        keys: Sequence[str],
+        acting: Mapping[str, float],
+        strengths: Mapping[str, float],
+    ) -> SteeredPictures:
+        if not acting or not pictures:
+            return [one.features for one in pictures], {
+                name: SteeringRecord(alpha, 0, 0, None) for name, alpha in strengths.items()
+            }
+        seen = [one for key in keys if isinstance(one := self._kept[key], Features)]
+        done = [self._records[key] for key in keys]
+        return seen, {
+            name: _summed(name, alpha, [own[name] for own in done])
+            if name in acting
+            else SteeringRecord(alpha, 0, 0, None)
+            for name, alpha in strengths.items()
+        }
+
+
+def _steered(
+    steerers: Mapping[str, Steerer], wanted: Sequence[tuple[Features, Mapping[str, float]]]
+) -> list[tuple[Features, dict[str, PictureRecord]]]:
+    """Pictures, each at its own strengths; all that one steerer acts on in one pass over their tokens."""
+    features: list[Features] = [one for one, _ in wanted]
+    records: list[dict[str, PictureRecord]] = [{} for _ in wanted]
     for name, steerer in steerers.items():
-        acting = [number for number, own in enumerate(strengths) if own.get(name) and pictures[number]]
-        done = iter(_steered(steerer, [(found[number][0], strengths[number][name]) for number in acting]))
-        steered = {number: [next(done) for _ in pictures[number]] for number in acting}
-        means = dict(zip(acting, _gate_means(list(steered.values())), strict=True))
-        for number, own in enumerate(strengths):
-            if name in own:
-                record = _record(name, own[name], len(pictures[number]), steered.get(number, ()), means.get(number))
-                kept = [one.features for one in steered[number]] if number in steered else found[number][0]
-                found[number] = kept, found[number][1] | {name: record}
-    return found
+        acting = [number for number, (_, strengths) in enumerate(wanted) if name in strengths]
+        if not acting:
+            continue
+        done = steered_with_gates(
+            [features[number] for number in acting],
+            steerer,
+            [wanted[number][1][name] for number in acting],
+            allow_amplify=True,  # whether a request may have a negative strength was decided when it came in
+        )
+        for number, after, record in zip(acting, done.features, _told(done), strict=True):
+            features[number], records[number][name] = after, record
+    return list(zip(features, records, strict=True))
 
 
-def _steered(steerer: Steerer, asked: Sequence[tuple[Sequence[Features], float]]) -> list[GatedFeatures]:
-    """All pictures in one pass over their tokens. asked: the pictures of a request, and their strength."""
-    if not asked:
-        return []
-    alphas = torch.tensor([alpha for own, alpha in asked for _ in own])
-    # Whether a request may have a negative strength was decided when it came in.
-    return steered_with_gates([one for own, _ in asked for one in own], steerer, alphas, allow_amplify=True)
+def _told(done: SteeredTogether) -> list[PictureRecord]:
+    """What was done to each picture; the gates of all in one operation, since each alone takes as long."""
+    none = [0] * len(done.features)
+    tokens, gates, sums = none, none, [0.0] * len(none)
+    for site, counts in done.counts.items():
+        tokens = list(map(add, tokens, counts))
+        gate = done.gates[site]
+        if gate is not None:
+            parts = torch.segment_reduce(gate.cpu(), "sum", lengths=torch.tensor(counts)).tolist()
+            gates, sums = list(map(add, gates, counts)), list(map(add, sums, parts))
+    return [PictureRecord(len(done.counts), *own) for own in zip(tokens, gates, sums, strict=True)]
 
 
-def _gate_means(requests: Sequence[Sequence[GatedFeatures]]) -> list[float | None]:
-    """The mean gate of each request, all in a few operations: a request alone takes as many."""
-    gates = [
-        (number, gate)
-        for number, own in enumerate(requests)
-        for one in own
-        for gate in one.gates.values()
-        if gate is not None
-    ]
-    if not gates:
-        return [None] * len(requests)
-    every = torch.cat([gate for _, gate in gates]).float()
-    counts = torch.tensor([len(gate) for _, gate in gates])
-    owners = torch.tensor([number for number, _ in gates]).repeat_interleave(counts).to(every.device)
-    sums = torch.zeros(len(requests), device=every.device).index_add_(0, owners, every)
-    return (sums / owners.bincount(minlength=len(requests)).clamp(min=1)).tolist()
-
-
-def _record(
-    name: str, alpha: float, pictures: int, steered: Sequence[GatedFeatures], gate_mean: float | None
-) -> SteeringRecord:
-    sites = {site for one in steered for site in one.gates}
-    tokens = sum(len(one.features.rows[site]) for one in steered for site in one.gates)
-    if alpha and (len(steered) < pictures or not tokens):
+def _summed(name: str, alpha: float, pictures: Sequence[PictureRecord]) -> SteeringRecord:
+    """What was done to a request's pictures; NeverFired if one of them was left as it was."""
+    tokens, gates = sum(own.tokens for own in pictures), sum(own.gates for own in pictures)
+    if not all(own.tokens for own in pictures):
         raise NeverFired(
-            f"the steerer {name!r} was to act on {pictures} pictures and changed {tokens} tokens of {len(steered)}: "
+            f"the steerer {name!r} was to act on {len(pictures)} pictures and changed {tokens} tokens: "
             "no answer is given"
         )
-    return SteeringRecord(alpha, len(sites), tokens, gate_mean)
+    mean = sum(own.gate_sum for own in pictures) / gates if gates else None
+    return SteeringRecord(alpha, pictures[0].sites, tokens, mean)

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ggss.serve.chat_job import ChatJob
 
-NAMES = ("transformers",)
+NAMES = ("transformers", "vllm")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Nothing is pickled, so a damaged message can be refused but never run.
 """
 
 import json
-from asyncio import StreamReader
+from asyncio import IncompleteReadError, StreamReader
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
@@ -29,8 +29,19 @@ def received(stream: BinaryIO) -> tuple[Message, list[bytes]] | None:
     return message, pictures
 
 
+async def heard_whole(stream: StreamReader) -> tuple[Message, list[bytes]] | None:
+    """What `received` gives, from a stream of asyncio."""
+    message = await heard(stream)
+    if message is None:
+        return None
+    try:
+        return message, [await stream.readexactly(size) for size in message.pop(SIZES, ())]
+    except (OSError, IncompleteReadError):
+        return None
+
+
 async def heard(stream: StreamReader) -> Message | None:
-    """The next message, of which none from the worker has pictures; None if the other side is gone."""
+    """The next message without its pictures, of which none from a worker has any; None if the other side is gone."""
     try:
         line = await stream.readline()
     except OSError:  # reset by the other side's death

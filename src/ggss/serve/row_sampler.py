@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from ggss.serve.answer_text import UNFINISHED, AnswerText
+from ggss.serve.answer_text import AnswerText
 from ggss.serve.engine import AnswerPiece
+from ggss.serve.growing_answer import GrowingAnswer
+from ggss.serve.token_facts import token_facts
 
-LEAST_LOGPROB = -9999.0  # JSON has no number for minus infinity
 
-
-class AnswerRow:
-    """One answer in the making.
+class AnswerRow(GrowingAnswer):
+    """One answer of a batch.
 
     give: gets each new piece. gone: whether nobody waits for it any more.
     """
@@ -36,9 +36,9 @@ class AnswerRow:
         seed: int | None = None,
         top_logprobs: int | None = None,
     ) -> None:
-        self.choice, self.most_tokens, self.text, self.give, self.gone = choice, most_tokens, text, give, gone
+        super().__init__(choice, most_tokens, text)
+        self.give, self.gone = give, gone
         self.temperature, self.top_p, self.top_logprobs = temperature, top_p, top_logprobs
-        self.tokens, self.over = 0, False
         self.generator = torch.Generator()
         if seed is None:
             self.generator.seed()
@@ -83,30 +83,18 @@ class RowSampler(LogitsProcessor):
         return forced
 
     def _add(self, row: AnswerRow, token: int, scores: Tensor) -> None:
-        row.tokens += 1
-        if token in self.ends:
-            return self._finish(row, "", [], "stop")
-        new = row.text.add(token)
         logprobs = [] if row.top_logprobs is None else [self._logprobs(token, scores, row.top_logprobs)]
-        if row.text.stopped or row.tokens == row.most_tokens:
-            return self._finish(row, new, logprobs, "stop" if row.text.stopped else "length")
-        row.give(AnswerPiece(row.choice, new, 1, logprobs))
-
-    def _finish(self, row: AnswerRow, new: str, logprobs: list[dict[str, Any]], why: str) -> None:
-        row.over = True
-        row.give(AnswerPiece(row.choice, new + row.text.rest(), 1, logprobs, why))
+        row.give(row.grown(token, self.ends, logprobs))
 
     def _logprobs(self, token: int, scores: Tensor, count: int) -> dict[str, Any]:
         """The token's log-probability before temperature and top-p, and those of the likeliest."""
         every = scores.float().log_softmax(-1)
         top = every.topk(count) if count else None
         likeliest = [] if top is None else list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-        return self._named(token, float(every[token])) | {"top_logprobs": [self._named(*one) for one in likeliest]}
+        return self._facts(token, float(every[token])) | {"top_logprobs": [self._facts(*one) for one in likeliest]}
 
-    def _named(self, token: int, logprob: float) -> dict[str, Any]:
-        word = self.word(token)
-        known = None if UNFINISHED in word else list(word.encode())  # a part of a character has no text
-        return {"token": word, "logprob": max(logprob, LEAST_LOGPROB), "bytes": known}
+    def _facts(self, token: int, logprob: float) -> dict[str, Any]:
+        return token_facts(self.word(token), logprob)
 
 
 class RowsOver(StoppingCriteria):

@@ -4,13 +4,13 @@ import asyncio
 import ipaddress
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ggss.errors import InputError
 from ggss.serve.api_keys import ApiKeys
 from ggss.serve.http_app import ServerSettings, make_app
-from ggss.serve.worker_engine import WorkerEngine, WorkerSetup
+from ggss.serve.worker_engine import COMMANDS, WorkerEngine, WorkerSetup
 
 
 def bound(host: str, port: int, keys: ApiKeys) -> socket.socket:
@@ -39,12 +39,24 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def run(setup: WorkerSetup, settings: ServerSettings, here: socket.socket, say: Callable[[str], None]) -> bool:
+def run(
+    setup: WorkerSetup,
+    settings: ServerSettings,
+    here: socket.socket,
+    say: Callable[[str], None],
+    engine: str = "transformers",
+) -> bool:
     """Serve until a signal comes, then answer what is there and end; False if the model was lost."""
-    return asyncio.run(_run(setup, settings, here, say))
+    return asyncio.run(_run(setup, settings, here, say, COMMANDS[engine]))
 
 
-async def _run(setup: WorkerSetup, settings: ServerSettings, here: socket.socket, say: Callable[[str], None]) -> bool:
+async def _run(
+    setup: WorkerSetup,
+    settings: ServerSettings,
+    here: socket.socket,
+    say: Callable[[str], None],
+    command: Sequence[str],
+) -> bool:
     import uvicorn
 
     kept = True
@@ -53,7 +65,7 @@ async def _run(setup: WorkerSetup, settings: ServerSettings, here: socket.socket
         nonlocal kept
         kept, server.should_exit = False, True
 
-    engine = WorkerEngine(setup, settings.limits.seconds, lost)
+    engine = WorkerEngine(setup, settings.limits.seconds, lost, command)
     config: Any = uvicorn.Config(
         make_app(engine, settings),
         log_level="warning",
@@ -68,6 +80,7 @@ async def _run(setup: WorkerSetup, settings: ServerSettings, here: socket.socket
         # While the model is loaded, SIGTERM ends the process. From now on it drains; uvicorn has its own handler, and
         # raises the signal once more when it is done.
         signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
+        here.listen(config.backlog)  # or whoever reads the next line and is fast would be refused
         say(f"ready: http://{_written(here)}/v1")
         await server.serve(sockets=[here])
     finally:

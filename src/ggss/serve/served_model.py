@@ -1,8 +1,8 @@
 """A model with its steerers, as the worker's process holds it: from requests to answers, many at a time.
 
 Pictures are encoded once, each alone, and kept unsteered by their digest: what is kept depends on the model only.
-Steering comes after that, for all pictures of a batch together and each at the strengths of its request. So no
-request gets what was made at another's strength, and none depends on who asked before.
+Steering comes after that, for all pictures of a batch together and each at the strengths of its request, and what it
+makes is kept under these strengths (`batch_steering`). So no request gets what was made at another's strength.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,11 @@ from ggss.models.feature_cache import BoundedFeatures
 from ggss.models.features import Features
 from ggss.models.vlm import Shown, Vlm
 from ggss.serve.answer_text import AnswerText
-from ggss.serve.batch_steering import steer_batch
+from ggss.serve.batch_steering import BatchSteering, ShownPicture
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.engine import AnswerPiece, Began, ServedSteerer
 from ggss.serve.row_sampler import AnswerRow, RowSampler, RowsOver
+from ggss.serve.steerer_facts import facts_of, with_suffix
 from ggss.steering.steerer import Steerer
 
 Give = Callable[[Began | AnswerPiece], None]
@@ -35,14 +36,15 @@ class PreparedJob:
 
     job: ChatJob
     ids: list[int]
-    features: list[Features]
+    pictures: list[ShownPicture]
     most_tokens: int
     give: Give
     gone: Callable[[], bool]
 
 
 class ServedModel:
-    """room: bytes of features that are kept. most_tokens: of an answer; prompt_tokens: of a prompt.
+    """room: bytes of features that are kept, half of them steered. most_tokens: of an answer; prompt_tokens: of a
+    prompt.
 
     InputError if the family cannot answer from features.
     """
@@ -55,7 +57,7 @@ class ServedModel:
             )
         self.vlm, self.most_tokens, self.prompt_tokens = vlm, most_tokens, prompt_tokens
         self.steerers: dict[str, Steerer] = {}
-        self.kept = BoundedFeatures(room)
+        self._kept, self._steering = BoundedFeatures(room // 2), BatchSteering(room // 2)
         self.hits = self.misses = 0
         tokenizer = vlm.processor.tokenizer
         self._decode = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
@@ -83,24 +85,23 @@ class ServedModel:
         if expected is not None and content != expected:
             raise InputError(f"the steerer {name!r} in {folder!r} is not the one that was checked: put that back")
         self.steerers[name] = steerer
-        attribute = steerer.attribute if isinstance(steerer.attribute, str) else " x ".join(steerer.attribute)
-        return ServedSteerer(folder, steerer.method, attribute, float(steerer.strength()), content)
+        return facts_of(steerer, folder)
 
     def prepare(self, job: ChatJob, give: Give, gone: Callable[[], bool]) -> PreparedJob:
         """InputError if a picture does not decode, the template cannot write it, or the prompt is too long."""
-        features = [self._encoded(BytesPicture.of(data)) for data in job.pictures]
-        self.kept.make_room()
-        text = prompts.conversation(self.vlm.processor, self._with_suffix(job))
-        (ids,) = prompts.tokens(self.vlm.processor, [text], [one.placeholder for one in features])
+        pictures = [self._encoded(BytesPicture.of(data)) for data in job.pictures]
+        self._kept.make_room()
+        text = prompts.conversation(self.vlm.processor, with_suffix(job, self.steerers))
+        (ids,) = prompts.tokens(self.vlm.processor, [text], [one.features.placeholder for one in pictures])
         room = min(self._context - 1, self.prompt_tokens)
         if len(ids) > room:
             raise InputError(f"the prompt has {len(ids)} tokens with its pictures, at most {room} fit: shorten it")
         most = min(job.most_tokens or self.most_tokens, self._context - len(ids))
-        return PreparedJob(job, ids, features, most, give, gone)
+        return PreparedJob(job, ids, pictures, most, give, gone)
 
     def answer(self, jobs: Sequence[PreparedJob], poll: Callable[[], None]) -> None:
         """All requests in one batch; each hears first what was done to its pictures, then its answers."""
-        steered = steer_batch(self.steerers, [one.features for one in jobs], [one.job.strengths for one in jobs])
+        steered = self._steering(self.steerers, [one.pictures for one in jobs], [one.job.strengths for one in jobs])
         rows: list[AnswerRow] = []
         sequences: list[list[int]] = []
         shown: list[Sequence[Shown]] = []
@@ -132,22 +133,17 @@ class ServedModel:
                 job.top_logprobs,
             )
 
-    def _encoded(self, picture: BytesPicture) -> Features:
-        if picture.digest in self.kept:
+    @property
+    def cached_bytes(self) -> int:
+        """Of the features that are kept, unsteered and steered."""
+        return self._kept.nbytes + self._steering.nbytes
+
+    def _encoded(self, picture: BytesPicture) -> ShownPicture:
+        if picture.digest in self._kept:
             self.hits += 1
         else:
             self.misses += 1
-            self.kept.add({picture.digest: self.vlm.encode([picture.image()])[0]})
-        features = self.kept[picture.digest]
+            self._kept.add({picture.digest: self.vlm.encode([picture.image()])[0]})
+        features = self._kept[picture.digest]
         assert isinstance(features, Features)  # only these are added
-        return features
-
-    def _with_suffix(self, job: ChatJob) -> list[prompts.Turn]:
-        """The turns; what acting steerers want appended to a prompt ends the last of the user."""
-        suffix = "".join(self.steerers[name].prompt_suffix for name, alpha in job.strengths.items() if alpha)
-        turns: list[prompts.Turn] = [(role, list(parts)) for role, parts in job.turns]
-        last = max((place for place, (role, _) in enumerate(turns) if role == "user"), default=None)
-        if suffix and last is not None:
-            role, parts = turns[last]
-            turns[last] = role, [*parts, suffix]
-        return turns
+        return ShownPicture(picture.digest, features)

@@ -1,4 +1,4 @@
-"""The `transformers` engine: a model in one process of its own, which is replaced when it dies.
+"""An engine: a model in one process of its own, be it transformers' or vLLM's, which is replaced when it dies.
 
 A request whose process died is given to the next one, once, and alone; if it has been started twice, or a part of its
 answer is out, it is refused with 503. It is never answered by anything but a worker that has loaded and checked every
@@ -22,7 +22,10 @@ from ggss.serve.refusal import Refusal, wrong
 TRIES = 3  # processes in a row that do not come up, after which the server gives up
 PAUSE = 1.0  # seconds before the second of them
 # -P: no module of the current directory takes the place of another.
-WORKER = (sys.executable, "-P", "-m", "ggss.serve.worker_process")
+_PYTHON = (sys.executable, "-P", "-m")
+WORKER = (*_PYTHON, "ggss.serve.worker_process")
+COMMANDS = {"transformers": WORKER, "vllm": (*_PYTHON, "ggss.serve.vllm_process")}
+"""What runs the model, by the engine's name."""
 
 log = logging.getLogger("ggss")
 
@@ -37,6 +40,7 @@ class WorkerSetup:
     most_tokens: int
     prompt_tokens: int
     cache_bytes: int
+    most_pictures: int = 8
     dtype: str | None = None
     device_map: str | None = None
     attention: str | None = None
@@ -68,6 +72,7 @@ class WorkerEngine:
     ) -> None:
         self.setup, self.patience, self._lost, self._command = setup, patience, lost, command
         self._running: set[int] = set()
+        self._model: str | None = None  # the hash of its identity, once it is loaded
         self._steerers: dict[str, ServedSteerer] = {}
         self._tickets: dict[int, Ticket] = {}
         self._reloads: dict[int, asyncio.Future[Message]] = {}
@@ -149,8 +154,20 @@ class WorkerEngine:
             self._writer.close()
             said = f"the model's process ended while it was loading (exit code {code}): is there enough memory?"
             raise InputError(said if message is None else message["sentence"])
-        self._steerers |= {name: ServedSteerer(**one) for name, one in message["steerers"].items()}
+        steerers = {name: ServedSteerer(**one) for name, one in message["steerers"].items()}
+        if changed := self._changed(message["model"], steerers):
+            self._writer.close()  # which ends it
+            await self._process.wait()
+            raise InputError(f"{changed} while the server was running: put it back, or start the server again")
+        self._model, self._steerers = message["model"], self._steerers | steerers
         self._ready = True
+
+    def _changed(self, model: str, steerers: Mapping[str, ServedSteerer]) -> str:
+        """What a new worker has loaded that is not what the one before it had; "" if nothing is."""
+        if self._model not in (None, model):
+            return f"the model {self.setup.model!r} has changed"
+        other = [name for name, one in steerers.items() if self._steerers.get(name, one) != one]
+        return f"the steerer {other[0]!r} has changed" if other else ""
 
     async def _listen(self) -> None:
         """Hand on what workers say, and replace those that die."""

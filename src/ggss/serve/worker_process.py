@@ -8,18 +8,17 @@ import logging
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ggss.errors import InputError, out_of_memory
+from ggss.errors import InputError
 from ggss.serve.chat_job import ChatJob
 from ggss.serve.engine import AnswerPiece, Began
 from ggss.serve.frames import Message
+from ggss.serve.job_failure import failure, refused_reload
 from ggss.serve.job_queue import Gone, JobQueue
-from ggss.serve.refusal import defect
 
 if TYPE_CHECKING:
     from ggss.serve.served_model import Give, PreparedJob, ServedModel
@@ -107,25 +106,13 @@ def _run(jobs: JobQueue, model: "ServedModel", ready: "dict[int, PreparedJob]") 
 
 def _done(jobs: JobQueue, model: "ServedModel", number: int) -> None:
     jobs.flush(number)
-    facts = {"cached_bytes": model.kept.nbytes, "cache_hits": model.hits, "cache_misses": model.misses}
+    facts = {"cached_bytes": model.cached_bytes, "cache_hits": model.hits, "cache_misses": model.misses}
     jobs.tell({"event": "done", "id": number, "facts": facts})
     jobs.forget(number)
 
 
 def _fail(jobs: JobQueue, number: int, error: Exception) -> None:
-    """Input that the sender can correct is 400; everything else is the server's, and its place is logged."""
-    from ggss.steering.attachment import NeverFired
-
-    if isinstance(error, InputError) and not isinstance(error, NeverFired):
-        status, sentence = 400, str(error)
-    elif out_of_memory(error):
-        status, sentence = 503, "the server has not enough memory for this request: make it smaller, or try later"
-    else:
-        status = 500
-        sentence = str(error) if isinstance(error, NeverFired) else defect(error).sentence
-        # An exception's message may hold what was asked, so it is not logged.
-        log.error("request failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
-    jobs.tell({"event": "failed", "id": number, "status": status, "sentence": sentence})
+    jobs.tell(failure(number, error))
     jobs.forget(number)
 
 
@@ -133,8 +120,7 @@ def _reloaded(model: "ServedModel", message: Message) -> Message:
     try:
         steerer = model.load(message["name"], message["folder"])
     except Exception as error:
-        sentence = str(error) if isinstance(error, InputError) else f"it cannot be read ({type(error).__name__})"
-        return {"event": "reloaded", "id": message["id"], "sentence": sentence}
+        return refused_reload(message["id"], error)
     return {"event": "reloaded", "id": message["id"], "steerer": asdict(steerer)}
 
 
@@ -152,7 +138,7 @@ def loaded(setup: Message) -> "tuple[ServedModel, Message]":
     steerers = {
         name: asdict(model.load(name, folder, expected)) for name, (folder, expected) in setup["steerers"].items()
     }
-    return model, {"event": "ready", "steerers": steerers}
+    return model, {"event": "ready", "model": vlm.identity.hash, "steerers": steerers}
 
 
 def main(arguments: list[str]) -> int:

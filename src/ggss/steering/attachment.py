@@ -16,6 +16,7 @@ from ggss.models.attachments import Attachment, noted
 from ggss.models.capture import RECORDER
 from ggss.models.eager import eager
 from ggss.models.image_rows import ImageRows
+from ggss.models.products import ConvertedLinear
 from ggss.models.sites import in_text
 
 Steer = Callable[[str, Tensor, Tensor | None, Tensor | None], Steered]
@@ -136,7 +137,7 @@ def may_overwrite(module: nn.Module, output: Any) -> bool:
     - The output is one block of memory, so that its rows [N, D] are a view of it.
     """
     return (
-        type(module) is nn.Linear
+        type(module) in (nn.Linear, ConvertedLinear)
         and "forward" not in vars(module)
         and len(module._forward_hooks) == 1
         and not torch_module._global_forward_hooks

@@ -1,7 +1,9 @@
 """Examine a model: can it be steered, and how much image information reaches the text model around the site?
 
 All logits are those of the first pass of `generate`, so that they can be compared to the last digit, and so that a
-pass which is compared can count the calls of a site too.
+pass which is compared can count the calls of a site too. Each pass reads all weights, which takes seconds if there
+are billions of them: so no part of the model computes the same twice. Where alpha 0 gives the text model the same
+inputs, to the last digit, its logits are the same, and it does not run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,6 +21,7 @@ from ggss.methods.geodesic import Geodesic
 from ggss.methods.operator import Steered
 from ggss.models import MLP2, Vlm, resolve
 from ggss.models.products import float32_products
+from ggss.models.repeated_calls import RepeatedCalls, remembered
 from ggss.models.vlm import Shown
 from ggss.steering.attachment import NeverFired, attached
 from ggss.steering.steerer import Steerer
@@ -54,16 +57,14 @@ class Examination:
 
 
 def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
-    """Run every check on two synthetic pictures. also: further sites, whose leak is measured too.
-
-    The checks share their passes: each reads all weights, which takes seconds if there are billions of them.
-    """
+    """Run every check on two synthetic pictures. also: further sites, whose leak is measured too."""
     vlm.sites(also)  # InputError if one of them is not there
-    with float32_products(vlm.model):
-        return _examined(vlm, also)
+    modules = [resolve(vlm.model, path) for path in vlm.sites("all").values()]
+    with float32_products(vlm.model), remembered(vlm.model, modules) as calls:
+        return _examined(vlm, also, calls)
 
 
-def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
+def _examined(vlm: Vlm, also: Sequence[str], calls: RepeatedCalls) -> Examination:
     first, second = _pictures(max(_picture_side(vlm), 64))
     features, other = vlm.encode([first, second])
     rows = sum(len(own) for one in (features, other) for own in one.rows.values())
@@ -74,7 +75,12 @@ def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
     steerer = _some_steerer({site: facts["width"] for site, facts in sites.items()})
     pictures = [first, second]
     before = _next(vlm, pictures)
-    steered = cache(lambda: _generated(vlm, steerer, [[picture] for picture in pictures]))
+
+    def generated(images: Sequence[Sequence[Shown]]) -> _Generated:
+        with calls.going_on():
+            return _generated(vlm, steerer, images)
+
+    steered = cache(lambda: generated([[picture] for picture in pictures]))
     leaks = {MLP2: _leak(vlm, [MLP2], pictures)}
     if len(sites) > 1:
         leaks["all sites"] = _leak(vlm, list(sites), pictures)
@@ -82,7 +88,7 @@ def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
     moved = _distance(before)
     checks: dict[str, Callable[[], Outcome]] = {
         "each row is steered once per generate, 1 image": lambda: _once(steered(), rows),
-        "each row is steered once per generate, 2 images": lambda: _once(_generated(vlm, steerer, [pictures]), rows),
+        "each row is steered once per generate, 2 images": lambda: _once(generated([pictures]), rows),
         "alpha 0 changes nothing, and no hook is left": lambda: _identity(vlm, steerer, pictures, before),
         "alpha 1 reaches the logits": lambda: _effect(before, steered().logits),
         "answers from encoded features are those of the live hook": lambda: _reuse(vlm, steerer, pictures, steered),
@@ -183,14 +189,21 @@ def leak(vlm: Vlm, sites: str | Sequence[str]) -> float:
 
 
 def _leak(vlm: Vlm, sites: list[str], pictures: Sequence[Image.Image]) -> float:
-    """The largest difference of logits with the sites set to zero; with sites that are never called, all of it."""
+    """The largest difference of logits with the sites set to zero; with sites that are never called, all of it.
+
+    Each picture has a pass of its own. If nothing bypasses the sites, the text model gets the same inputs both times.
+    """
+
+    def distance() -> float:
+        return _distance(torch.cat([_next(vlm, [picture]) for picture in pictures]))
+
     modules = {site: resolve(vlm.model, path) for site, path in vlm.sites(sites).items()}
     with (
         suppress(NeverFired),
         attached(vlm.model, modules, lambda site, rows, *_: Steered(torch.zeros_like(rows), None), by_image=False),
     ):
-        return _distance(_next(vlm, pictures))
-    return _distance(_next(vlm, pictures))
+        return distance()
+    return distance()
 
 
 def _tried(check: Callable[[], Outcome]) -> Outcome:

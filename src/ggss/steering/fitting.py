@@ -13,7 +13,7 @@ from ggss.methods import operator
 from ggss.methods.live_questions import LiveQuestion
 from ggss.methods.registry import Attribute, Fitted, Method, checked_options, get, names
 from ggss.methods.token_probe import read_tokens
-from ggss.models.sites import in_text
+from ggss.steering.made_for import LEARNED_FROM
 from ggss.steering.steerer import Steerer
 
 if TYPE_CHECKING:
@@ -118,8 +118,6 @@ def fit_live(
         >>> own.method, own.source["questions"] == len(questions)
         ('dso', True)
     """
-    from ggss.models.identity import text_fingerprint
-
     method = get(name)
     if method.fit_live is None:
         raise InputError(f"{name} is fitted to activations: ggss.fit({name!r}, activations, attribute)")
@@ -136,9 +134,8 @@ def fit_live(
         values=tuple(sorted(values, key=str)),
         operators={site: found.operator for site, found in fitted.items()},
         source={
-            **vlm.describe(),
-            **({"text_fingerprint": text_fingerprint(vlm.model)} if any(map(in_text, names)) else {}),
-            "questions": len(questions),
+            **vlm.describe(text=True),  # wherever it acts, it has learned from answers
+            LEARNED_FROM: len(questions),
         },
         statistics={site: dict(found.statistics) for site, found in fitted.items()},
         diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},

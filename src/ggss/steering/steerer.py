@@ -16,6 +16,7 @@ from ggss.activations import SITE
 from ggss.errors import InputError, no_such, problems
 from ggss.methods import operator
 from ggss.steering.attachment import AttachedRun, attached
+from ggss.steering.made_for import differences
 from ggss.steering.strengths import Alpha, checked_alpha, checked_recommendation, row_strengths
 from ggss.version import library_versions
 
@@ -178,7 +179,7 @@ class Steerer:
             return NotImplemented
         from ggss.methods.joint import join
 
-        for key in ("model", "fingerprint", "settings"):
+        for key in ("model", "fingerprint", "settings", "text_fingerprint", "text_settings"):
             if self.source.get(key) != other.source.get(key):
                 seen = f"{self.source.get(key)!s:.80} and {other.source.get(key)!s:.80}"
                 raise InputError(f"steerers of different models cannot be combined: {key} {seen}")
@@ -272,10 +273,11 @@ class Steerer:
         with attached(module, modules, steer, by_image, only_this_thread) as run:
             yield run
 
-    def check(self, vlm: "Vlm | nn.Module", force: bool = False) -> dict[str, str]:
+    def check(self, vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None) -> dict[str, str]:
         """The module path of each site; or one InputError that lists everything that does not fit the model.
 
         How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
+        weights: the fingerprint of the vision weights, if the model's own are not in memory.
         """
         from ggss.models import Vlm, family_of, resolve
         from ggss.models.families import known_family
@@ -301,7 +303,8 @@ class Steerer:
                 if site in paths and recorded.get(site, paths[site]) != paths[site]
             ]
         if not force and not found:
-            found += self._differences(model, vlm.processor if isinstance(vlm, Vlm) else None, family.name)
+            processor = vlm.processor if isinstance(vlm, Vlm) else None
+            found += differences(self, model, processor, family.name, weights)
         if found:
             raise problems(
                 f"the {self.method} steerer for {self.source.get('model', 'an unnamed model')} "
@@ -309,31 +312,6 @@ class Steerer:
                 found,
             )
         return {site: paths[site] for site in self.operators}
-
-    def _differences(self, model: nn.Module, processor: Any, family: str) -> list[str]:
-        """Differences that `force` allows: another family, other weights of the vision path, other settings of it."""
-        from ggss.models import fingerprint
-        from ggss.models.identity import text_fingerprint, visual_settings
-        from ggss.models.sites import in_text
-
-        pairs = {
-            "family": (self.source.get("family"), family),
-            "vision weights": (self.source.get("fingerprint"), fingerprint(model)),
-        }
-        if any(map(in_text, self.operators)):
-            pairs["text weights"] = self.source.get("text_fingerprint"), text_fingerprint(model)
-        made = self.source.get("settings")
-        if isinstance(made, dict) and self.source.get("family") == family:
-            seen = visual_settings(model, processor)
-            names = {name for name in (*made, *seen) if processor is not None or name.startswith("config.")}
-            if self.versions.get("transformers") != library_versions()["transformers"]:
-                names &= made.keys() & seen.keys()  # another version may know other settings
-            pairs |= {name: (made.get(name, "none"), seen.get(name, "none")) for name in sorted(names)}
-        return [
-            f"{what}: the steerer was made with {own!s:.40}, the model has {its!s:.40}{_FORCED}"
-            for what, (own, its) in pairs.items()
-            if own is not None and own != its
-        ]
 
     @property
     def content_hash(self) -> str:
@@ -395,9 +373,6 @@ class Steerer:
         from ggss.steering import artefact
 
         return artefact.push(self, repo_id, private, token)
-
-
-_FORCED = " (allowed by --any-model, or force=True)"
 
 
 def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,5 @@
-"""Where workers run: in this process, each in a process of its own, or on the machines of a cluster (`ray_executor`).
+"""Where workers run: in this process, each in a process of its own, on the machines of a cluster (`ray_executor`), or
+in this process with answers from vLLM (`vllm_worker`).
 
 An executor starts one worker per slot; a call names a method of the worker. `WorkerDied` means that the process has
 ended and the call may be repeated on a new one.
@@ -15,7 +16,7 @@ from ggss import ranges
 from ggss.errors import InputError, no_such
 from ggss.study.plan import Plan
 
-NAMES = ("in-process", "processes", "ray")
+NAMES = ("in-process", "processes", "ray", "vllm")
 
 
 class WorkerDied(Exception):
@@ -48,6 +49,12 @@ def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
         if workers not in (None, 1):
             raise InputError(f"in-process is one worker, not {workers}: choose --executor processes")
         return InProcess(plan)
+    if name == "vllm":
+        if workers not in (None, 1):
+            raise InputError(f"vllm is one worker, not {workers}: vLLM itself answers many questions at a time")
+        from ggss.study.vllm_worker import VllmExecutor
+
+        return VllmExecutor(plan)
     if name == "processes":
         return Processes(plan, workers)
     if name == "ray":

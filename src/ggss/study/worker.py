@@ -18,6 +18,7 @@ from ggss.errors import InputError
 from ggss.models import ModelIdentity, load_vlm
 from ggss.models.feature_cache import FeatureCache
 from ggss.models.prompt_length import PromptLengths
+from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
 from ggss.steering import gates
 from ggss.steering.fitting import fit
@@ -90,7 +91,12 @@ class Worker:
         if self.open(cell.model).hash != identity:
             raise InputError(f"{cell.model} has changed while the study was running: run the same command again")
         items, longest = self._asked.items(cell.task), self._asked.max_new_tokens(cell.task)
-        return replies(self._under(cell), items, numbers, longest)
+        return self._asked_of(self._under(cell), items, numbers, longest)
+
+    def _asked_of(
+        self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
+    ) -> list[Reply]:
+        return replies(model, items, numbers, longest)
 
     @cached_property
     def _asked(self) -> PlanItems:

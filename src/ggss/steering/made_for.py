@@ -1,0 +1,64 @@
+"""Which model a steerer was made for: what its `source` says is compared with the model it is to act in.
+
+A steerer may be used in another dtype, with other attention and other library versions. Another version of
+transformers may know other settings, and then those that both know are compared.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ggss.models.sites import in_text
+from ggss.version import library_versions
+
+if TYPE_CHECKING:
+    from ggss.steering.steerer import Steerer
+
+LEARNED_FROM = "questions"  # of a source: how many a live model answered for the fit
+FORCED = " (allowed by --any-model, or force=True)"
+_BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which another version writes otherwise
+
+
+def differences(
+    steerer: "Steerer", model: nn.Module, processor: Any, family: str, weights: str | None = None
+) -> list[str]:
+    """What differs between a steerer's model and this one: the family, the weights that decide what it acts on, and
+    the settings of these. All of it is allowed by `force`.
+
+    processor: None if it is not known; then nothing of it is compared. weights: the fingerprint of the vision weights
+    of a model that another engine holds; it does not tell the text weights, so what needs them does not fit.
+    """
+    from ggss.models.identity import fingerprint, text_fingerprint, text_settings, visual_settings
+
+    source = steerer.source
+    pairs = {
+        "family": (source.get("family"), family),
+        "vision weights": (source.get("fingerprint"), weights or fingerprint(model)),
+    }
+    compared = {"settings": visual_settings}
+    # The text model decides what there is to steer inside it, and what a method has learned from answers.
+    if any(map(in_text, steerer.operators)) or LEARNED_FROM in source:
+        known = text_fingerprint(model) if weights is None else "weights that this engine does not tell"
+        pairs["text weights"] = source.get("text_fingerprint"), known
+        compared["text_settings"] = text_settings
+    if source.get("family") == family:
+        same = steerer.versions.get("transformers") == library_versions()["transformers"]
+        for name, seen in compared.items():
+            if isinstance(made := source.get(name), dict):
+                pairs |= _settings(made, seen(model, processor), same, processor is not None)
+    return [
+        f"{what}: the steerer was made with {own!s:.40}, the model has {its!s:.40}{FORCED}"
+        for what, (own, its) in pairs.items()
+        if own is not None and own != its
+    ]
+
+
+def _settings(
+    made: Mapping[str, Any], seen: Mapping[str, Any], same_version: bool, prepared: bool
+) -> dict[str, tuple[Any, Any]]:
+    """By name, the settings that are compared. prepared: whether those of the processor are known."""
+    names = {name for name in (*made, *seen) if prepared or name.startswith(("config.", "text_config."))}
+    if not same_version:
+        names = (names & made.keys() & seen.keys()) - {_BY_VERSION}
+    return {name: (made.get(name, "none"), seen.get(name, "none")) for name in sorted(names)}

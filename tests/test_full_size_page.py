@@ -1,0 +1,79 @@
+"""The page of the model of true size: what was measured is on it, and a goal counts as met only where it was."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from bench.full_size_model import SIZES
+from bench.full_size_page import ASK, BATCH, DOCTOR, PLAN, PRODUCTS, STUDY, Step, judged, written
+
+STEP = Step(DOCTOR, seconds=100.0, processor=150.0, peak=9_400_000_000, load=0.2, others=0.0, said="")
+EXAMINED = {
+    "healthy": True,
+    "checks": [["alpha 0 changes nothing", True, "bit-identical"], ["something else", False, "it broke"]],
+    "moved": 2.0,
+    "leaks": {"projection-mlp2": 1.0, "all sites": 0.0},
+}
+BATCHED = {
+    **{"questions": 2, "tokens": 64, "parameters": 4_800_000_000, "encoding": 3.0},
+    **{"steering": 0.01, "seconds": 20.0, "identical": "that are bit-identical"},
+}
+TIMES = {"bfloat16": 800.0, "whole": 250.0, "parts": 130.0, "float32": 120.0} | {
+    **{"rows": 170, "inputs": 2560, "outputs": 9728}
+}
+SAID = {
+    DOCTOR: json.dumps(EXAMINED),
+    ASK: json.dumps({"unsteered": "yes", "steered": "yes"}),
+    BATCH: json.dumps(BATCHED),
+    PRODUCTS: json.dumps(TIMES),
+    PLAN: "",
+    STUDY: "some lines\n8 questions asked, 0 answered before; all in a/path",
+}
+REPORT = {name: replace(STEP, name=name, said=said) for name, said in SAID.items()}
+
+
+def page(**other: Step | None) -> str:
+    return written("4b", SIZES["4b"], REPORT | {"build and save": STEP} | other)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "processor", "others", "says"),
+    [
+        (100, 150, 0.0, "on a free machine: the goal of 2 minutes is met."),
+        (130, 150, 0.0, "on a free machine: the goal of 2 minutes is **not met**."),
+        (100, 150, 1.5, "the goal of 2 minutes is met all the same."),
+        (500, 110, 1.5, "would be met even by one core."),
+        (500, 130, 1.5, "should be met, but that was not measured."),
+        (500, 10_000, 1.5, "would not be met either."),
+    ],
+)
+def test_the_time_counts_on_a_free_machine_and_else_both_are_told(monkeypatch, seconds, processor, others, says):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    told = judged(replace(STEP, seconds=seconds, processor=processor, others=others))
+    assert told.endswith(says)
+    assert f"{seconds} s" in told
+    assert (f"{processor} s" in told) == (seconds == 500)
+
+
+def test_every_step_has_its_row_and_every_check_its_line():
+    text = page()
+    assert "| doctor | 100 s | 150 s | 9.4 GB | 0.2 | 0.0 cores |" in text
+    assert "| products |" not in text
+    assert "    - ok: alpha 0 changes nothing: bit-identical." in text
+    assert "    - FAIL: something else: it broke." in text
+    assert "projection-mlp2 silenced: 50.0%; all sites silenced: 0.0%" in text
+    assert "**0.05%** (the goal of under 1% is met)" in text
+    assert "- The study: 8 questions asked, 0 answered before." in text
+    assert "a/path" not in text
+
+
+def test_what_was_not_measured_or_not_met_says_so():
+    slow = replace(STEP, said=json.dumps(BATCHED | {"steering": 1.0}))
+    other = replace(STEP, said=json.dumps({"unsteered": "yes", "steered": "no"}))
+    text = page(**{STUDY: None, BATCH: slow, ASK: other})
+    assert f"| {STUDY} | not measured | | | | |" in text
+    assert "The study:" not in text
+    assert "**5.00%** (the goal of under 1% is **not met**)" in text
+    assert "**NOT that of** the unsteered one" in text
+    assert "was not tried." in page(**{PRODUCTS: None})
