@@ -1,5 +1,6 @@
 """The report: all that it says is the analysis' own, text from outside is text, links lead to the items behind."""
 
+import math
 import re
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ from ggss.analysis import Statistics, compare, records
 from ggss.analysis.group_values import group_values
 from ggss.errors import InputError
 from ggss.report import page, page_charts, page_material, page_words
-from ggss.report.page_people import Filters, shown_tasks
+from ggss.report.page_people import Filters, _allowed, shown_tasks
 from ggss.report.page_pictures import Thumbnails, heat_colours
 from ggss.stats import Interval
 from ggss.study.grid import Cell
@@ -319,6 +320,8 @@ def test_names_in_the_plane_stay_inside_it_and_apart():
     assert len(heights) == 6
     assert all(20 <= y <= 310 for y in heights)
     assert min(abs(a - b) for n, a in enumerate(heights) for b in heights[:n]) >= 12
+    unknown = page_charts.Point("unread", *at(math.nan, -60), "other", page_charts.Link("#"))
+    assert page_charts.plane([*points, unknown], "", "", "") == page_charts.plane(points, "", "", "")
 
 
 def test_a_mean_over_fewer_tasks_is_a_hollow_mark():
@@ -361,6 +364,15 @@ def test_too_many_items_leave_out_those_that_changed_least(material):
         assert task.left_out > 0
         shifts = [row.changed for row in task.rows if not task.of_pairs]
         assert shifts == sorted(shifts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "each"),
+    [((10, 20), 30, math.inf), ((10, 20, 300), 90, 60), ((100, 100), 60, 30), ((5, 40, 50, 1000), 200, 105)],
+)
+def test_small_tasks_are_shown_whole_and_large_ones_alike(sizes, most, each):
+    assert _allowed(sizes, most) == each
+    assert sum(min(size, each) for size in sizes) == min(most, sum(sizes))
 
 
 def test_heat_goes_from_dark_to_bright():

@@ -115,8 +115,12 @@ class Point:
 
 
 def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
-    """Bias left against capability, with both intervals; the best place is the top left."""
+    """Bias left against capability, with both intervals; the best place is the top left.
+
+    A method of which one of the two is not known, because its answers could not be read, has no place there.
+    """
     height = 360
+    points = [p for p in points if math.isfinite(p.x.estimate) and math.isfinite(p.y.estimate)]
     xs = [v for p in points for v in (p.x.estimate, *_near(p.x))]
     ys = [v for p in points for v in (p.y.estimate, *_near(p.y))]
     known = [value for value in (*ys, 0.0) if math.isfinite(value)]

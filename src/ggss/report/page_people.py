@@ -6,6 +6,7 @@ order of how much the answers changed. Items with two pictures are a list; of ta
 lost and won are shown as well.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,9 +114,20 @@ class ShownTask:
 def shown_tasks(material: Material, album: Thumbnails, filters: Filters, most: int = MOST) -> list[ShownTask]:
     """Every task about people, of every model."""
     pairs = [(model, pair) for model in material.models for pair in model.pairs if pair.about]
-    total = sum(len(pair.before.items) for _, pair in pairs)
-    share = min(1.0, most / max(total, 1))
-    return [_shown_task(model, pair, album, filters, share) for model, pair in pairs]
+    each = _allowed([len(pair.before.items) for _, pair in pairs], most)
+    return [
+        _shown_task(model, pair, album, filters, min(1.0, each / len(pair.before.items))) for model, pair in pairs
+    ]
+
+
+def _allowed(sizes: Sequence[int], most: int) -> float:
+    """How many items a task may show, so that all together show `most`: small tasks are whole, large ones equal."""
+    room = float(most)
+    for place, size in enumerate(ordered := sorted(sizes)):
+        if size * (len(ordered) - place) > room:
+            return room / (len(ordered) - place)
+        room -= size
+    return math.inf
 
 
 def _shown_task(model: ReportedModel, pair: TaskPair, album: Thumbnails, filters: Filters, share: float) -> ShownTask:
