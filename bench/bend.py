@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bench.timing import peak_memory, row
 from ggss import Activations, Steerer, fit
-from ggss.activations import SITE, Rows, pool
+from ggss.activations import SITE, Rows, cache_entry, pool
+from ggss.activations.cache_entry import CacheEntry
 from ggss.activations.collection import TokenFiles
 from ggss.methods import bend_references, bend_token
 
@@ -89,7 +89,7 @@ def report(folder: str, count: int) -> None:
     torch.set_num_threads(1)
     bend_references.BLOCK //= FULL_TOKENS * FULL_WIDTH // (TOKENS * WIDTH)
     before = peak_memory()
-    tokens = TokenFiles([Path(folder) / f"{i}.safetensors" for i in range(count)])
+    tokens = TokenFiles([entry(Path(folder), i) for i in range(count)])
     pooled = torch.stack([one.mean(0) for one in tokens])
     attributes = [{"race": "abcde"[i % 5]} for i in range(count)]
     activations = Activations.from_rows({SITE: Rows(pooled, tokens)}, attributes, [i // 5 for i in range(count)])
@@ -99,12 +99,16 @@ def report(folder: str, count: int) -> None:
     print(json.dumps({"before": before, "peak": peak_memory()}))
 
 
+def entry(folder: Path, number: int) -> CacheEntry:
+    """Where an image's tokens are."""
+    return CacheEntry(folder, f"image {number}")
+
+
 def stored(images: Iterable[Tensor], folder: Path) -> Rows:
-    """Tokens [T, D] of images, each in a file, and their means."""
-    folder.mkdir()
-    pooled, files = [], []
+    """Tokens [T, D] of images, each an entry of a cache, and their means."""
+    pooled, entries = [], []
     for tokens in images:
-        files.append(folder / f"{len(files)}.safetensors")
-        save_file({"tokens": tokens}, files[-1])
+        entries.append(entry(folder, len(entries)))
+        entries[-1].write({cache_entry.TOKENS: tokens})
         pooled.append(pool(tokens))
-    return Rows(torch.stack(pooled), TokenFiles(files))
+    return Rows(torch.stack(pooled), TokenFiles(entries))

@@ -1,6 +1,6 @@
 """A random model of a real one's dimensions, through every command: time, memory, and steering's share of the time.
 
-    python -m bench.full_size [--size 4b|tiny] [-o DIR]      writes docs/full-size.md (4b only)
+    python -m bench.full_size [--size 4b|llava-7b] [-o DIR]      writes its section of docs/full-size.md
 
 Each command is a process of its own, as a user runs it. A step that was measured is kept in the folder: stopped and
 run again, with --keep, it goes on with the next one. `--again doctor` measures one of them anew, such as when the
@@ -22,36 +22,53 @@ from typing import Any
 import yaml
 
 from bench.full_size_model import SIZES, pictures
-from bench.full_size_page import ASK, BATCH, BUILD, DISCOVER, DOCTOR, PLAN, PRODUCTS, STUDY, Step, written
+from bench.full_size_page import (
+    ASK,
+    BATCH,
+    BUILD,
+    DISCOVER,
+    DOCTOR,
+    PLAN,
+    PRODUCTS,
+    SERVE,
+    STUDY,
+    Step,
+    section,
+    with_section,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DOC = ROOT / "docs" / "full-size.md"
+SLOW = {"llava-7b": (DOCTOR, SERVE, PLAN, STUDY)}  # a question takes it minutes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=SIZES, default="4b")
-    parser.add_argument("-o", "--out", type=Path, default=ROOT / "full-size-out")
-    parser.add_argument("--doc", type=Path, help="where to write the page; docs/full-size.md for the 4b")
+    parser.add_argument("-o", "--out", type=Path, help="full-size-out/SIZE unless given")
+    parser.add_argument("--doc", type=Path, help="the page; docs/full-size.md unless the model is tiny")
+    parser.add_argument("--whole", action="store_true", help="the steps too that take an hour on two cores")
     parser.add_argument(
         "--as-is", action="store_true", help="measure nothing more: write what there is, and what not"
     )
     parser.add_argument("--again", action="append", default=[], metavar="STEP", help="measure this step anew")
     parser.add_argument("--keep", action="store_true", help="keep the folder: the 4b's model has 9.6 GB")
     given = parser.parse_args()
-    out = given.out.resolve()
+    out = (given.out or ROOT / "full-size-out" / given.size).resolve()
     out.mkdir(parents=True, exist_ok=True)
     steps = commands(given.size, out)
     if unknown := [name for name in given.again if name not in steps]:
         parser.error(f"there is no step {unknown[0]!r}: there are {', '.join(map(repr, steps))}")
     report: dict[str, Step | None] = {}
-    doc = given.doc or (DOC if given.size == "4b" else None)
+    doc = given.doc or (None if "tiny" in given.size else DOC)
     for name, command in steps.items():
-        report[name] = kept(out, name, command, given.as_is, name in given.again)
-    page = written(given.size, SIZES[given.size], report)
+        left_out = given.as_is or (name in SLOW.get(given.size, ()) and not given.whole)
+        report[name] = kept(out, name, command, left_out, name in given.again)
+    text = section(SIZES[given.size], report)
     if doc:
-        doc.write_text(page, encoding="utf-8")
-    print(page)
+        known = doc.read_text(encoding="utf-8") if doc.exists() else ""
+        doc.write_text(with_section(known, given.size, text), encoding="utf-8")
+    print(text)
     if not given.keep:
         shutil.rmtree(out)
 
@@ -70,8 +87,9 @@ def commands(size: str, out: Path) -> dict[str, Sequence[object]]:
         BUILD: [sys.executable, "-m", "bench.full_size_model", size, out],
         DISCOVER: [*ggss, "discover", model, *few, *where],
         ASK: [*ggss, "ask", *asked, "--max-new-tokens", "2", "--json", *where],
-        BATCH: [sys.executable, "-m", "bench.full_size_batch", model, steerer, manifest],
+        BATCH: [sys.executable, "-m", "bench.full_size_batch", model, steerer, manifest, 1 if size in SLOW else 2],
         DOCTOR: [*ggss, "doctor", model, *where, "--json"],
+        SERVE: [sys.executable, "-m", "bench.full_size_serve", model, steerer, manifest.parent / "0.png"],
         PRODUCTS: [sys.executable, "-m", "bench.full_size_products"],
         PLAN: [*ggss, "study", "plan", plan, "--no-measure"],
         STUDY: [*ggss, "study", "run", plan, "-o", out / "study"],

@@ -12,17 +12,18 @@ from ggss.models import MLP2, load_vlm
 from ggss.models.features import steered
 from ggss.steering.steerer import Steerer
 
-QUESTIONS, TIMES = 2, 5
+TIMES = 5
 
 
-def main(model: str, steerer_folder: str, manifest: str) -> None:
+def main(model: str, steerer_folder: str, manifest: str, count: str) -> None:
+    asked = int(count)
     vlm = load_vlm(model, dtype="bfloat16")
     steerer = Steerer.from_pretrained(steerer_folder)
-    images = [picture.image() for picture in Counterfactuals.load(Path(manifest)).pictures[:QUESTIONS]]
+    images = [picture.image() for picture in Counterfactuals.load(Path(manifest)).pictures[:asked]]
     start = time.process_time()
     features = vlm.encode(images)
     encoding = time.process_time() - start
-    questions, options = ["the person in this picture ? A B C D"] * QUESTIONS, [list("ABCD")] * QUESTIONS
+    questions, options = ["the person in this picture ? A B C D"] * asked, [list("ABCD")] * asked
     unsteered = vlm.logits(questions, [[one] for one in features])
     untouched = vlm.logits(questions, [[one] for one in steered(features, steerer, 0.0)])
     apart = float((unsteered - untouched).abs().max())
@@ -32,12 +33,12 @@ def main(model: str, steerer_folder: str, manifest: str) -> None:
         moved = steered(features, steerer, 1.0)
     steering = (time.process_time() - start) / TIMES
     start = time.process_time()
-    vlm.read(questions, [[one] for one in moved], options, 1, QUESTIONS)
+    vlm.read(questions, [[one] for one in moved], options, 1, asked)
     seconds = time.process_time() - start + steering
     print(
         json.dumps(
             {
-                "questions": QUESTIONS,
+                "questions": asked,
                 "tokens": len(features[0].rows[MLP2]),
                 "parameters": sum(parameter.numel() for parameter in vlm.model.parameters()),
                 "encoding": encoding,

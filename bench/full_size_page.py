@@ -1,4 +1,4 @@
-"""The page of `full_size`: what its steps took, and whether they met their goals."""
+"""The page of `full_size`: what the steps of each model took, and whether they met their goals."""
 
 import json
 import os
@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from bench.full_size_model import Dimensions
+from bench.full_size_model import Dimensions, LlavaNext
 
 DOCTOR_GOAL, SHARE_GOAL = 120, 0.01  # seconds; of a batch's time
 QUIET = 0.1  # of a processor, used by others: then the time is that of a free machine
 
 BUILD, DISCOVER, ASK, BATCH = "build and save", "discover, 4 pictures", "ask at alpha 0", "one probe batch"
 DOCTOR, PRODUCTS, PLAN, STUDY = "doctor", "products", "study plan", "study run, 2 cells of 4 questions"
+SERVE = "serve, 17 requests"
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,34 @@ Report = dict[str, Step | None]
 """The steps by name; None: not measured."""
 
 
-def written(name: str, size: Dimensions, report: Report) -> str:
-    """The page."""
+HEAD = """# Models of true size
+
+`make full-size` builds models with random weights in the dimensions of real ones, in bfloat16, and runs them through
+every command. Their answers mean nothing; their time and memory do.
+
+Times include starting Python and loading the weights. The processor time is that of all threads together; it depends
+less than the time on what else the machine does (threads that wait for each other sleep: `OMP_WAIT_POLICY=passive`).
+The load is the machine's average of the minute before the step, in which the step before may have run; the last
+column says how many cores other work used while the step ran.
+"""
+
+
+def with_section(page: str, size: str, text: str) -> str:
+    """The page with a model's section, in the place of the one that it had."""
+    begin, end = f"<!-- {size} -->\n", f"<!-- end of {size} -->\n"
+    before, found, rest = page.partition(begin)
+    if not found:
+        before, rest = (page or HEAD), ""
+    return f"{before.rstrip()}\n\n{begin}{text}{end}{rest.partition(end)[2]}"
+
+
+def section(size: Dimensions, report: Report) -> str:
+    """What is told about one model."""
     rows = [_row(what, step) for what, step in report.items() if what != PRODUCTS]
     lines = [
-        "# A model of true size",
+        f"## {size.title}",
         "",
-        f"`make full-size`: a Qwen3-VL with random weights in the dimensions of Qwen3-VL-{name.upper()}: "
-        f"{size.layers} layers of {size.hidden}, a vision tower of {size.vision_layers} x {size.vision_hidden}, "
-        f"deepstack at {', '.join(map(str, size.deepstack))}, in bfloat16. Its answers mean nothing; its time and "
-        "memory do.",
+        f"{size.told[0].upper()}{size.told[1:]}.",
         "",
         f"Measured on {platform.processor() or platform.machine()}, {os.cpu_count()} cores{_lacks()}, without an "
         f"accelerator; torch {torch.__version__}.",
@@ -58,14 +77,8 @@ def written(name: str, size: Dimensions, report: Report) -> str:
         "| --- | --- | --- | --- | --- | --- |",
         *rows,
         "",
-        "Times include starting Python and loading the weights. The processor time is that of all threads together; "
-        "it depends less than the time on what else the machine does (threads that wait for each other sleep: "
-        "`OMP_WAIT_POLICY=passive`). The load is the machine's average of the "
-        "minute before the step, in which the step before may have run; the last column says how many of the "
-        f"{os.cpu_count()} cores other work used while the step ran.",
-        "",
-        *(line for find in (_examined, _asked, _batch, _studied, _products) for line in find(report)),
-        _other_model(report),
+        *(line for find in (_examined, _asked, _batch, _served, _studied, _products) for line in find(report)),
+        *_left_out(size, report),
         "",
     ]
     return "\n".join(lines)
@@ -154,6 +167,19 @@ def _batch(report: Report) -> list[str]:
     ]
 
 
+def _served(report: Report) -> list[str]:
+    if (found := _found(report, SERVE)) is None:
+        return []
+    low, high = (found["added"] + sign * 1.96 * found["error"] for sign in (-1, 1))
+    return [
+        f"- Behind `ggss serve`, {found['requests']} requests one after the other, unsteered and steered in turn: an "
+        f"unsteered one takes {found['seconds']:.1f} s of processor time, a steered one {found['added']:+.2%} "
+        f"(95 % interval {low:+.2%} to {high:+.2%}; every strength its own). The goal of under {SHARE_GOAL:.0%} is "
+        f"{_met(found['added'] < SHARE_GOAL)}"
+        + ("." if high < SHARE_GOAL else ", by the estimate; the interval does not show it.")
+    ]
+
+
 def _studied(report: Report) -> list[str]:
     if (step := report[STUDY]) is None:
         return []
@@ -185,24 +211,23 @@ HOW = {
     "float32": "in float32",
 }
 
-# LLaVA-NeXT 7B: the weights that each token is multiplied with (32 layers of 4096, an MLP of 11008), and the fewest
-# visual tokens of a picture: an overview and a tile, of 24 x 24 each.
-LLAVA_WEIGHTS, LLAVA_TOKENS = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 2 * 24 * 24
 
-
-def _other_model(report: Report) -> str:
-    """Why there is no model of LLaVA-NeXT's dimensions, with the time that a question would take at least."""
-    line = "- A LLaVA-NeXT of the 7B's dimensions, 14 GB in bfloat16, was not tried"
-    if (found := _found(report, PRODUCTS)) is None:
-        return f"{line}."
+def _left_out(size: Dimensions, report: Report) -> list[str]:
+    """Why steps of a model were not measured: the time that a question takes at least, at the rate of products."""
+    missing = {step: count for step, count in QUESTIONS.items() if step in report and report[step] is None}
+    if not missing or not isinstance(size, LlavaNext) or (found := _found(report, PRODUCTS)) is None:
+        return []
+    weights = size.layers * (4 * size.hidden**2 + 3 * size.hidden * size.intermediate)
+    tokens = 2 * (size.side // size.patch) ** 2  # an overview and a tile: the fewest visual tokens of a picture
     rate = found["rows"] * found["inputs"] * found["outputs"] / (found["parts"] / 1000)
-    minutes = LLAVA_WEIGHTS * LLAVA_TOKENS / rate / 60
-    return (
-        f"{line}: at the rate of products above, one question about a picture of {LLAVA_TOKENS} visual tokens takes "
-        f"{minutes:.0f} minutes of one core, and all steps together ask {sum(QUESTIONS.values())}."
-    )
+    asked = ", ".join(f"{step} {count}" for step, count in missing.items())
+    return [
+        f"- At the rate of products above, one question about a picture of {tokens} visual tokens takes "
+        f"{weights * tokens / rate / 60:.0f} minutes of one core. Left out therefore, with the questions that they "
+        f"ask: {asked}. `--whole` runs them."
+    ]
 
 
 # Prompts that pass through the text model. Of the doctor: two before, two under alpha 1, one with two pictures, and
 # one for both pictures while the site is silenced.
-QUESTIONS = {ASK: 2, BATCH: 6, DOCTOR: 7, STUDY: 8}
+QUESTIONS = {DOCTOR: 7, SERVE: 17, STUDY: 8}

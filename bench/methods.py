@@ -27,7 +27,9 @@ MOST = 30
 
 def run() -> list[dict[str, Any]]:
     torch.set_num_threads(1)
-    steering, fitting, reference = [], [], 0.0
+    steering: list[dict[str, Any]] = []
+    fitting: list[tuple[str, float, bool]] = []
+    reference = 0.0
     with tempfile.TemporaryDirectory() as folder:
         pooled, with_tokens = activations(), activations(Path(folder) / "tokens")
         for name in registry.fitted_names():

@@ -53,7 +53,7 @@ def diagnostics(steerer: Steerer, acts: Activations, attribute: str) -> dict[str
         "other variance moved": float((moved**2).sum() / (deviations**2).sum()),
         "variance share": seen.get("variance_share"),
         "transfer": seen.get("transfer"),
-        "lowest split-half cosine": min(seen.get("split_half_cosines") or [None]),
+        "lowest split-half cosine": min(seen.get("split_half_cosines") or [], default=None),
     }
 
 

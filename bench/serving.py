@@ -19,10 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
 BEGIN, END = "<!-- figures: written by `make bench-serve` -->", "<!-- end of the figures -->"
@@ -69,11 +72,11 @@ class Counts:
 
 
 class LoadedServer:
-    """A server in a process of its own, with two steerers that were fitted on a few pictures."""
+    """A server in a process of its own, and what it and its worker use."""
 
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "ggss", "serve", MODEL, "--port=0", f"--max-batch={BATCH}"]
-        command += [f"--steer={name}={folder / name}" for name in ("race", "gender")]
+    def __init__(self, model: str, steerers: dict[str, Path], options: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "ggss", "serve", model, "--port=0", *options]
+        command += [f"--steer={name}={folder}" for name, folder in steerers.items()]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.host = self.process.stdout.readline().split("/")[2]
@@ -121,17 +124,18 @@ def prepared(folder: Path) -> list[str]:
     acts = ggss.collect(vlm, faces, cache=folder / "cache", show=False)
     for name in ("race", "gender"):
         ggss.fit("ggss", acts, attribute=name).save_pretrained(folder / name)
-    urls = []
-    for picture in faces.pictures:
-        data = io.BytesIO()
-        picture.image().save(data, "PNG")
-        urls.append("data:image/png;base64," + base64.b64encode(data.getvalue()).decode())
-    return urls
+    return [data_url(picture.image()) for picture in faces.pictures]
 
 
-def body(url: str, question: str, strengths: dict[str, float]) -> bytes:
+def data_url(image: Image.Image) -> str:
+    data = io.BytesIO()
+    image.save(data, "PNG")
+    return "data:image/png;base64," + base64.b64encode(data.getvalue()).decode()
+
+
+def body(model: str, url: str, question: str, strengths: dict[str, float], longest: int = 8) -> bytes:
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
-    asked = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 8}
+    asked = {"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": longest}
     return json.dumps(asked | {"logprobs": True, "top_logprobs": 2, "ggss": strengths}).encode()
 
 
@@ -164,43 +168,84 @@ def load(server: LoadedServer, bodies: list[bytes], alone: list[Told], seconds: 
     return counts
 
 
-def overhead(server: LoadedServer, urls: list[str], anew: bool = False) -> tuple[float, float]:
+class Again:
+    """Bodies of requests about pictures and at a strength that the server has seen."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+
+    def __call__(self, number: int, alpha: float) -> bytes:
+        return body(MODEL, self.urls[number % BATCH], QUESTIONS[0], {"race": alpha, "gender": 0.0})
+
+
+class NewPictures(Again):
+    """No picture is shown twice: each has a pixel of its own colour."""
+
+    def __init__(self, urls: list[str]) -> None:
+        count = 2 * (ROUNDS + 1) * BATCH * EACH
+        first = [
+            Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB") for url in urls[:BATCH]
+        ]
+        self.new = iter([_marked(first[number % BATCH], number) for number in range(count)])
+
+    def __call__(self, number: int, alpha: float) -> bytes:
+        return body(MODEL, next(self.new), QUESTIONS[0], {"race": alpha, "gender": 0.0})
+
+
+class NewStrengths(Again):
+    """Pictures shown before, and no strength twice."""
+
+    fresh = itertools.count(1)
+
+    def __call__(self, number: int, alpha: float) -> bytes:
+        return super().__call__(number, alpha and alpha + next(self.fresh) / 1e7)
+
+
+def _marked(image: Image.Image, number: int) -> str:
+    image.putpixel((0, 0), (number % 256, number // 256 % 256, 128))
+    return data_url(image)
+
+
+def overhead(server: LoadedServer, asked: Again) -> tuple[float, float]:
     """What steering adds: of the processor's time, and of the time that passed.
 
     Medians over pairs of rounds, the two of a pair one right after the other and each kind first as often as the
-    other: what else the machine does changes more slowly than that. anew: no two requests have the same strength, so
-    that no picture was steered before; otherwise pictures are asked about again, as in a chat.
+    other: what else the machine does changes more slowly than that.
     """
-    fresh = itertools.count(1)
-    kinds = {"unsteered": {"race": 0.0, "gender": 0.0}, "steered": {"race": 1.0, "gender": 0.0}}
-    bodies = {kind: [body(url, QUESTIONS[0], own) for url in urls[:BATCH]] for kind, own in kinds.items()}
-    spent: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    spent: dict[float, list[tuple[float, float]]] = {0.0: [], 1.0: []}
     with ThreadPoolExecutor(BATCH) as pool:
         for number in range(ROUNDS + 1):
-            for kind, own in sorted(bodies.items(), reverse=bool(number % 2)):
+            for alpha in (0.0, 1.0) if number % 2 else (1.0, 0.0):
+                # Written before the time is taken.
+                bodies = [[asked(client + k, alpha) for k in range(EACH)] for client in range(BATCH)]
 
-                def client(number: int, own: list[bytes] = own) -> None:
+                def client(own: list[bytes]) -> None:
                     connection = server.connection()
-                    for k in range(EACH):
-                        asked = own[(number + k) % BATCH]
-                        if anew:  # an unsteered request is written anew too, and stays as it is
-                            asked = asked.replace(b'"race": 1.0', b'"race": 1.%07d' % next(fresh))
-                        server.ask(connection, asked)
+                    for one in own:
+                        server.ask(connection, one)
 
                 before = server.processor_seconds(), time.perf_counter()
-                list(pool.map(client, range(BATCH)))
-                spent[kind].append((server.processor_seconds() - before[0], time.perf_counter() - before[1]))
-    pairs = list(zip(spent["steered"][1:], spent["unsteered"][1:], strict=True))  # the first round is a warm-up
+                list(pool.map(client, bodies))
+                spent[alpha].append((server.processor_seconds() - before[0], time.perf_counter() - before[1]))
+    pairs = list(zip(spent[1.0][1:], spent[0.0][1:], strict=True))  # the first round is a warm-up
     processor, passed = (statistics.median(one[k] / other[k] - 1 for one, other in pairs) for k in (0, 1))
     return processor, passed
+
+
+KINDS = {
+    "new pictures": NewPictures,
+    "pictures shown again": Again,
+    "every request at its own strength": NewStrengths,
+}
 
 
 def main(seconds: float = SECONDS) -> int:
     with tempfile.TemporaryDirectory() as place:
         urls = prepared(Path(place))
-        server = LoadedServer(Path(place))
+        steerers = {name: Path(place) / name for name in ("race", "gender")}
+        server = LoadedServer(MODEL, steerers, [f"--max-batch={BATCH}"])
         try:
-            bodies = [body(url, question, own) for url in urls for question in QUESTIONS for own in STRENGTHS]
+            bodies = [body(MODEL, url, question, own) for url in urls for question in QUESTIONS for own in STRENGTHS]
             random.Random(0).shuffle(bodies)
             bodies = bodies[:240]
             connection = server.connection()
@@ -208,10 +253,10 @@ def main(seconds: float = SECONDS) -> int:
             before, started, busy = server.memory(), time.monotonic(), os.getloadavg()[0]
             counts = load(server, bodies, alone, seconds)
             passed, after = time.monotonic() - started, server.memory()
-            added, added_anew = overhead(server, urls), overhead(server, urls, anew=True)
+            added = {kind: overhead(server, asked(urls)) for kind, asked in KINDS.items()}
         finally:
             server.stop()
-    text = figures(counts, passed, before, after, added, added_anew, busy)
+    text = figures(counts, passed, before, after, added, busy)
     print(text)
     page = PAGE.read_text(encoding="utf-8")
     head, _, rest = page.partition(BEGIN)
@@ -224,8 +269,7 @@ def figures(
     passed: float,
     before: float,
     after: float,
-    added: tuple[float, float],
-    added_anew: tuple[float, float],
+    added: dict[str, tuple[float, float]],
     busy: float,
 ) -> str:
     import torch
@@ -235,7 +279,11 @@ def figures(
 
     count = len(counts.seconds)
     hundredths = statistics.quantiles(counts.seconds, n=100)
-    met, met_anew = ("met" if own[0] <= GOAL else "**not met**" for own in (added, added_anew))
+    costs = "\n".join(
+        f"| steering at batch {BATCH}, {kind} | processor time {own:+.1%} (goal at most {GOAL:+.0%}: "
+        f"{'met' if own <= GOAL else '**not met**'}), time that passed {waited:+.1%} |"
+        for kind, (own, waited) in added.items()
+    )
     return f"""
 {processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, transformers
 {transformers.__version__}. Load of the machine when the clients began: {busy:.1f}; above 1 other programs ran, and
@@ -248,9 +296,7 @@ times are longer than they would be alone.
 | answers that part at a tie (two tokens within {TIE:g} in log-probability) | {counts.ties} |
 | time of an answer | median {hundredths[49] * 1e3:.0f} ms, 99th percentile {hundredths[98] * 1e3:.0f} ms |
 | memory of both processes | {before:.0f} MB before, {after:.0f} MB after |
-| steering, processor time at batch {BATCH} | {added[0]:+.1%} (goal {GOAL:+.0%}: {met}), pictures shown again |
-| the same, every request at a strength of its own | {added_anew[0]:+.1%} (goal at most {GOAL:+.0%}: {met_anew}) |
-| steering, time that passed at batch {BATCH} | {added[1]:+.1%}; every strength its own {added_anew[1]:+.1%} |
+{costs}
 """
 
 

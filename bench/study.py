@@ -6,7 +6,7 @@ in the same batches as the study. The second shows what reuse alone is worth to 
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld.discovery import discover
 from ggss.study.plan import Plan
 from ggss.study.runner import run as run_study
-from ggss.study.store import Store
+from ggss.study.store import Answer, Key, Store
 
 MODEL = "small-world/qwen3-vl"
 TASKS, SHARE = ("mcq", "2afc", "nurse-doctor"), 1 / 3
@@ -143,9 +143,9 @@ def _writes() -> tuple[float, float]:
     """The seconds spent writing to the store, and those of the whole run."""
     write, spent = Store.write, [0.0]
 
-    def timed(*args: Any) -> None:
+    def timed(self: Store, key: Key, answers: Iterable[Answer]) -> None:
         start = time.perf_counter()
-        write(*args)
+        write(self, key, answers)
         spent[0] += time.perf_counter() - start
 
     Store.write = timed

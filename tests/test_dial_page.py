@@ -43,16 +43,16 @@ ROWS = {
 
 
 def test_what_is_there_and_what_is_missing_are_both_said():
-    text = page(ROWS, (0.0, 0.5), ["none", "ggss", "leace"])
+    text = page(ROWS, ("0", "0.5", "0.5, seed 1"), ["none", "ggss", "leace"])
     assert (
         "| 0 | `ggss` | -90 % [-95, -85] | - | -90 % [-99, -81] | -1.0 [-2.0, +0.0] | 25% | 0.40 | 0.50 | 0.10 |"
         in text
     )
-    assert "- 0.5: everything" in text
+    assert "- 0.5: everything\n- 0.5, seed 1: everything\n- 1:" in text
     assert "- 1: `none`, `leace`" in text
     assert "- 0:" not in text
     full = {f"{world} none": ROWS["0 none"] for world in ("ordinary", "0", "1")}
-    assert "Not measured yet" not in page(full, (0.0,), ["none"])
+    assert "Not measured yet" not in page(full, ("0",), ["none"])
 
 
 def many(noise):

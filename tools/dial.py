@@ -9,13 +9,14 @@ alpha 1, on the evaluation identities.
 import argparse
 import json
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from bench.planted_diagnostics import ROWS as PLANTED
 from bench.planted_diagnostics import diagnostics
-from tools.dial_page import page, picture
+from tools.dial_page import page, picture, world_name
 
 from ggss.activations import SITE
 from ggss.activations.collection import collect
@@ -46,29 +47,34 @@ METHODS = (
 )
 ATTRIBUTE, BIAS, CAPABILITY = "race", ("mcq", "2afc"), "smallstar"
 LIMIT = 600  # items of a task
+SEEDS = (0, 1)  # of training: where a block's directions are turned to, and what the text model sees
 
 Row = dict[str, Any]
 
 
-def folder(separation: float) -> Path:
-    return MODELS / f"separation-{separation:g}"
+def folder(separation: float, seed: int) -> Path:
+    return MODELS / f"separation-{separation:g}-seed-{seed}"
 
 
-def finished(separation: float) -> bool:
-    card = folder(separation) / CARD
+def finished(separation: float, seed: int) -> bool:
+    card = folder(separation, seed) / CARD
     return card.exists() and "not finished" not in card.read_text(encoding="utf-8")
 
 
-def train_missing(wanted: Sequence[float]) -> None:
-    missing = [separation for separation in wanted if not finished(separation)]
+def train_missing(wanted: Sequence[float], seeds: Sequence[int]) -> None:
+    missing = [(separation, seed) for seed, separation in product(seeds, wanted) if not finished(separation, seed)]
     album = dial_album() if missing else None
-    for separation in missing:
-        train_on_dial(separation, folder(separation), threads=1, album=album)
+    for separation, seed in missing:
+        train_on_dial(separation, folder(separation, seed), seed, threads=1, album=album)
 
 
 def worlds() -> dict[str, str]:
     """By what the page calls them, the models that there are: those of the dial, and the ordinary control."""
-    dial = {f"{separation:g}": str(folder(separation)) for separation in sorted(DIAL) if finished(separation)}
+    dial = {
+        world_name(separation, seed): str(folder(separation, seed))
+        for separation, seed in product(sorted(DIAL), SEEDS)
+        if finished(separation, seed)
+    }
     return dial | {"1": "small-world/llava-vicuna", "ordinary": "small-world/entangled"}
 
 
@@ -145,20 +151,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.dial", description=__doc__)
     parser.add_argument("--no-training", action="store_true", help="measure the models that there are")
     parser.add_argument("--separations", type=float, nargs="*", default=list(DIAL), help="the models to train")
+    parser.add_argument("--seeds", type=int, nargs="*", choices=SEEDS, default=list(SEEDS), help="of their training")
     parser.add_argument("--worlds", nargs="*", default=[], help="the models to measure, as the page calls them")
     parser.add_argument("--methods", nargs="*", default=[], help="the methods to measure")
     parser.add_argument("--again", nargs="*", default=[], help="methods whose rows are measured again")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if not chosen.no_training:
-        train_missing(chosen.separations)
+        train_missing(chosen.separations, chosen.seeds)
     known = {key: one for key, one in stored().items() if one["method"] not in chosen.again}
     methods = [registry.UNSTEERED, *METHODS]
     for world, name in worlds().items():
         if not chosen.worlds or world in chosen.worlds:
             measured(world, name, [one for one in methods if not chosen.methods or one in chosen.methods], known)
     planted = json.loads(PLANTED.read_text(encoding="utf-8")) if PLANTED.exists() else []
-    PAGE.write_text(page(known, DIAL, methods, planted), encoding="utf-8")
+    dial = [world_name(*one) for one in product(DIAL, SEEDS)]
+    PAGE.write_text(page(known, dial, methods, planted), encoding="utf-8")
     picture(known, PAGE.with_suffix(".png"))
     print(PAGE.read_text(encoding="utf-8"))
 

@@ -30,7 +30,8 @@ in one subspace, the same at every token, and the map can be inverted, so that a
 principle be free of cost.
 
 Race steering at the published site, at alpha 1, on evaluation identities, about 600 items
-a task; 95 % intervals over identities (questions for SmallStar). One training seed a model."""
+a task; 95 % intervals over identities (questions for SmallStar). Models of another training seed are named by it: the
+seed decides towards which directions the rest is turned, and what the text model sees."""
 
 CAUTION = """2AFC is the published one, over pairs answered alike in both orders. Where few are, the spread of their
 win rates rests on a handful of pairs and can be anything: an estimate near or above the unsteered one with an
@@ -40,7 +41,7 @@ answers."""
 PICTURE = """![Bias left and capability kept against the separation, a line a method](dial.png)
 
 Bias left is what remains of the unsteered bias, of 2AFC by the net preference; SmallStar is the change in points.
-The points at the left are `small-world/entangled`."""
+The points at the left are `small-world/entangled`; a line goes through the means over training seeds."""
 
 CORRELATIONS = """## Which diagnostic tells the outcome
 
@@ -68,8 +69,13 @@ the model, the same for every method, and is told beside the variance share only
 there is. The lowest split-half cosine has no warning: near zero it went with nearly all bias removed."""
 
 
-def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Sequence[Mapping[str, Any]] = ()) -> str:
-    """dial: the separations that belong to the dial, besides 1. What is missing of these and the methods is said.
+def world_name(separation: float, seed: int) -> str:
+    """What rows and page call a model of the dial."""
+    return f"{separation:g}" + (f", seed {seed}" if seed else "")
+
+
+def page(rows: Rows, dial: Sequence[str], methods: Sequence[str], planted: Sequence[Mapping[str, Any]] = ()) -> str:
+    """dial: the models that belong to the dial, besides 1. What is missing of these and the methods is said.
 
     planted: rows of `bench.planted_diagnostics`.
     """
@@ -90,8 +96,12 @@ def page(rows: Rows, dial: Sequence[float], methods: Sequence[str], planted: Seq
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _order(world: str) -> float:
-    return -1.0 if world == ORDINARY else float(world)
+def _order(world: str) -> tuple[float, str]:
+    return (-1.0 if world == ORDINARY else _separation(world)), world
+
+
+def _separation(world: str) -> float:
+    return float(world.split(",")[0])
 
 
 def _models(rows: Rows) -> str:
@@ -106,9 +116,9 @@ def _models(rows: Rows) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _missing(rows: Rows, dial: Sequence[float], methods: Sequence[str]) -> str:
+def _missing(rows: Rows, dial: Sequence[str], methods: Sequence[str]) -> str:
     lines = []
-    for world in (ORDINARY, *(f"{one:g}" for one in sorted({*dial, 1.0}))):
+    for world in (ORDINARY, *sorted({*dial, "1"}, key=_order)):
         absent = [f"`{method}`" for method in methods if f"{world} {method}" not in rows]
         if absent:
             lines.append(f"- {world}: {'everything' if len(absent) == len(methods) else ', '.join(absent)}")
@@ -218,25 +228,30 @@ def picture(rows: Rows, path: Path) -> None:
         for axis, name in zip(axes, ("mcq", "net", "capability"), strict=True):
             spans = [row["capability"] if name == "capability" else row["changes"].get(name) for row in own]
             drawn = [(row["world"], span) for row, span in zip(own, spans, strict=True) if span]
-            for control in (False, True):
-                some = [(world, span) for world, span in drawn if (world == ORDINARY) == control]
-                if not some:
-                    continue
-                at = [(-0.3 if control else float(world)) + shift for world, _ in some]
-                values = np.array([span for _, span in some]) + (0 if name == "capability" else 100)
-                errors = np.clip([values[:, 0] - values[:, 1], values[:, 2] - values[:, 0]], 0, 1e4)
+            for world, span in drawn:
+                value, low, high = np.array(span) + (0 if name == "capability" else 100)
+                at = -0.3 if world == ORDINARY else _separation(world)
                 axis.errorbar(
-                    at,
-                    values[:, 0],
-                    errors,
+                    at + shift,
+                    value,
+                    [[max(0.0, value - low)], [max(0.0, high - value)]],
                     color=f"C{k}",
                     marker="os^Dv<>*"[k % 8],
                     markersize=8 if method in ("pace", "auto") else 5,
-                    linewidth=2.2 if method in ("pace", "auto") else 1.1,
                     elinewidth=0.8,
-                    linestyle="" if control else "-",
-                    label=None if control else method,
+                    label=method if world == drawn[0][0] else None,
                 )
+            dial = sorted({_separation(world) for world, _ in drawn if world != ORDINARY})
+            means = [
+                np.mean([span[0] for world, span in drawn if world != ORDINARY and _separation(world) == at])
+                for at in dial
+            ]
+            axis.plot(
+                np.array(dial) + shift,
+                np.array(means) + (0 if name == "capability" else 100),
+                color=f"C{k}",
+                linewidth=2.2 if method in ("pace", "auto") else 1.1,
+            )
     for axis, head in zip(axes, heads, strict=True):
         axis.set_title(head, fontsize=11)
         axis.set_xticks([-0.3, 0, 0.25, 0.5, 0.75, 1], ["ordinary", "0", ".25", ".5", ".75", "1"])

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from latex2mathml.converter import convert  # pyright: ignore[reportMissingImports]
+from mkdocs.config.defaults import MkDocsConfig  # pyright: ignore[reportMissingImports]
+from mkdocs.structure.files import File, Files  # pyright: ignore[reportMissingImports]
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))

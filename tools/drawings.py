@@ -169,7 +169,7 @@ def _seen(points: Tensor) -> tuple[Any, Any]:
 
 
 def _globe(axis: Any) -> None:
-    axis.add_patch(plt.Circle((0, 0), 1, facecolor="#f6f4fb", edgecolor=GRID, linewidth=1.2))
+    axis.add_patch(plt.Circle((0, 0), 1, facecolor="#f6f4fb", edgecolor=GRID, linewidth=1.2))  # pyright: ignore[reportPrivateImportUsage]
     turn = torch.linspace(0, 2 * np.pi, 200, dtype=torch.float64)
     towards = np.cross(RIGHT, UP)
     for height in torch.linspace(0.15, 1.35, 7, dtype=torch.float64):

@@ -6,7 +6,7 @@ doubled or changed.
 """
 
 import argparse
-import multiprocessing
+import multiprocessing.context
 import random
 import sys
 import tempfile

@@ -16,11 +16,11 @@ from typing import NamedTuple
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-from mutmut.__main__ import cli
-from mutmut.mutation.data import SourceFileMutationData
-from mutmut.mutation.diff_apply import get_diff_for_mutant
-from mutmut.stats import status_by_exit_code
-from mutmut.utils.file_utils import walk_mutatable_files
+from mutmut.__main__ import cli  # pyright: ignore[reportMissingImports]
+from mutmut.mutation.data import SourceFileMutationData  # pyright: ignore[reportMissingImports]
+from mutmut.mutation.diff_apply import get_diff_for_mutant  # pyright: ignore[reportMissingImports]
+from mutmut.stats import status_by_exit_code  # pyright: ignore[reportMissingImports]
+from mutmut.utils.file_utils import walk_mutatable_files  # pyright: ignore[reportMissingImports]
 from tools.code_digest import PYTHON, code_digest
 
 ROOT = Path(__file__).parent.parent
@@ -55,7 +55,7 @@ def main(given: list[str]) -> int:
         if not any("__mutmut_" in one for one in given):  # else those that are named are run
             _forget_survivors()
         if not hasattr(pytest.Item, "_nodeid"):  # mutmut 3.8 asks for a name that pytest 9.2 does not have any more
-            pytest.Item._nodeid = property(lambda item: item.nodeid)
+            setattr(pytest.Item, "_nodeid", property(lambda item: item.nodeid))  # noqa: B010
         try:
             cli(["run", *given], standalone_mode=False)
         except SystemExit as end:

@@ -193,8 +193,8 @@ def significance() -> list[str]:
             other = line(model, steering.label)
             if ours is None or other is None:
                 continue
-            pair = [[one.compared[task] for task in BIAS] for one in (ours, other)]
-            p, same = sign_flip(*pair), between(model, steering.label, "pace")
+            mine, theirs = ([one.compared[task] for task in BIAS] for one in (ours, other))
+            p, same = sign_flip(mine, theirs), between(model, steering.label, "pace")
             found.append((model, steering.label, ours.mean - other.mean, p, same))
     adjusted = iter(holm([p for *_, p, _ in found if p is not None]).tolist() if found else [])
     said = ["| model | pace against | mean change, points | p | Holm | SmallStar, points |"]

@@ -56,7 +56,8 @@ def table(results: Results, model: str, live: LiveRows) -> list[str]:
 
 def page(results: Results, live: LiveRows) -> str:
     plan = results.plan
-    passes, bound = DsoOptions().passes, DsoOptions().kl
+    usual = DsoOptions.model_construct()
+    passes, bound = usual.passes, usual.kl
     parts = [
         f"""# Rivals from other papers, in the small world
 

@@ -26,7 +26,8 @@ def code_cells(page: Path = PAGE) -> list[str]:
 def run_cell(source: str, names: dict[str, Any]) -> tuple[str, Any]:
     """Execute a cell; returns what it printed, and the value of its last line if that is an expression."""
     body = ast.parse(source)
-    last = body.body.pop() if body.body and isinstance(body.body[-1], ast.Expr) else None
+    last = body.body[-1] if body.body and isinstance(body.body[-1], ast.Expr) else None
+    body.body = body.body[: -1 if last else None]
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(body, "<cell>", "exec"), names)

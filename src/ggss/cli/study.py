@@ -92,7 +92,7 @@ def plan(
 def run(
     file: File,
     out: Annotated[Path, typer.Option("--out", "-o", help="The study's folder; a study that is there is continued.")],
-    executor: Annotated[str, typer.Option(help="in-process, processes, ray or vllm.")] = "in-process",
+    executor: Annotated[str, typer.Option(help="in-process, processes, ray, vllm or ray-vllm.")] = "in-process",
     workers: Annotated[
         int | None, typer.Option(help="How many at a time; one per device unless given.", **ranges.WORKERS.bounds)
     ] = None,

@@ -1,5 +1,5 @@
 """Where workers run: in this process, each in a process of its own, on the machines of a cluster (`ray_executor`), or
-in this process with answers from vLLM (`vllm_worker`).
+in this process with answers from vLLM (`vllm_worker`); ray-vllm is both.
 
 An executor starts one worker per slot; a call names a method of the worker. `WorkerDied` means that the process has
 ended and the call may be repeated on a new one.
@@ -16,7 +16,7 @@ from ggss import ranges
 from ggss.errors import InputError, no_such
 from ggss.study.plan import Plan
 
-NAMES = ("in-process", "processes", "ray", "vllm")
+NAMES = ("in-process", "processes", "ray", "vllm", "ray-vllm")
 
 
 class WorkerDied(Exception):
@@ -51,16 +51,19 @@ def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
         return InProcess(plan)
     if name == "vllm":
         if workers not in (None, 1):
-            raise InputError(f"vllm is one worker, not {workers}: vLLM itself answers many questions at a time")
+            raise InputError(
+                f"vllm is one worker, not {workers}: vLLM itself answers many questions at a time; "
+                "for several machines choose --executor ray-vllm"
+            )
         from ggss.study.vllm_worker import VllmExecutor
 
         return VllmExecutor(plan)
     if name == "processes":
         return Processes(plan, workers)
-    if name == "ray":
+    if name in ("ray", "ray-vllm"):
         from ggss.study.ray_executor import RayActors
 
-        return RayActors(plan, workers)
+        return RayActors(plan, workers, "vllm" if name == "ray-vllm" else "transformers")
     raise no_such(f"no executor {name!r}", name, NAMES)
 
 
@@ -69,13 +72,13 @@ class InProcess:
 
     slots = 1
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, device: str | None = None) -> None:
+        self.plan, self.device = plan, device
 
     def start(self, slot: int) -> "InProcess":
         from ggss.study.worker import Worker
 
-        self._worker = Worker(self.plan)
+        self._worker = Worker(self.plan, self.device)
         return self
 
     def call(self, name: str, *args: Any) -> Any:

@@ -76,12 +76,12 @@ class VllmWorker(Worker):
 class VllmExecutor(InProcess):
     """The worker is in this process, and vLLM in processes of its own."""
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan)
+    def __init__(self, plan: Plan, device: str | None = None) -> None:
+        super().__init__(plan, device)
         engine_version()
 
     def start(self, slot: int) -> "VllmExecutor":
-        self._worker = VllmWorker(self.plan)
+        self._worker = VllmWorker(self.plan, self.device)
         return self
 
     def call(self, name: str, *args: object) -> object:

@@ -1,0 +1,54 @@
+"""What steering adds to a request that a large model is served with (see `full_size`).
+
+Unsteered and steered requests in turn, each steered one at a strength of its own, so that no picture was steered
+before. The server's processor time of each is compared with that of the unsteered one beside it.
+"""
+
+import base64
+import json
+import statistics
+import sys
+from pathlib import Path
+
+from bench.serving import LoadedServer, body
+
+PAIRS = 8
+QUESTION = "the person in this picture ?"
+
+
+def main(model: str, steerer: str, picture: str) -> None:
+    url = "data:image/png;base64," + base64.b64encode(Path(picture).read_bytes()).decode()
+    server = LoadedServer(model, {"race": Path(steerer)}, ["--dtype=bfloat16", "--timeout=600"])
+    connection = server.connection()
+
+    def spent(alpha: float) -> float:
+        before = server.processor_seconds()
+        told = server.ask(connection, body(model, url, QUESTION, {"race": alpha}, longest=1))
+        if told.applied != f"race={alpha:g}":
+            raise RuntimeError(f"asked for race={alpha:g}, applied: {told.applied}")
+        return server.processor_seconds() - before
+
+    try:
+        spent(0.0)  # the first is slow, and encodes the picture
+        pairs = []
+        for number in range(PAIRS):
+            steered, alphas = 0.5 + number / 100, [0.0, 0.5 + number / 100]
+            taken = {alpha: spent(alpha) for alpha in (alphas if number % 2 else reversed(alphas))}
+            pairs.append((taken[0.0], taken[steered]))
+    finally:
+        server.stop()
+    ratios = [steered / unsteered - 1 for unsteered, steered in pairs]
+    print(
+        json.dumps(
+            {
+                "requests": 2 * PAIRS,
+                "seconds": statistics.median(unsteered for unsteered, _ in pairs),
+                "added": statistics.mean(ratios),
+                "error": statistics.stdev(ratios) / PAIRS**0.5,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
