@@ -32,7 +32,8 @@ def main(model: str, steerer: str, picture: str) -> None:
         spent(0.0)  # the first is slow, and encodes the picture
         pairs = []
         for number in range(PAIRS):
-            steered, alphas = 0.5 + number / 100, [0.0, 0.5 + number / 100]
+            steered = round(0.5 + number / 100, 2)
+            alphas = [0.0, steered]
             taken = {alpha: spent(alpha) for alpha in (alphas if number % 2 else reversed(alphas))}
             pairs.append((taken[0.0], taken[steered]))
     finally:

@@ -1,6 +1,7 @@
 """What a command raises becomes a sentence and an exit code; what it prints can be printed anywhere."""
 
 import errno
+import gc
 import io
 import os
 import subprocess
@@ -270,3 +271,14 @@ def test_a_negative_strength_names_options_that_exist(run, tmp_path):
     with pytest.raises(InputError, match=r"`ggss ask` has --allow-amplify"):
         checked_alpha(-1.0, allow_amplify=False)
     assert "--allow-amplify" in run("ask", "-h")[1]
+
+
+def test_garbage_is_collected_as_usual_after_the_first_time():
+    gc.collect()
+    before, callbacks = gc.get_threshold(), list(gc.callbacks)
+    cli.collect_later()
+    cli.collect_later()
+    assert gc.get_threshold()[0] == cli.MANY_OBJECTS
+    gc.collect()
+    assert gc.get_threshold() == before
+    assert gc.callbacks == callbacks
