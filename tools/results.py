@@ -102,11 +102,10 @@ def lost(method: str, model: str) -> str:
 
 
 def rivals() -> str:
-    """The rivals from other papers by their mean over the backbones, best first, with the most that race steering costs."""
+    """The rivals from other papers by their mean over the backbones, best first, with the most that each costs."""
     means = {name: sum(float(rows("beyond")[name][f"{model} Avg Δ%"]) for model in BACKBONES) / 4 for name in _RIVALS}
     return ", ".join(
-        f"`{name}` {means[name]:+.0f} % ({costs(name)[-1]:.1f})"
-        for name in sorted(means, key=means.__getitem__)
+        f"`{name}` {means[name]:+.0f} % ({costs(name)[-1]:.1f})" for name in sorted(means, key=means.__getitem__)
     )
 
 
