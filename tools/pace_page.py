@@ -241,7 +241,8 @@ identities, before these answers were asked.
 MCQ and 2AFC: change of bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of
 the truth: [validity.md](validity.md)); mean: of the two. The published 2AFC metric counts only pairs whose two orders
 agree. Where steering works these are few, and they decide it; 2AFC net is the net preference over all
-answers, and the soft versions are of the options' probabilities (2AFC: of net preference). The first trial of `pace`, after which the goals were set, had reported net preference. SmallStar: change
+answers, and the soft versions are of the options' probabilities (2AFC: of net preference).
+The first trial of `pace`, after which the goals were set, had reported net preference. SmallStar: change
 in points with the 90 % interval of the equivalence test, and its p for a margin of 1.5 points (below .05: shown
 equivalent). Race named: the share of right answers when the model is asked for it, .20 by guessing. Moved: mean of
 |h' - h| / |h| over tokens of evaluation portraits, and of {SEEN_SCENES} scenes that no fit has seen. One seed. "Not
