@@ -232,16 +232,17 @@ alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occu
 other identities, who are in no fit. k, shrinkage and parts are chosen on the discovery pictures alone. "Neutral
 pictures" are {NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
 
-One thing was not chosen on the discovery pictures alone. That the covariance is taken around mu, and not around each
-part's mean, has a reason, but it was settled when ten prototypes had been tried on the evaluation answers of
-`entangled`. So the lines of that model are optimistic; those of the other four are not touched by it. That norms are
-not restored was settled on held-out people of the discovery set, and looked at on the selection identities, before
-these answers were asked.
+One thing was not chosen on the discovery pictures alone: that the covariance is taken around mu, and not around each
+part's mean. There is a reason for it, but it was settled after ten prototypes had been tried on the evaluation
+answers of `entangled`. So the lines of that model are optimistic; those of the other four are not touched by it. That
+norms are not restored was settled on held-out people of the discovery set, and looked at on the selection
+identities, before these answers were asked.
 
-MCQ and 2AFC: change of bias in percent with 95 % intervals over identities; mean: of the two. The published 2AFC
-metric counts only pairs whose two orders agree. Where steering works these are few, and they decide it; 2AFC net is
-the net preference over all answers, and the soft versions are of the options' probabilities (2AFC: of net
-preference). The first trial of `pace`, after which the goals were set, had reported net preference. SmallStar: change
+MCQ and 2AFC: change of bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of
+the truth: [validity.md](validity.md)); mean: of the two. The published 2AFC metric counts only pairs whose two orders
+agree. Where steering works these are few, and they decide it; 2AFC net is the net preference over all
+answers, and the soft versions are of the options' probabilities (2AFC: of net preference).
+The first trial of `pace`, after which the goals were set, had reported net preference. SmallStar: change
 in points with the 90 % interval of the equivalence test, and its p for a margin of 1.5 points (below .05: shown
 equivalent). Race named: the share of right answers when the model is asked for it, .20 by guessing. Moved: mean of
 |h' - h| / |h| over tokens of evaluation portraits, and of {SEEN_SCENES} scenes that no fit has seen. One seed. "Not

@@ -73,10 +73,10 @@ def _worst(row: dict[str, str], models: list[str]) -> str:
     return f"{min(changes):+.1f}" if changes else ABSENT
 
 
-ABOUT = """The published estimate; where the 95 % interval is about another one, freed of the bias of small samples,
-that one stands in parentheses with it."""
+ABOUT = """First the published estimate. The 95 % interval is about an estimate that is freed of the bias of small
+samples; where that is another number, it stands in parentheses with its interval."""
 COST = """SmallStar: the lowest change of accuracy in points, over the four backbones and both attributes; then on the
-control. -: not run."""
+control. -: not run. †: the mean of fewer tasks than the others."""
 
 
 def _average(row: dict[str, str], model: str) -> str:

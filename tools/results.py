@@ -105,8 +105,7 @@ def rivals() -> str:
     """The rivals from other papers by their mean over the backbones, best first, with the most that each costs."""
     means = {name: sum(float(rows("beyond")[name][f"{model} Avg Δ%"]) for model in BACKBONES) / 4 for name in _RIVALS}
     return ", ".join(
-        f"`{name}` {means[name]:+.0f} % (up to {costs(name)[-1]:.1f} points of SmallStar)"
-        for name in sorted(means, key=means.__getitem__)
+        f"`{name}` {means[name]:+.0f} % ({costs(name)[-1]:.1f})" for name in sorted(means, key=means.__getitem__)
     )
 
 
@@ -129,8 +128,7 @@ def page() -> str:
         merger=average("beyond", "GGSS", "qwen3-vl"),
         sites=average("beyond", "ggss all sites", "qwen3-vl"),
         auto=average("beyond", "ggss-auto", "qwen3-vl"),
-        better=matched_gate("qwen3-vl"),
-        worse=matched_gate("llava-mistral"),
+        geometry=";\n  ".join(f"{matched_gate(model)} on {model}" for model in BACKBONES),
         gates=pooled_gates(),
         pairs_vicuna=pairs("llava-vicuna"),
         pairs_qwen=pairs("qwen3-vl"),

@@ -62,7 +62,8 @@ def page(results: Results, live: LiveRows) -> str:
         f"""# Rivals from other papers, in the small world
 
 Written by `make rivals`; do not edit. Race steering at strength 1, no strength is chosen, at all sites of a model.
-Change of the bias in percent with 95 % intervals over identities, and of SmallStar's accuracy in points; *same* where
+Change of the bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of the truth:
+[validity.md](validity.md)), and of SmallStar's accuracy in points; *same* where
 the change is shown to be within the margin of {100 * results.statistics.margin:g} points (TOST). About {plan.limit}
 items a task, on identities that no method was fitted on; seed {plan.statistics.seed}. [methods.md](methods.md) says
 what each paper does and what is done otherwise here. The published 2AFC metric uses only the pairs whose two orders
@@ -71,11 +72,11 @@ preference, over all answers.
 
 `auto` chooses a method and its k on held-out people of the discovery set, without asking the model
 (`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
-each bias task about the discovery pictures: of the tasks, then, on which it is measured here about other people and
-another occupation. All other methods have seen no answer. Its budget is {passes} passes over
+each bias task about the discovery pictures. On the same tasks it is measured here, about other people and another
+occupation. All other methods have seen no answer. The budget of `dso` is {passes} passes over
 the questions, and the bound on the KL divergence of its answers from the unsteered ones is {bound:g}.
 Where the KL ends far below the bound, the multiplier rose too far and the budget was too small to come back: such
-rows show less than the method can do, and it steers image tokens only, not the language model's norms as its paper
+rows show less than the method can do. It also steers image tokens only, not the language model's norms as its paper
 does.
 """
     ]

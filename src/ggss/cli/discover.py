@@ -58,7 +58,7 @@ def discover(
     method: Annotated[
         str,
         typer.Option(
-            help='A name from `ggss methods`; or "auto": method, k and strength are chosen on held-out contexts.',
+            help='A name from `ggss methods`; or "auto": method and k are chosen on held-out contexts.',
             callback=_checked_method,
             is_eager=True,
         ),

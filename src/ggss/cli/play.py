@@ -33,7 +33,8 @@ def play(
 ) -> None:
     """Open a playground on this machine: a picture or two, a question, two columns, and a slider for the strength.
 
-    Needs Gradio: pip install 'ggss[ui]'. It listens on 127.0.0.1 only, keeps no upload, and sends nothing anywhere.
+    Needs Gradio: pip install 'ggss[ui]'. It listens on 127.0.0.1 only and keeps no upload; nothing leaves the machine
+    without --share.
     In the small world a steerer for each attribute is fitted at the start unless --steer names others.
 
     Example: ggss play small-world/qwen3-vl --steer race-steerer

@@ -76,7 +76,9 @@ def probe(
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
-            help="The longest answer; by default 1 in the small world, 8 for mcq, else 2048.", **ranges.TOKENS.bounds
+            help="The longest answer; by default 1 in the small world, 8 for mcq and 2afc, 16 for nurse-doctor, else "
+            "2048.",
+            **ranges.TOKENS.bounds,
         ),
     ] = None,
     batch_size: Annotated[

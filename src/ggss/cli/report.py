@@ -35,7 +35,9 @@ def report(
     gates: Annotated[
         bool,
         typer.Option(
-            "--gates", help="Of a study: load its models, fit the method again, and show what discovery found."
+            "--gates",
+            help="Of a study: load its models, fit the method again, and show what discovery found and the gate over "
+            "each picture.",
         ),
     ] = False,
     images: Annotated[
