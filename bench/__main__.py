@@ -87,7 +87,9 @@ def page(rows: list[dict[str, Any]], kept: str = "") -> str:
     return f"""# Performance
 
 Written by `make bench`; do not edit. Every line is a ratio of two things measured in turn, in the same run, on one
-thread (medians). The times are of the machine named below; the ratios are what to compare.
+thread (medians). The times are of the machine named below; the ratios are what to compare. What steering adds to a
+request that is served is measured on [serving.md](serving.md#figures), and with a model of 4 billion weights on
+[full-size.md](full-size.md).
 
 {machine()}
 
