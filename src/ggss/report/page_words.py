@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ggss.analysis.averages import corrected_average
-from ggss.analysis.comparison import Comparison, Kept, sign_flip
+from ggss.analysis.comparison import Comparison, sign_flip
+from ggss.analysis.right_answers import Kept
 from ggss.probes import Display
 from ggss.report import names
 from ggss.report.cells import adjusted

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ggss.activations.collection import collect
 from ggss.analysis import Comparison, Run, Statistics, ask, compare
-from ggss.analysis.comparison import Kept
+from ggss.analysis.right_answers import Kept
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.models.feature_cache import FeatureCache
 from ggss.output import check_file, check_folder, marked
