@@ -15,7 +15,8 @@ from ggss.output import check_file, check_folder, marked
 from ggss.probes import get
 from ggss.probes.steered_model import SteeredModel
 from ggss.report.page_discovery import discovered, gate_map
-from ggss.report.page_material import Material, of_pairs
+from ggss.report.page_material import of_pairs
+from ggss.report.reported import Material
 from ggss.smallworld import DEFAULT
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.demo_picture import COMMAND, OnePerson, picture
