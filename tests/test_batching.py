@@ -8,6 +8,7 @@ import torch
 
 from ggss.errors import InputError, out_of_memory
 from ggss.models.batching import Batches
+from ggss.models.encoding import encoded
 
 OUT = (torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("DefaultCPUAllocator: not enough"))
 
@@ -80,15 +81,13 @@ def small(vlm, monkeypatch):
         if len(given["input_ids"]) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    encode = vlm._encode
-
-    def images(batch, sites):
+    def images(model, processor, family, batch, sites):
         if len(batch) > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return encode(batch, sites)
+        return encoded(model, processor, family, batch, sites)
 
     hook = vlm.model.register_forward_pre_hook(prompts, with_kwargs=True)
-    monkeypatch.setattr(vlm, "_encode", images)
+    monkeypatch.setattr("ggss.models.vlm.encoded", images)
     yield vlm
     hook.remove()
     vlm._asking, vlm._encoding = Batches("questions"), Batches("images")

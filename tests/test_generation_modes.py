@@ -7,7 +7,6 @@ import torch
 from transformers import TextIteratorStreamer, pipeline
 
 from conftest import noise
-from ggss.models import prompts
 from ggss.steering.attachment import NeverFired
 from test_layer_sites import QUESTION, steerer_at
 
@@ -23,8 +22,7 @@ SETTINGS = {"max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
 
 
 def prompt(vlm, count):
-    inputs, placeholders = vlm._image_inputs([[noise(i)] for i in range(count)])
-    return inputs | vlm._text_inputs(prompts.tokens(vlm.processor, [vlm._chat(QUESTION, 1)] * count, placeholders))
+    return vlm._inputs.of_questions([QUESTION] * count, [[noise(i)] for i in range(count)])
 
 
 def rows_at(vlm, site, count):

@@ -1,8 +1,10 @@
+import gc
 import json
 import logging
 import shutil
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +17,7 @@ import transformers as hf
 from PIL import Image
 from torch import Tensor, nn
 
-from conftest import WORDS
+from conftest import WORDS, noise
 from ggss import smallworld
 from ggss.errors import InputError
 from ggss.methods.operator import Steered
@@ -612,6 +614,19 @@ def test_a_family_is_added_in_one_call_and_bad_rows_are_refused(monkeypatch: pyt
 
 
 # questions that make no sense
+
+
+def test_a_model_is_freed_with_the_last_reference_to_it(tiny: Callable[..., Vlm]) -> None:
+    """A study loads one model after another: the memory of one must not wait for the garbage collector."""
+    vlm = tiny("qwen3-vl")
+    vlm.read(["what colour ?"] * 2, [[noise(0)]] * 2, [("red", "blue"), ("red hat", "blue")], 2)
+    alive = [weakref.ref(vlm), weakref.ref(vlm.model)]
+    gc.disable()
+    try:
+        del vlm
+        assert [own() for own in alive] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_bad_questions_are_refused(vlm: Vlm, pictures: Pictures) -> None:

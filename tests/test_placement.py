@@ -171,11 +171,7 @@ def test_weights_are_counted_without_loading_them(vlm, config):
 
 
 def test_the_cache_of_a_prompt_is_as_large_as_its_keys_and_values(vlm, config, pictures):
-    text = vlm._chat("what colour is the hat ?", 1)
-    inputs, placeholders = vlm._image_inputs([pictures[:1]])
-    from ggss.models import prompts
-
-    inputs |= vlm._text_inputs(prompts.tokens(vlm.processor, [text], placeholders))
+    inputs = vlm._inputs.of_questions(["what colour is the hat ?"], [pictures[:1]])
     with torch.inference_mode():
         kept = vlm.model(**inputs, use_cache=True).past_key_values
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in kept.layers)

@@ -3,7 +3,6 @@
 import pytest
 from PIL import Image
 
-from ggss.models import prompts
 from ggss.models.loading import load_description
 from ggss.models.prompt_length import PromptLengths
 
@@ -20,9 +19,8 @@ def test_lengths_are_those_of_the_tokens(model_dir, vlm, known):
     asked += [("who earns more ?", SIZES[:2]), ("yes or no ?", [])]
     expected = []
     for question, sizes in asked:
-        _, placeholders = vlm._image_inputs([[Image.new("RGB", size) for size in sizes]])
-        (ids,) = prompts.tokens(processor, [vlm._chat(question, len(sizes))], placeholders)
-        expected.append(len(ids))
+        inputs = vlm._inputs.of_questions([question], [[Image.new("RGB", size) for size in sizes]])
+        expected.append(inputs["input_ids"].shape[1])
     assert lengths(asked) == expected
     assert lengths([]) == []
 

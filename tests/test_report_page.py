@@ -14,7 +14,7 @@ from ggss import cli
 from ggss.analysis import Statistics, compare, records
 from ggss.analysis.group_values import group_values
 from ggss.errors import InputError
-from ggss.report import page, page_charts, page_material, page_words
+from ggss.report import page, page_charts, page_material, page_verdicts, page_words
 from ggss.report.page_people import Filters, _allowed, shown_tasks
 from ggss.report.page_pictures import Thumbnails, heat_colours
 from ggss.stats import Interval
@@ -252,12 +252,12 @@ def test_words_are_chosen_by_the_statistics(monkeypatch):
         plan = small(methods=["none", "ggss"], statistics={"resamples": 200, "permutations": 2000})
         return page_material.of_results(invented.results(plan))
 
-    works, harms = (page_words.judged_models(study(left).models)[0].kind for left in (0.0, 1.0))
+    works, harms = (page_verdicts.judged_models(study(left).models)[0].kind for left in (0.0, 1.0))
     assert (works, harms) == ("better", "worse")
     none = study(0.5)
-    assert page_words.judged_models(none.models)[0].kind == "undecided"
+    assert page_verdicts.judged_models(none.models)[0].kind == "undecided"
     told = page_words.summary(
-        none, page_words.judged_bias(none.models), page_words.judged_capability(none.models, page.CAPABILITY)
+        none, page_verdicts.judged_bias(none.models), page_verdicts.judged_capability(none.models, page.CAPABILITY)
     )
     assert [one.heading for one in told.sentences] == ["Bias", "Cost", "Not told", "Whose answers changed"]
     assert "smallest change that would have been found" in " ".join(
@@ -276,7 +276,7 @@ def test_the_summary_counts_the_answers_that_changed_and_leads_to_them(seen, mat
 
 
 def test_the_summary_says_how_far_the_steered_attribute_can_still_be_named(material):
-    rows = page_words.judged_capability(material.models, ("recognition",))
+    rows = page_verdicts.judged_capability(material.models, ("recognition",))
     told = page_words.summary(material, [], rows)
     (sentence,) = [one for one in told.sentences if one.heading == "Recognition"]
     own = [row for row in rows if row.pair.attribute == row.pair.about]

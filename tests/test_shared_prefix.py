@@ -11,7 +11,7 @@ from tools import tiny_vlms
 from tools.tiny_recipes import RECIPES
 from torch import Tensor
 
-import ggss.models.vlm
+import ggss.models.vlm_reading
 from conftest import noise
 from ggss.errors import InputError
 from ggss.models import Features, Vlm, shared_reading
@@ -71,7 +71,7 @@ def no_ties(monkeypatch: pytest.MonkeyPatch) -> None:
         assert logits.ndim == 1 or logits.isnan().any() or lead(logits) > CLEAR
         return require_numbers(logits, name)
 
-    monkeypatch.setattr(ggss.models.vlm, "require_numbers", checked)
+    monkeypatch.setattr(ggss.models.vlm_reading, "require_numbers", checked)
 
 
 def read_both(
@@ -127,14 +127,13 @@ def test_deepstack_and_positions_in_rows_and_columns(qwen: Vlm, always: None, pa
     assert_same_readings(*read_both(qwen, [kept] * 4, LONGER, 4))
     assert len(passes) == 1
     # The positions after the prefix are those that the model counts in a whole prompt.
-    prompt = qwen._tokenised([(QUESTIONS[2], kept, OPTIONS[2])])[0].ids
-    inputs = qwen._image_inputs([kept])[0]
-    whole = qwen._text_inputs([prompt])
+    prompt = qwen._inputs.tokenised([(QUESTIONS[2], kept, OPTIONS[2])])[0].ids
+    whole = qwen._inputs.of_tokens([prompt], [kept])
     expected = qwen.model.base_model.get_rope_index(
-        whole["input_ids"], whole["mm_token_type_ids"], inputs["image_grid_thw"]
+        whole["input_ids"], whole["mm_token_type_ids"], whole["image_grid_thw"]
     )[0]
     with torch.inference_mode():
-        prefix = SharedPrefix(qwen.model, inputs | qwen._text_inputs([prompt[: passes[0]]]))
+        prefix = SharedPrefix(qwen.model, qwen._inputs.of_tokens([prompt[: passes[0]]], [kept]))
     after = torch.arange(len(prompt) - prefix.length)
     assert torch.equal(prefix.positions(after), expected[..., prefix.length :])
 
@@ -235,10 +234,10 @@ def test_a_hook_inside_the_text_model_counts_the_shared_tokens_once(
 
 def test_texts_after_a_prefix_do_not_see_each_other(vlm: Vlm) -> None:
     kept = vlm.encode([noise(0)])
-    one, other, third = (prompt.ids for prompt in vlm._tokenised([(q, kept, ()) for q in QUESTIONS[:3]]))
+    one, other, third = (prompt.ids for prompt in vlm._inputs.tokenised([(q, kept, ()) for q in QUESTIONS[:3]]))
     shared = common_length([one, other, third])
     with torch.inference_mode():
-        prefix = SharedPrefix(vlm.model, vlm._image_inputs([kept])[0] | vlm._text_inputs([one[:shared]]))
+        prefix = SharedPrefix(vlm.model, vlm._inputs.of_tokens([one[:shared]], [kept]))
         beside = Continuations(prefix).extend({0: one[shared:], 7: other[shared:]}, {0: 2, 7: 1})
         among = Continuations(prefix).extend({3: third[shared:], 0: one[shared:]}, {3: 1, 0: 2})
         in_steps = Continuations(prefix)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ggss import InputError
-from ggss.models import Vlm, fingerprint, prompts
+from ggss.models import Vlm, fingerprint
 from ggss.models.eager import eager
 from ggss.models.identity import text_fingerprint
 from ggss.models.wrappers import unwrapped
@@ -20,9 +20,7 @@ peft = pytest.importorskip("peft")
 
 
 def inputs_for(vlm, images):
-    inputs, placeholders = vlm._image_inputs([[image] for image in images])
-    texts = [vlm._chat(QUESTION, 1)] * len(images)
-    return inputs | vlm._text_inputs(prompts.tokens(vlm.processor, texts, placeholders))
+    return vlm._inputs.of_questions([QUESTION] * len(images), [[image] for image in images])
 
 
 @pytest.fixture(params=["method", "wrapper"])

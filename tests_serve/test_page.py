@@ -1,46 +1,9 @@
 """docs/serving.md: its five commands lead from nothing to an answer."""
 
-import json
-import os
-import re
-import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
-from conftest import PATIENCE
-
-PAGE = (Path(__file__).parents[1] / "docs" / "serving.md").read_text(encoding="utf-8")
+from tests_serve import five_commands
 
 
 def test_the_five_commands(tmp_path):
-    block = re.search(r"^## Five commands$.*?^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert block is not None
-    lines = block[1].replace("\\\n", " ").splitlines()
-    commands = [line for line in lines if not line.startswith((" ", "export "))]
+    commands = [line for line in five_commands.lines() if not line.startswith((" ", "export "))]
     assert [line.split()[0] for line in commands] == ["ggss", "ggss", "ggss", "curl", "printf"]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # The server, which has a terminal of its own on the page, goes on in the background and is ended with its group.
-    lines = [f"{line} >&2 &" if line.startswith("ggss serve") else line for line in lines]
-    script = "\n".join(["set -e", *lines]).replace("8000", str(port)).replace("--retry 300", f"--retry {PATIENCE}")
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    with subprocess.Popen(
-        ["bash", "-c", script],
-        cwd=tmp_path,
-        env=os.environ | {"PATH": path, "GGSS_CACHE": str(tmp_path / "cache")},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as run:
-        try:
-            out, _ = run.communicate(timeout=2 * PATIENCE)
-        finally:
-            os.killpg(run.pid, signal.SIGTERM)
-    assert run.returncode == 0
-    answer = json.loads(out.splitlines()[-1])
-    assert answer["choices"][0]["message"]["content"]
-    assert answer["ggss"]["race"]["alpha"] == 0.75
-    assert answer["ggss"]["race"]["tokens"] > 0
+    five_commands.check_answer(tmp_path)

@@ -15,9 +15,10 @@ import pytest
 
 import ggss
 from ggss.cli.arguments import one_thread
+from ggss.models import prompts
 from ggss.models.reading import Reading
 from ggss.vllm_plugin import engine_host
-from ggss.vllm_plugin.engine_host import EngineSetup
+from ggss.vllm_plugin.engine_host import EnginePrompt, EngineSetup, ReadPrompt
 from ggss.vllm_plugin.engine_reading import EngineReader
 from ggss.vllm_plugin.engine_thread import EngineThread
 
@@ -57,6 +58,29 @@ class Pair:
             features = [own.steered(self.steerers[name], alpha) for own in features]
         count = len(pictures)
         return self.vlm.read([question] * count, [[own] for own in features], [OPTIONS] * count, longest)
+
+    def check_readings(self, pictures: Sequence[Any], strengths: Mapping[str, float]) -> None:
+        """vLLM's answers and probabilities are those of transformers."""
+        for question in QUESTIONS:
+            own, right = self.ask(question, pictures, strengths), self.reference(question, pictures, strengths)
+            assert [one.answer for one in own] == [one.answer for one in right]
+            for one, other in zip(own, right, strict=True):
+                assert one.probabilities == pytest.approx(other.probabilities, abs=2e-4)
+
+    def prompt(self, image: Any, strengths: Mapping[str, float], question: str = QUESTIONS[0]) -> EnginePrompt:
+        """A question about one image."""
+        text = prompts.chat(self.vlm.processor, question, 1)
+        (ids,) = prompts.tokens(self.vlm.processor, [text], [prompts.image_mark(self.vlm.processor)])
+        return EnginePrompt(ids, [image], self.contents(strengths))
+
+    async def written(self, prompt: EnginePrompt, longest: int = 1) -> tuple[ReadPrompt, list[int]]:
+        """The prompt as vLLM has read it, and the tokens of its answer."""
+        from vllm import SamplingParams
+
+        ready = await self.engine.host.read(prompt)
+        params = SamplingParams(temperature=0, max_tokens=longest)
+        outputs = [own async for own in self.engine.host.write(ready, params)]
+        return ready, list(outputs[-1].outputs[0].token_ids)
 
 
 def steerers(name: str, folder: Path, sites: str = "projection-mlp2") -> tuple[Any, Any, dict[str, Path]]:

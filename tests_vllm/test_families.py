@@ -5,12 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from vllm import SamplingParams
 
 from conftest import QUESTIONS, pair
 from ggss.errors import InputError
-from ggss.models import prompts
-from ggss.vllm_plugin.engine_host import EnginePrompt
 
 NAMES = {"llava-vicuna": "projection-mlp2", "pixtral": "projection-mlp2", "qwen3-vl": "all"}
 
@@ -24,12 +21,7 @@ def both(request, tmp_path_factory):
 
 @pytest.mark.parametrize("strengths", [{}, {"race": 0.5}, {"race": 1.0, "gender": 1.0}])
 def test_answers_and_probabilities_are_those_of_transformers(both, strengths):
-    pictures = both.pictures[:6]
-    for question in QUESTIONS:
-        own, right = both.ask(question, pictures, strengths), both.reference(question, pictures, strengths)
-        assert [one.answer for one in own] == [one.answer for one in right]
-        for one, other in zip(own, right, strict=True):
-            assert one.probabilities == pytest.approx(other.probabilities, abs=2e-4)
+    both.check_readings(both.pictures[:6], strengths)
 
 
 def test_steering_changes_answers(both):
@@ -61,11 +53,7 @@ def expected(both, image):
 
 async def embedded(both, images, strengths):
     async def one(image, acting):
-        text = prompts.chat(both.vlm.processor, QUESTIONS[0], 1)
-        (ids,) = prompts.tokens(both.vlm.processor, [text], [prompts.image_mark(both.vlm.processor)])
-        ready = await both.engine.host.read(EnginePrompt(ids, [image], both.contents(acting)))
-        async for _ in both.engine.host.write(ready, SamplingParams(temperature=0, max_tokens=1)):
-            pass
+        ready, _ = await both.written(both.prompt(image, acting))
         (known,) = ready.engine_input["mm_hashes"]["image"]
         ((rows,),) = await both.engine.host._engine.collective_rpc("kept_rows", args=([known],))
         return torch.tensor(rows)

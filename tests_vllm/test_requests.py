@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from conftest import OPTIONS, QUESTIONS, Pair
+from conftest import OPTIONS, QUESTIONS
 from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.steering.attachment import NeverFired
@@ -17,30 +17,16 @@ ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 STRENGTHS = [{}, *({name: alpha} for name in ("race", "gender") for alpha in ALPHAS), {"race": 1.0, "gender": 0.5}]
 
 
-def prompt(llava: Pair, picture, strengths, question=QUESTIONS[0]) -> EnginePrompt:
-    text = prompts.chat(llava.vlm.processor, question, 1)
-    (ids,) = prompts.tokens(llava.vlm.processor, [text], [prompts.image_mark(llava.vlm.processor)])
-    return EnginePrompt(ids, [picture.image()], llava.contents(strengths))
-
-
-async def written(llava: Pair, one: EnginePrompt) -> tuple[ReadPrompt, list[int]]:
-    from vllm import SamplingParams
-
-    ready = await llava.engine.host.read(one)
-    outputs = [own async for own in llava.engine.host.write(ready, SamplingParams(temperature=0, max_tokens=8))]
-    return ready, list(outputs[-1].outputs[0].token_ids)
-
-
 def test_a_mixed_batch_of_64_equals_64_requests_alone(llava):
     mixed = [
-        prompt(llava, llava.pictures[number % 10], strengths, question)
+        llava.prompt(llava.pictures[number % 10].image(), strengths, question)
         for number, (strengths, question) in zip(
             range(64), itertools.cycle(itertools.product(STRENGTHS, QUESTIONS)), strict=False
         )
     ]
 
     async def together() -> list[tuple[ReadPrompt, list[int]]]:
-        return await asyncio.gather(*(written(llava, one) for one in mixed))
+        return await asyncio.gather(*(llava.written(one, 8) for one in mixed))
 
     batch = [tokens for _, tokens in llava.engine.call(together())]
     assert len({tuple(one.strengths.items()) for one in mixed}) > 10
@@ -49,7 +35,7 @@ def test_a_mixed_batch_of_64_equals_64_requests_alone(llava):
         llava.engine.call(llava.engine.host._engine.reset_prefix_cache())
         llava.engine.call(llava.engine.host._engine.reset_encoder_cache())
         llava.engine.call(llava.engine.host._engine.reset_mm_cache())
-        assert llava.engine.call(written(llava, one))[1] == tokens
+        assert llava.engine.call(llava.written(one, 8))[1] == tokens
 
 
 def test_the_same_picture_at_changing_strengths_with_every_cache_on(llava):
@@ -70,8 +56,8 @@ def test_a_plug_in_that_is_not_told_the_strength_would_fail(llava):
 
 
 def test_counts_prove_that_each_picture_was_steered(llava):
-    one = prompt(llava, llava.pictures[7], {"race": 0.75, "gender": 0.5})
-    ready, _ = llava.engine.call(written(llava, one))
+    one = llava.prompt(llava.pictures[7].image(), {"race": 0.75, "gender": 0.5})
+    ready, _ = llava.engine.call(llava.written(one, 8))
     (counts,) = llava.engine.call(llava.engine.host.counts([ready]))
     race, gender = (llava.steerers[name] for name in ("race", "gender"))
     assert list(counts) == [race.content_hash, gender.content_hash]
@@ -83,7 +69,7 @@ def test_counts_prove_that_each_picture_was_steered(llava):
     unseen = ReadPrompt(ready.engine_input, ready.tokens, [12345], ready.strengths)
     with pytest.raises(NeverFired, match="was to be steered"):
         llava.engine.call(llava.engine.host.counts([unseen]))
-    plain = llava.engine.call(llava.engine.host.read(prompt(llava, llava.pictures[7], {})))
+    plain = llava.engine.call(llava.engine.host.read(llava.prompt(llava.pictures[7].image(), {})))
     wrong = ReadPrompt(plain.engine_input, plain.tokens, plain.keys, ready.strengths)
     with pytest.raises(NeverFired, match="was to be steered"):
         llava.engine.call(llava.engine.host.counts([wrong]))
@@ -122,7 +108,7 @@ def test_other_settings_of_the_processor_are_refused_with_steering(llava):
 
 def test_prompts_are_those_of_the_transformers_path(llava):
     picture = llava.pictures[0]
-    ready = llava.engine.call(llava.engine.host.read(prompt(llava, picture, {})))
+    ready = llava.engine.call(llava.engine.host.read(llava.prompt(picture.image(), {})))
     text = prompts.chat(llava.vlm.processor, QUESTIONS[0], 1)
     (expected,) = prompts.tokens(llava.vlm.processor, [text], [llava.vlm.encode([picture.image()])[0].placeholder])
     assert list(ready.engine_input["prompt_token_ids"]) == expected

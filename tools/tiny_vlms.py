@@ -21,7 +21,7 @@ from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPI
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES  # pyright: ignore[reportPrivateImportUsage]
 
-from ggss.models import Vlm
+from ggss.models import Vlm, prompts
 from ggss.models.processors import processor_class, torchvision_needed
 from ggss.models.projector import image_encoder
 
@@ -143,7 +143,7 @@ def build(kind: str, seed: int = 0) -> Vlm:
 
 def written(vlm: Vlm, question: str) -> str:
     """A question about one image, as the model's own processor wants it: PaliGemma's adds what stands around it."""
-    return f"<image>{question}" if vlm.name == "paligemma" else vlm._chat(question, 1)
+    return f"<image>{question}" if vlm.name == "paligemma" else prompts.chat(vlm.processor, question, 1)
 
 
 def _meta(kind: str, config: Any) -> Any:

@@ -1,8 +1,8 @@
 """Two runs on the same items, paired: did bias change, and is capability the same?
 
-Tasks with right answers (capability, recognition) are compared question by question: exact McNemar for a difference,
-TOST for equivalence. The others by their published metric: percent change, and the sign-flip test, both over
-identities and over items. Every paired number that ggss prints comes from here.
+Tasks with right answers (capability, recognition) are compared question by question (`right_answers`). The others by
+their published metric: percent change, and the sign-flip test, both over identities and over items. Every paired
+number that ggss prints comes from here.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,27 +13,11 @@ import numpy as np
 
 from ggss.analysis.measured import Measured, Over, percentile
 from ggss.analysis.pairing import check_paired, in_order
+from ggss.analysis.right_answers import Kept, kept_answers, share, shared
 from ggss.analysis.run import Run
 from ggss.analysis.statistics import Statistics
-from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
+from ggss.stats import Interval, fieller, jackknife, minimum_detectable_change, signflip
 from ggss.stats.metric import TINY, Array
-
-
-@dataclass(frozen=True)
-class Kept:
-    """Accuracy after and before; questions gained and lost; the change with a test that it is within the margin.
-
-    change: its interval has the statistics' level. same: the interval of the equivalence test, at level 0.90.
-    p: McNemar's.
-    """
-
-    after: Interval
-    before: Interval
-    gained: int
-    lost: int
-    change: Equivalence
-    same: Equivalence
-    p: float
 
 
 @dataclass(frozen=True)
@@ -151,18 +135,7 @@ class Comparison:
             >>> 0 <= named.after.estimate <= 1, named.gained >= 0
             (True, True)
         """
-        after, before, clusters = self._rights(question)
-        level, margin = self.statistics.level, self.statistics.margin
-        gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
-        return Kept(
-            share(after, clusters, level),
-            share(before, clusters, level),
-            gained,
-            lost,
-            _equivalence(after, before, margin, clusters, (1 - level) / 2),
-            _equivalence(after, before, margin, clusters, 0.05),
-            mcnemar(gained, lost),
-        )
+        return kept_answers(*self._rights(question), self.statistics)
 
     def rights(self) -> tuple[Array, Array]:
         """Right (1) or wrong (0), item by item, after and before."""
@@ -319,32 +292,6 @@ def overall(comparisons: Sequence[Comparison]) -> tuple[Interval, Interval]:
     after, before = (np.mean([pair[k] for pair in rights], axis=0) for k in (0, 1))
     clusters, level = shared(list(comparisons[0].after.clusters)), comparisons[0].statistics.level
     return share(after, clusters, level), jackknife(after - before, clusters, level=level)
-
-
-def shared(clusters: Sequence[str]) -> Sequence[str] | None:
-    """The clusters if any of them has several items, else None: for independent items there are better tests."""
-    return clusters if len(set(clusters)) < len(clusters) else None
-
-
-def share(right: Array, clusters: Sequence[str] | None, level: float) -> Interval:
-    """The share of right answers; its bounds stay between 0 and 1."""
-    if _alone(right, clusters):
-        return Interval(float(np.mean(right)), np.nan, np.nan, level, "jackknife", 1, 1.0)
-    found = jackknife(right, clusters, level=level)
-    return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
-
-
-def _equivalence(
-    after: Array, before: Array, margin: float, clusters: Sequence[str] | None, size: float
-) -> Equivalence:
-    if _alone(after, clusters):
-        return Equivalence(float(np.mean(after - before)), np.nan, np.nan, np.nan, margin, size)
-    return tost(after, before, margin, clusters, size=size)
-
-
-def _alone(right: Array, clusters: Sequence[str] | None) -> bool:
-    """Nothing to compare within: how much it varies cannot be told."""
-    return len(right if clusters is None else set(clusters)) < 2
 
 
 def percent(after: Array, before: Array) -> Array:

@@ -10,7 +10,7 @@ from ggss.cli.arguments import Force, Json, Seed, importing, say
 from ggss.errors import InputError
 
 if TYPE_CHECKING:
-    from ggss.report.page_material import Material
+    from ggss.report.reported import Material
 
 
 def report(

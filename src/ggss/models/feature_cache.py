@@ -9,8 +9,8 @@ from itertools import chain
 from ggss.data.picture import Picture
 from ggss.errors import InputError
 from ggss.models.feature_file import FeatureFile
-from ggss.models.features import Features
-from ggss.models.vlm import Shown, Vlm
+from ggss.models.features import Features, Shown
+from ggss.models.vlm import Vlm
 from ggss.progress import track
 
 BATCH = 8  # pictures encoded together

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ggss.errors import InputError
@@ -28,6 +29,10 @@ class Features:
     def steered(self, steerer: Any, alpha: float = 1.0) -> "Features":
         """The features with the rows of each of the steerer's sites steered; the original is not changed."""
         return steered([self], steerer, alpha)[0]
+
+
+Shown = Image.Image | Features
+"""What a question can be asked about: an image, or the encoded features of one."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Prompts:
 
     def __init__(self, processor: Any, chat: Callable[..., str]) -> None:
         self._processor = processor
-        self._chat = chat
+        self.chat = chat
         self._kept: dict[Key, Tokenised] = {}
         self._tokens = 0
 
@@ -69,7 +69,7 @@ class Prompts:
         texts: list[str] = []
         placeholders: list[str] = []
         for question, images, options in asked:
-            texts += [self._chat(question, len(images), option) for option in (None, *options)]
+            texts += [self.chat(question, len(images), option) for option in (None, *options)]
             placeholders += images * (1 + len(options))
         ids = iter(prompts.tokens(self._processor, texts, placeholders))
         found = []

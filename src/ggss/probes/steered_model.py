@@ -13,9 +13,9 @@ from ggss import ranges
 from ggss.data.picture import Picture
 from ggss.models import sites
 from ggss.models.feature_cache import BoundedFeatures, FeatureCache
-from ggss.models.features import Features, steered
+from ggss.models.features import Features, Shown, steered
 from ggss.models.reading import Reading
-from ggss.models.vlm import Shown, Vlm
+from ggss.models.vlm import Vlm
 from ggss.probes.base import Item
 from ggss.progress import track
 from ggss.steering.steerer import Steerer

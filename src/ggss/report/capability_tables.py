@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from ggss import probes
-from ggss.analysis.comparison import Comparison, Kept
+from ggss.analysis.comparison import Comparison
+from ggss.analysis.right_answers import Kept
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
 from ggss.probes.yes_or_no import TOTALS

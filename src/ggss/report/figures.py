@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from ggss import probes
 from ggss.analysis import averages, selection
-from ggss.analysis.comparison import Comparison, Kept, overall, sign_flip
+from ggss.analysis.comparison import Comparison, overall, sign_flip
 from ggss.analysis.crossfit import Fold, HeldOut
+from ggss.analysis.right_answers import Kept
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
 from ggss.probes.base import Kind, parted, task_label

@@ -25,13 +25,13 @@ from ggss.escaping import visible
 from ggss.files import write_whole
 from ggss.output import mark
 from ggss.probes import Display
-from ggss.report import names, page_charts, page_words
+from ggss.report import names, page_charts, page_numbers, page_verdicts, page_words
 from ggss.report.page_charts import Link
 from ggss.report.page_discovery import Discovered
-from ggss.report.page_material import Material, TaskPair
 from ggss.report.page_methods import compared_methods
 from ggss.report.page_people import SHOWN_FIRST, Filters, changed_items, shown_tasks
 from ggss.report.page_pictures import Thumbnails
+from ggss.report.reported import Material, TaskPair
 from ggss.steering.card import REMOVES, card
 from ggss.version import __version__
 
@@ -67,8 +67,8 @@ def write(material: Material, target: Path, public: bool = False, command: str =
 
 def render(material: Material, public: bool = False, command: str = COMMAND) -> str:
     album, filters = Thumbnails(public), Filters()
-    bias = page_words.judged_bias(material.models)
-    capability = page_words.judged_capability(material.models, (*CAPABILITY, "recognition"))
+    bias = page_verdicts.judged_bias(material.models)
+    capability = page_verdicts.judged_capability(material.models, (*CAPABILITY, "recognition"))
     tasks = shown_tasks(material, album, filters)
     changed = changed_items(material.models, album, filters)
     return _template().render(
@@ -85,7 +85,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         first=SHOWN_FIRST,
         filters=filters,
         capability=capability,
-        dimensions=page_words.judged_dimensions(material.models, CAPABILITY),
+        dimensions=page_verdicts.judged_dimensions(material.models, CAPABILITY),
         changed=changed,
         discovery=[(model, [_discovery(one) for one in model.discovered]) for model in material.models],
         heats=any(one.maps for model in material.models for one in model.discovered) and not public,
@@ -106,7 +106,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
 def _published(run: Measured, shown: Display) -> str:
     """The published value; where its interval is about another estimate, that one stands with the interval."""
     own = run.corrected()
-    about, plain = (page_words.displayed(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
+    about, plain = (page_numbers.displayed(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
     return plain if plain == about else f"{plain.split(' [')[0]} ({about})"
 
 
@@ -116,13 +116,13 @@ def _template() -> Any:
         "seen": visible,
         "method": names.method,
         "model": names.model,
-        "number": page_words.number,
-        "span": page_words.span,
-        "shown": page_words.displayed,
-        "chance": page_words.chance,
+        "number": page_numbers.number,
+        "span": page_numbers.span,
+        "shown": page_numbers.displayed,
+        "chance": page_numbers.chance,
         "share": lambda p: f"{p:.2f}",
     }
-    environment.globals |= {"bounds": page_words.bounds, "isfinite": math.isfinite}
+    environment.globals |= {"bounds": page_numbers.bounds, "isfinite": math.isfinite}
     return environment.from_string(_text("report.html"))
 
 
@@ -173,8 +173,8 @@ def _group_chart(
     rows = tuple(
         (
             group,
-            page_words.span(one, spec, scale, space),
-            page_words.span(later[group], spec, scale, space) if group in later else "",
+            page_numbers.span(one, spec, scale, space),
+            page_numbers.span(later[group], spec, scale, space) if group in later else "",
             links[group],
         )
         for group, one in before.values.items()

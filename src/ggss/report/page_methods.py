@@ -11,7 +11,7 @@ from ggss.errors import InputError
 from ggss.report import names, page_charts
 from ggss.report.figures import Figures
 from ggss.report.page_charts import DialLine, Link, Point
-from ggss.report.page_material import Material, ReportedModel
+from ggss.report.reported import Material, ReportedModel
 from ggss.stats import Interval
 
 

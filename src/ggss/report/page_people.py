@@ -17,8 +17,8 @@ from markupsafe import Markup
 from ggss.analysis.group_values import OCCUPATION
 from ggss.analysis.run import Run
 from ggss.probes import Item
-from ggss.report.page_material import Material, ReportedModel, TaskPair
 from ggss.report.page_pictures import Thumbnails
+from ggss.report.reported import Material, ReportedModel, TaskPair
 
 MOST = 2200  # items on a page: with nine options each, and gates, about 2.6 MB
 SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away

@@ -1,7 +1,7 @@
 """Is it more than chance? GGSS against the unsteered model and its strongest rival; the same of what it costs."""
 
 from ggss import probes
-from ggss.analysis.comparison import Kept
+from ggss.analysis.right_answers import Kept
 from ggss.report import cells, names
 from ggss.report.capability_tables import kept
 from ggss.report.figures import Figures

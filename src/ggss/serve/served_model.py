@@ -14,8 +14,8 @@ from ggss.data.picture import BytesPicture
 from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.models.feature_cache import BoundedFeatures
-from ggss.models.features import Features
-from ggss.models.vlm import Shown, Vlm
+from ggss.models.features import Features, Shown
+from ggss.models.vlm import Vlm
 from ggss.serve.answer_text import AnswerText
 from ggss.serve.batch_steering import BatchSteering, ShownPicture
 from ggss.serve.chat_job import ChatJob

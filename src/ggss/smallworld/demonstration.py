@@ -8,14 +8,15 @@ from pathlib import Path
 
 from ggss.activations.collection import collect
 from ggss.analysis import Comparison, Run, Statistics, ask, compare
-from ggss.analysis.comparison import Kept
+from ggss.analysis.right_answers import Kept
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.models.feature_cache import FeatureCache
 from ggss.output import check_file, check_folder, marked
 from ggss.probes import get
 from ggss.probes.steered_model import SteeredModel
 from ggss.report.page_discovery import discovered, gate_map
-from ggss.report.page_material import Material, of_pairs
+from ggss.report.page_material import of_pairs
+from ggss.report.reported import Material
 from ggss.smallworld import DEFAULT
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.demo_picture import COMMAND, OnePerson, picture

@@ -20,9 +20,9 @@ from ggss.activations.collection import DISCOVERY_PROMPT
 from ggss.methods.geodesic import Geodesic
 from ggss.methods.operator import Steered
 from ggss.models import MLP2, Vlm, resolve
+from ggss.models.features import Shown
 from ggss.models.products import float32_products
 from ggss.models.repeated_calls import RepeatedCalls, remembered
-from ggss.models.vlm import Shown
 from ggss.steering.attachment import NeverFired, attached
 from ggss.steering.steerer import Steerer
 
