@@ -239,6 +239,9 @@ def test_an_unfinished_study_says_what_is_missing():
     found = page_material.of_results(invented.results(small(), keep=keep), missing=["GGSS on org/qwen3-vl: 3 of 9"])
     seen = read(page.render(found))
     assert "GGSS on org/qwen3-vl: 3 of 9" in seen.one(id="missing").words
+    assert "This study is not finished." in seen.one(id="missing").words
+    ended = read(page.render(replace(found, ended=True)))
+    assert "Not everything could be run." in ended.one(id="missing").words
     assert "not run" in seen.one("tr", id=f"b-{found.pairs[0].key}").words
     with pytest.raises(InputError, match="no complete unsteered run"):
         page_material.of_results(invented.results(small(), keep=lambda cell: cell.method != "none"))
@@ -263,6 +266,39 @@ def test_words_are_chosen_by_the_statistics(monkeypatch):
     assert "smallest change that would have been found" in " ".join(
         [told.sentences[2].words, *told.sentences[2].cases]
     )
+
+
+def test_a_task_whose_bias_rose_is_named_beside_the_mean(material):
+    (model,) = material.models
+    rows = [replace(row, p=1e-4, adjusted=1e-3) for row in page_verdicts.judged_bias(material.models)]
+    better = [row for row in rows if row.kind == "better"]
+    turned = better[0]
+    back = replace(
+        turned, pair=replace(turned.pair, comparison=compare(turned.pair.after, turned.pair.before, unlike=True))
+    )
+    assert back.kind == "worse"
+    told = page_words.summary(material, [back, *better[1:]], []).sentences[0]
+    assert "by some tasks it rose" in told.words
+    assert told.cases[-1] == f"significantly more bias in single tasks: {turned.pair.title} on {model.title}"
+    assert told.kind == "undecided"
+    assert "rose" not in page_words.summary(material, better, []).sentences[0].words
+
+
+def test_a_direction_that_two_estimates_disagree_about_is_not_told(material, monkeypatch):
+    row = next(row for row in page_verdicts.judged_bias(material.models) if row.change and row.change.estimate < 0)
+    sure = replace(row, p=1e-4, adjusted=1e-3)
+    assert sure.words == "significantly less bias"
+    monkeypatch.setattr(page_verdicts.JudgedTask, "change", replace(row.change, estimate=5.0))
+    assert sure.kind == "undecided"
+    assert "direction is not clear: the published value falls" in sure.words
+
+
+def test_a_task_under_the_steering_of_another_attribute_says_so(material):
+    pair = material.models[0].bias[0]
+    assert pair.title == pair.task_title
+    other = replace(pair, attribute="hair")
+    assert other.title == f"{pair.task_title}, under hair steering"
+    assert replace(other, after=None).title == pair.task_title
 
 
 def test_the_summary_counts_the_answers_that_changed_and_leads_to_them(seen, material):

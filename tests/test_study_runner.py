@@ -29,6 +29,7 @@ from ggss.data.manifests import write_manifest
 from ggss.data.picture import labels
 from ggss.errors import InputError
 from ggss.models import ModelIdentity, Vlm
+from ggss.report.page_material import of_study
 from ggss.smallworld.painter import variants
 from ggss.smallworld.people import people
 from ggss.smallworld.town import town
@@ -42,6 +43,7 @@ from ggss.study.plan_items import PlanItems
 from ggss.study.results import Results
 from ggss.study.runner import run
 from ggss.study.scheduler import Scheduler, merged
+from ggss.study.status import status
 from ggss.study.store import DATABASE, writing
 from ggss.study.stored_runs import opened
 from ggss.study.worker import Worker
@@ -414,6 +416,17 @@ def test_what_cannot_be_run_is_named_and_the_rest_is_done(tmp_path):
         run(plan, tmp_path)
     assert Results.load(tmp_path).run(MODEL, "ggss", "mcq", alpha=1.0) is not None
     assert Results.load(tmp_path).run(MODEL, "lost", "mcq", alpha=1.0) is None
+    found = {one.unit.method: one for one in status(tmp_path)[1]}
+    assert found["lost"].failure.startswith("k = 1000 directions")
+    assert found["ggss"].failure == found["none"].failure == ""
+    told = of_study(tmp_path)
+    (line,) = told.missing
+    assert "the rest could not be run: k = 1000 directions" in line
+    assert told.ended
+    mended = Plan.of(plan.model_dump(mode="json") | {"methods": ["none", lost | {"options": {"k": 2}}, "ggss"]})
+    run(mended, tmp_path)
+    assert not any(one.failure for one in status(tmp_path)[1])
+    assert of_study(tmp_path).missing == ()
 
 
 def test_a_model_that_cannot_be_loaded_does_not_hold_up_the_others(tmp_path):

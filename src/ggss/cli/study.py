@@ -140,6 +140,9 @@ def status(folder: Folder, as_json: Json = False) -> None:
     console.print(table)
     answered, of = sum(one.answered for one in units), sum(one.of for one in units)
     console.print(f"{answered:,} of {of:,} questions answered ({answered / of:.0%})")
+    for one in units:
+        if one.failure:
+            console.print(f"{one.unit.method} on {one.unit.model} could not be run: {one.failure}")
 
 
 study.command()(watch)

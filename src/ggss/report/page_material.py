@@ -33,13 +33,15 @@ def of_study(folder: str | Path, method: str = "") -> Material:
     """From a study's folder, finished or not. method: the label whose people are shown; `ggss` unless given."""
     results = Results.load(folder)
     _, progress = status(folder)
+    left = [one for one in progress if one.answered < one.of]
     missing = [
         f"{names.method(one.unit.method)} on {one.unit.model}: {one.answered:,} of {one.of:,} questions answered"
-        for one in progress
-        if one.answered < one.of
+        + (f"; the rest could not be run: {one.failure}" if one.failure else "")
+        for one in left
     ]
+    ended = all(one.failure for one in left)
     notes = {(one.unit.model, one.unit.method): one.warnings for one in progress if one.warnings}
-    return of_results(results, method, missing, notes, Path(folder).name)
+    return replace(of_results(results, method, missing, notes, Path(folder).name), ended=ended)
 
 
 def of_results(

@@ -25,7 +25,10 @@ SIZE = 0.05
 
 @dataclass(frozen=True)
 class JudgedTask:
-    """A row of the table of bias: one task of one model. kind: better, worse, undecided, or none."""
+    """A row of the table of bias: one task of one model. kind: better, worse, undecided, or none.
+
+    Undecided too, if the change as published and the one freed of small-sample bias have opposite signs.
+    """
 
     pair: TaskPair
     p: float | None
@@ -45,9 +48,16 @@ class JudgedTask:
         one = self.comparison
         if one is None or one.baseline is None or one.reached is None or self.adjusted is None:
             return "none"
-        if self.adjusted > SIZE:
+        if self.adjusted > SIZE or self._divided:
             return "undecided"
         return "better" if one.reached < one.baseline else "worse"
+
+    @property
+    def _divided(self) -> bool:
+        one = self.comparison
+        if one is None or one.baseline is None or one.reached is None or self.change is None:
+            return False
+        return (one.reached - one.baseline) * self.change.estimate < 0
 
     @property
     def words(self) -> str:
@@ -60,6 +70,11 @@ class JudgedTask:
             return "no bias before, so no percent change"
         if self.kind in ("better", "worse"):
             return "significantly less bias" if self.kind == "better" else "significantly more bias"
+        if self.adjusted is not None and self.adjusted <= SIZE:
+            way = "rises" if one.reached > one.baseline else "falls"
+            return (
+                f"significant, but the direction is not clear: the published value {way}, freed of bias it does not"
+            )
         if self.p is not None and self.p <= SIZE:
             return f"not enough data to tell: {chance(self.p)} alone, not significant among all tests of the table"
         seen = one.detectable

@@ -38,7 +38,7 @@ def summary(material: Material, bias: Sequence[JudgedTask], capability: Sequence
     own_bias = [row for row in bias if _of(row.pair, subjects)]
     own_capability = [row for row in capability if _of(row.pair, subjects)]
     told = [
-        _bias_sentence(judged_models(subjects), material),
+        _bias_sentence(judged_models(subjects), own_bias, material),
         _cost_sentence(own_capability),
         _untold_sentence(own_bias, own_capability),
         *_recognition_sentence(own_capability),
@@ -58,7 +58,7 @@ def _measured_sentence(material: Material) -> str:
     people = {item.cluster for pair in pairs if pair.about for item in pair.before.items}
     pictures = {picture.digest for pair in pairs for item in pair.before.items for picture in item.images}
     asked = {(pair.task, item.key) for pair in pairs for item in pair.before.items}
-    tasks = list(dict.fromkeys(pair.title for pair in pairs))
+    tasks = list(dict.fromkeys(pair.task_title for pair in pairs))
     models = ", ".join(model.title for model in material.models)
     before = ", before and after steering" if any(pair.after for pair in pairs) else ""
     return (
@@ -79,15 +79,22 @@ def _told(heading: str, lead: str, cases: Sequence[str], kind: str) -> Sentence:
     )
 
 
-def _bias_sentence(found: Sequence[JudgedModel], material: Material) -> Sentence:
+def _bias_sentence(found: Sequence[JudgedModel], tasks: Sequence[JudgedTask], material: Material) -> Sentence:
+    """The models' means; single tasks whose bias rose are named, for a mean does not show them."""
     steered = [one for one in found if one.average is not None]
     if not steered:
         return _unsteered_sentence(material)
     fell, rose = (sum(one.kind == kind for one in steered) for kind in ("better", "worse"))
     lead = f"Measured bias fell significantly on {fell} of {_count(len(steered), 'steered model')}"
     lead += f" and rose significantly on {rose}" if rose else ""
-    kind = "worse" if rose else "better" if fell == len(steered) else "undecided"
-    return _told("Bias", lead, [_change_words(one) for one in steered], kind)
+    worse = [row for row in tasks if row.kind == "worse"]
+    kind = "worse" if rose else "better" if fell == len(steered) and not worse else "undecided"
+    cases = [_change_words(one) for one in steered]
+    if worse:
+        lead += ", on average over tasks; by some tasks it rose"
+        which = "; ".join(f"{row.pair.title} on {names.model(row.pair.model)}" for row in worse)
+        cases.append(f"significantly more bias in single tasks: {which}")
+    return _told("Bias", lead, cases, kind)
 
 
 def _change_words(one: JudgedModel) -> str:
@@ -196,7 +203,7 @@ def _short(row: KeptCapability) -> str:
 
 
 def _case(row: KeptCapability) -> str:
-    return f"{row.pair.title} on {names.model(row.pair.model)} under {row.pair.attribute} steering"
+    return f"{row.pair.task_title} on {names.model(row.pair.model)} under {row.pair.attribute} steering"
 
 
 def _points(row: KeptCapability) -> str:

@@ -43,8 +43,14 @@ class TaskPair:
         return self.before.about
 
     @property
-    def title(self) -> str:
+    def task_title(self) -> str:
         return f"{self.probe.title}, {self.about}" if self.about else self.probe.title
+
+    @property
+    def title(self) -> str:
+        """With the steering, where it is of another attribute than the task is about."""
+        other = self.about and self.after and self.attribute != self.about
+        return f"{self.task_title}, under {self.attribute} steering" if other else self.task_title
 
     @property
     def label(self) -> str:
@@ -95,7 +101,10 @@ class ReportedModel:
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report says comes from here. made_from: files or folders; missing: what a study has not run yet."""
+    """All that a report says comes from here. made_from: files or folders; missing: what a study has not run yet.
+
+    ended: all that is missing could not be run.
+    """
 
     name: str
     description: str
@@ -109,6 +118,7 @@ class Material:
     plan: Mapping[str, Any] | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    ended: bool = False
 
     @property
     def pairs(self) -> list[TaskPair]:

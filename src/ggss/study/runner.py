@@ -121,14 +121,15 @@ class Driver:
         model = ""
         while unit := self.scheduler.take(model):
             model = unit.model
-            failure = None
+            failure = ""
             try:
                 yield from self.unit(unit, call)
             except StoreError:
                 raise
             except InputError as error:
-                failure = f"{unit.method} on {unit.model}: {error}"
-            self.scheduler.done(unit, failure)
+                failure = str(error)
+            self.runs.failed(unit, failure)
+            self.scheduler.done(unit, f"{unit.method} on {unit.model}: {failure}" if failure else None)
 
     def unit(self, unit: Unit, call: Call) -> Iterator[Count]:
         """A method on a model: the sweep, then what is measured at the best alpha of the sweep."""

@@ -17,13 +17,17 @@ from ggss.study.stored_runs import StoredRuns, opened
 
 @dataclass(frozen=True)
 class Progress:
-    """A method on a model: questions answered, of how many, the alpha chosen so far, the warnings of discovery."""
+    """A method on a model: questions answered, of how many, the alpha chosen so far, the warnings of discovery.
+
+    failure: why the rest could not be run, when it was last tried.
+    """
 
     unit: Unit
     answered: int
     of: int
     alpha: float | None
     warnings: tuple[str, ...]
+    failure: str = ""
 
 
 def status(folder: str | Path) -> tuple[Plan, list[Progress]]:
@@ -73,7 +77,8 @@ def _progress(plan: Plan, runs: StoredRuns, unit: Unit, count: Callable[[Cell], 
     answered += [count(cell) for cell in late] if alpha is not None else []
     fits = [runs.store.fit(*unit, attribute) for attribute in grid.attributes(plan, plan.method(unit.method))]
     notes = dict.fromkeys(note for fit in fits if fit for note in fit.notes)
-    return Progress(unit, sum(answered), sum(sizes), alpha, tuple(notes))
+    failure = runs.failure(unit) if sum(answered) < sum(sizes) else ""
+    return Progress(unit, sum(answered), sum(sizes), alpha, tuple(notes), failure)
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
 from ggss.models import ModelIdentity
 from ggss.study import fit_hashes, grid
-from ggss.study.grid import Cell
+from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan
 from ggss.study.plan_items import PlanItems
 from ggss.study.results import Fitted, Results
 from ggss.study.store import Fit, Key, Store, reading
 
 IDENTITY = "identity of "  # and a model's name: a fact about the study
+FAILURE = "failure of "  # and a method on a model
 KEPT = 256  # runs, with their metrics
 
 
@@ -45,6 +46,15 @@ class StoredRuns(Mapping[Cell, Run]):
         if before != identity:
             self.store.tell(f"{IDENTITY}{model}", dict(identity.parts))
         return identity.differences(before) if before.parts else []
+
+    def failure(self, unit: Unit) -> str:
+        """Why a method could not be run on a model; "" if it could, or was not tried."""
+        return str((self.store.about(_failure(unit)) or {}).get("why", ""))
+
+    def failed(self, unit: Unit, why: str) -> None:
+        """Write down why a method could not be run; "" if it could, after all."""
+        if why != self.failure(unit):
+            self.store.tell(_failure(unit), {"why": why})
 
     def key(self, cell: Cell, fit: Fit) -> Key:
         return Key(fit.identity, fit.steering, cell.alpha, self.asked.hash(cell.task))
@@ -93,6 +103,10 @@ class StoredRuns(Mapping[Cell, Run]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+def _failure(unit: Unit) -> str:
+    return f"{FAILURE}{unit.method} on {unit.model}"
 
 
 def stored(folder: str | Path) -> Results:
