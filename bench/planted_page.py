@@ -163,11 +163,12 @@ def draw(grids: Grid, path: Path) -> None:
         bottom = at == len(grids) - 1
         for k, (axis, grid) in enumerate(zip(row, found, strict=True)):
             low, high = ((1 / VALUES, 1.0), (0.0, 50.0))[k // 2]
-            colours = plt.get_cmap("RdYlGn_r").with_extremes(bad="lightgrey")
+            colours = plt.get_cmap("YlOrBr").with_extremes(bad="lightgrey")
             axis.imshow(grid, cmap=colours, vmin=low, vmax=high, origin="lower", aspect="auto")
             for i, j in product(*map(range, grid.shape)):
                 text = "" if np.isnan(grid[i, j]) else f"{grid[i, j]:.2f}" if k < 2 else f"{grid[i, j]:.0f}"
-                axis.text(j, i, text, ha="center", va="center", fontsize=8)
+                dark = grid[i, j] > low + 0.6 * (high - low)
+                axis.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
             steps = (IDENTITIES, PARTS)[k % 2]
             axis.set_xticks(range(len(steps)), [f"{step}" for step in steps] if bottom else [])
             axis.set_yticks(range(len(OVERLAPS)), [f"{overlap:g}" for overlap in OVERLAPS] if k == 0 else [])

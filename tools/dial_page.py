@@ -15,8 +15,8 @@ TASKS = {"mcq": "MCQ", "2afc": "2AFC", "net": "2AFC, net preference"}
 
 HEAD = """# The dial of entanglement
 
-Written by `make dial`; do not edit. In the four disentangled models of the small world nearly every method removes
-nearly all bias at no cost, so they cannot say which one to prefer. The models of the dial are of one class
+Written by `make dial`; do not edit. In the four disentangled models of the small world many methods remove nearly
+all bias at little cost, so they cannot say which one to prefer. The models of the dial are of one class
 (llava-vicuna) and differ in one number. At separation 1, which is `small-world/llava-vicuna` itself, race and gender
 have directions of their own. Below it everything else that a picture shows is turned into these directions by a fixed
 linear map, until at separation 0 half of the other variance lies inside them; then the text model learns to read such
@@ -43,6 +43,12 @@ PICTURE = """![Bias left and capability kept against the separation, a line a me
 Bias left is what remains of the unsteered bias, of 2AFC by the net preference; SmallStar is the change in points.
 The points at the left are `small-world/entangled`; a line goes through the means over training seeds."""
 
+MARGIN, GOAL = 1.5, 10  # points of SmallStar; points of bias left
+
+REGRET = f"""How far `auto`, which saw no answer, is from the best method of this page, which is known only after all
+were asked: the lowest bias left (mean of MCQ and of 2AFC's net preference) among methods that lose at most
+{MARGIN} points of SmallStar, or no more than `auto`."""
+
 CORRELATIONS = """## Which diagnostic tells the outcome
 
 Spearman's rank correlation of what can be measured at discovery with what came out, over models and methods, with
@@ -61,12 +67,13 @@ that limit rests on the planted tokens, and the variance share's on the models."
 
 
 KEPT = """**What is kept.** Discovery reports the probe of all tokens and the displacement. The probe tells what is
-left in other people on planted tokens; on the dial the correlation with the bias left is as high, but
+left in other people on planted tokens; on the dial its correlation with the bias left is positive, too, but
 its interval includes zero. The displacement tells the capability lost in the models. A probe of mean
 tokens tells neither bias left nor attribute read and is not reported: on `ordinary` it calls methods
 clean that leave most of the bias. Variance share and transfer keep their warnings. Effective rank is of
 the model, the same for every method, and is told beside the variance share only to say how much room
-there is. The lowest split-half cosine has no warning: near zero it went with nearly all bias removed."""
+there is. The lowest split-half cosine has no warning of its own: it ranks as the transfer does, and near zero it
+went with nearly all bias removed."""
 
 
 def world_name(separation: float, seed: int) -> str:
@@ -88,6 +95,7 @@ def page(rows: Rows, dial: Sequence[str], methods: Sequence[str], planted: Seque
         _results(rows),
         CAUTION,
         _chosen(rows),
+        _regrets(rows),
         CORRELATIONS,
         _correlations(rows, planted),
         _limits(rows, planted),
@@ -162,6 +170,25 @@ def _chosen(rows: Rows) -> str:
         return ""
     lines = [f"- {row['world']}: {' '.join(row['notes'])}" for row in own]
     return "What `auto` chose, from the discovery set alone:\n\n" + "\n".join(lines)
+
+
+def _regrets(rows: Rows) -> str:
+    """What `auto` leaves more than the method that did best at as little cost."""
+    lines, worst = ["| separation | auto | best of all | its bias left | regret, points |", "| --- " * 5 + "|"], 0.0
+    outcomes = [row for row in _outcomes(rows) if row["left"] is not None]
+    for own in sorted((row for row in outcomes if row["method"] == "auto"), key=lambda row: _order(row["world"])):
+        most = max(own["lost"], MARGIN)
+        rivals = [row for row in outcomes if row["world"] == own["world"] and row["lost"] <= most]
+        best = min(rivals, key=lambda row: row["left"])
+        regret = own["left"] - best["left"]
+        worst = max(worst, regret)
+        cells = (own["world"], f"{own['left']:.0f} % left", f"`{best['method']}`", f"{best['left']:.0f} %")
+        lines.append(f"| {' | '.join(cells)} | {regret:.0f} |")
+    if len(lines) == 2:
+        return ""
+    met = "met" if worst <= GOAL else "**not met**"
+    said = f"The largest regret is {worst:.0f} points; the goal of at most {GOAL} is {met}."
+    return f"{REGRET}\n\n" + "\n".join(lines) + f"\n\n{said}"
 
 
 def _span(values: Sequence[float] | None, unit: str, digits: int) -> str:

@@ -24,8 +24,13 @@ _LOOKS: Mapping[str, tuple[str, str, str]] = {
     "leace": ("LEACE", "#2a9d9d", "D"),
     "svd": ("hard projection (SVD)", "#b0565b", "P"),
     "prompt": ("fairness instruction", "#8a86a0", "X"),
+    "pace": ("PACE and auto", "#d43d8c", "h"),
+    "auto": ("PACE and auto", "#d43d8c", "h"),
 }
+_NEAR = 5  # points: costs up to this are drawn to scale, larger ones closer together
+_TICKS = (-80, -40, -20, -10, -5, 0, 5)
 _GGSS = ("GGSS", "#c2452d", "*")
+PACE = "pace"
 
 
 def draw(figures: Figures) -> bytes | str:
@@ -71,14 +76,15 @@ def _drawn(panels: Mapping[str, Mapping[str, tuple[Interval, Interval]]], benchm
             x, y = 100 + bias.estimate, 100 * kept.estimate
             axis.hlines(y, 100 + bias.low, 100 + bias.high, color=colour, alpha=0.35, linewidth=1)
             axis.vlines(x, 100 * kept.low, 100 * kept.high, color=colour, alpha=0.35, linewidth=1)
-            large = label == names.GGSS
-            drawn[kind] = axis.scatter(
-                x, y, s=190 if large else 42, color=colour, marker=mark, zorder=4 if large else 3
-            )
+            large = 190 if label == names.GGSS else 95 if label == PACE else 42
+            drawn[kind] = axis.scatter(x, y, s=large, color=colour, marker=mark, zorder=4 if large > 42 else 3)
         axis.set_title(plot(names.model(model)), color=INK, fontsize=12)
         axis.tick_params(colors=SOFT, labelsize=9)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
+    axes[0, 0].set_yscale("symlog", linthresh=_NEAR)
+    axes[0, 0].set_yticks(_TICKS, map(str, _TICKS))
+    axes[0, 0].minorticks_off()
     axes[0, 0].set_ylabel(plot(f"{benchmark}: change in points"), color=INK)
     figure.supxlabel("bias left, percent of unsteered", color=INK, fontsize=10, y=0.16)
     figure.suptitle(f"{TITLE}\n(best: top left)", color=INK, fontsize=13, y=0.985)
