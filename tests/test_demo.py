@@ -58,7 +58,7 @@ def test_it_ends_in_the_report_of_what_it_found(seen):
         digits = next(iter(probes.get(task).displays.values())).digits
         (line,) = [one for one in page.one("section", id="bias").all("tr") if row["meaning"] in one.words]
         before, after = (one.words.split(" [")[0].split(" (")[0] for one in line.all("td")[1:3])
-        assert (before, after) == tuple(f"{row[run]['estimate']:.{digits}f}" for run in ("before", "after"))
+        assert (before, after) == tuple(f"{row['published'][run]:.{digits}f}" for run in ("before", "after"))
     kept = page.one("section", id="capability")
     for attribute in ("race", "gender"):
         accuracy = 100 * seen.said["capability"][attribute]["estimate"]

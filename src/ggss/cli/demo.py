@@ -53,6 +53,7 @@ def described(found: "Demo") -> dict[str, Any]:
             row.comparison.task: {
                 "name": row.name,
                 "meaning": row.meaning,
+                "published": dict(zip(("before", "after"), (row.scale * own for own in row.published), strict=True)),
                 "before": span(row.before, row.scale),
                 "after": span(row.after, row.scale),
                 "change": row.change and span(row.change),
@@ -82,7 +83,14 @@ def show(found: "Demo", written: Path) -> None:
     from ggss.terminal import Terminal
 
     console = Terminal()
-    table = Table("bias", "unsteered", "steered", "change", title=f"{found.model}, ggss at alpha {found.alpha:g}")
+    table = Table(
+        "bias",
+        "unsteered",
+        "steered",
+        "change",
+        "freed of small-sample bias",
+        title=f"{found.model}, ggss at alpha {found.alpha:g}",
+    )
     for row in found.bias:
         table.add_row(*row.cells())
     console.print(table)

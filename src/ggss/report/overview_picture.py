@@ -28,7 +28,7 @@ _LOOKS: Mapping[str, tuple[str, str, str]] = {
     "auto": ("PACE and auto", "#d43d8c", "h"),
 }
 _NEAR = 5  # points: costs up to this are drawn to scale, larger ones closer together
-_TICKS = (-80, -40, -20, -10, -5, 0, 5)
+_TICKS = (-80, -40, -20, -10, -5, -2, 0, 2)
 _GGSS = ("GGSS", "#c2452d", "*")
 PACE = "pace"
 
@@ -84,6 +84,8 @@ def _drawn(panels: Mapping[str, Mapping[str, tuple[Interval, Interval]]], benchm
             axis.spines[side].set_visible(False)
     axes[0, 0].set_yscale("symlog", linthresh=_NEAR)
     axes[0, 0].set_yticks(_TICKS, map(str, _TICKS))
+    points = [100 * kept.high for points in panels.values() for _, kept in points.values()]
+    axes[0, 0].set_ylim(top=max(2.5, *points))
     axes[0, 0].minorticks_off()
     axes[0, 0].set_ylabel(plot(f"{benchmark}: change in points"), color=INK)
     figure.supxlabel("bias left, percent of unsteered", color=INK, fontsize=10, y=0.16)
