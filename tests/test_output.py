@@ -65,7 +65,7 @@ def test_what_is_not_ours_is_refused_before_any_work(run, model, faces, tmp_path
     monkeypatch.setattr("ggss.cli.discover.load", loaded)
     monkeypatch.setattr("ggss.cli.probe.load", loaded)
     monkeypatch.setattr("ggss.smallworld.demonstration.load_model", loaded)
-    monkeypatch.setattr("ggss.smallworld.training.Trainer.__init__", loaded)
+    monkeypatch.setattr("ggss.smallworld.trainer.Trainer.__init__", loaded)
     there = precious(tmp_path / "there")
     before = contents(there)
     manifest = faces / "manifest.csv"

@@ -13,6 +13,7 @@ from ggss.cli.app import app
 from ggss.errors import InputError
 from ggss.models import load_vlm
 from ggss.smallworld import training
+from ggss.smallworld.trainer import SIGHT
 from ggss.smallworld.training_album import Album, draw_batch, paint_album
 from ggss.smallworld.training_dial import LARGEST, DialTrainer, train_on_dial, turned
 from ggss.smallworld.training_recipe import Recipe
@@ -64,9 +65,9 @@ def test_only_the_text_model_learns(album: Album) -> None:
     assert len(losses) == 2
     changed = {name for name, value in trainer.model.named_parameters() if not torch.equal(value, before[name])}
     assert changed
-    assert not any(name.startswith(training.SIGHT) for name in changed)
+    assert not any(name.startswith(SIGHT) for name in changed)
     first = load_vlm("small-world/llava-vicuna", dtype=torch.float32).model.state_dict()
-    sight = [name for name in before if name.startswith(training.SIGHT)]
+    sight = [name for name in before if name.startswith(SIGHT)]
     other = {name for name in sight if not torch.equal(before[name], first[name])}
     assert other == {f"model.multi_modal_projector.linear_2.{part}" for part in ("weight", "bias")}
 

@@ -22,7 +22,8 @@ from ggss.smallworld.people import Person
 from ggss.smallworld.questions import LETTERS
 from ggss.smallworld.scenes import Scene, Shape, draw_scene
 from ggss.smallworld.templates import SHARED
-from ggss.smallworld.training import Trainer, train
+from ggss.smallworld.trainer import Trainer
+from ggss.smallworld.training import train
 from ggss.smallworld.training_album import GROUP, PAIR_PLANS, Album, draw_batch, image_inputs, paint_album
 from ggss.smallworld.training_losses import Blocks, penalties, simplex
 from ggss.smallworld.training_optimiser import Muon, orthogonal

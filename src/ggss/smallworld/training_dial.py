@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ggss.models import load_vlm
 from ggss.smallworld import NAME as WORLD
-from ggss.smallworld.training import Trainer, trained
+from ggss.smallworld.trainer import Trainer
+from ggss.smallworld.training import trained
 from ggss.smallworld.training_album import Album, draw_batch, paint_album
 from ggss.smallworld.training_recipe import Recipe
 
