@@ -9,15 +9,56 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ggss.errors import problems
 from ggss.models.sites import in_text
 from ggss.version import library_versions
 
 if TYPE_CHECKING:
+    from ggss.models import Vlm
     from ggss.steering.steerer import Steerer
 
 LEARNED_FROM = "questions"  # of a source: how many a live model answered for the fit
 FORCED = " (allowed by --any-model, or force=True)"
 _BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which another version writes otherwise
+
+
+def fitting_paths(
+    steerer: "Steerer", vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None
+) -> dict[str, str]:
+    """The module path of each of the steerer's sites in a model; InputError as `Steerer.check` says."""
+    from ggss.models import Vlm, family_of, resolve
+    from ggss.models.families import known_family
+    from ggss.models.layer_sites import is_layer, layer_path, layer_width
+    from ggss.models.wrappers import unwrapped
+
+    model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
+    made = steerer.source.get("paths")
+    recorded: dict[str, str] = made if isinstance(made, dict) else {}
+    family = family_of(model, paths=recorded)
+    known = family.site_paths(model.config)
+    paths = known | {site: layer_path(model, site) for site in steerer.operators if is_layer(site)}
+    found = [f"site {site!r}: the model has {', '.join(known)}" for site in steerer.operators if site not in paths]
+    for site, chosen in steerer.operators.items():
+        module = resolve(model, paths[site]) if site in paths else None
+        width = layer_width(model.config, site) if is_layer(site) else getattr(module, "out_features", None)
+        if width and width != chosen.width:
+            found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
+    if known_family(model.config) is None:  # of a family in the table, another version may name modules otherwise
+        found += [
+            f"site {site!r}: the steerer was made at {recorded[site]}, the model has it at {paths[site]}"
+            for site in steerer.operators
+            if site in paths and recorded.get(site, paths[site]) != paths[site]
+        ]
+    if not force and not found:
+        processor = vlm.processor if isinstance(vlm, Vlm) else None
+        found += differences(steerer, model, processor, family.name, weights)
+    if found:
+        raise problems(
+            f"the {steerer.method} steerer for {steerer.source.get('model', 'an unnamed model')} "
+            "does not fit this model",
+            found,
+        )
+    return {site: paths[site] for site in steerer.operators}
 
 
 def differences(

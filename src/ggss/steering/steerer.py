@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from ggss import hashing
 from ggss.activations import SITE
-from ggss.errors import InputError, no_such, problems
+from ggss.errors import InputError, no_such
 from ggss.methods import operator
 from ggss.steering.attachment import AttachedRun, attached
-from ggss.steering.made_for import differences
+from ggss.steering.made_for import fitting_paths
 from ggss.steering.strengths import Alpha, checked_alpha, checked_recommendation, row_strengths
 from ggss.version import library_versions
 
@@ -279,39 +279,7 @@ class Steerer:
         How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
         weights: the fingerprint of the vision weights, if the model's own are not in memory.
         """
-        from ggss.models import Vlm, family_of, resolve
-        from ggss.models.families import known_family
-        from ggss.models.layer_sites import is_layer, layer_path, layer_width
-        from ggss.models.wrappers import unwrapped
-
-        model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
-        made = self.source.get("paths")
-        recorded: dict[str, str] = made if isinstance(made, dict) else {}
-        family = family_of(model, paths=recorded)
-        known = family.site_paths(model.config)
-        paths = known | {site: layer_path(model, site) for site in self.operators if is_layer(site)}
-        found = [f"site {site!r}: the model has {', '.join(known)}" for site in self.operators if site not in paths]
-        for site, chosen in self.operators.items():
-            module = resolve(model, paths[site]) if site in paths else None
-            width = layer_width(model.config, site) if is_layer(site) else getattr(module, "out_features", None)
-            if width and width != chosen.width:
-                found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
-        if known_family(model.config) is None:  # of a family in the table, another version may name modules otherwise
-            found += [
-                f"site {site!r}: the steerer was made at {recorded[site]}, the model has it at {paths[site]}"
-                for site in self.operators
-                if site in paths and recorded.get(site, paths[site]) != paths[site]
-            ]
-        if not force and not found:
-            processor = vlm.processor if isinstance(vlm, Vlm) else None
-            found += differences(self, model, processor, family.name, weights)
-        if found:
-            raise problems(
-                f"the {self.method} steerer for {self.source.get('model', 'an unnamed model')} "
-                "does not fit this model",
-                found,
-            )
-        return {site: paths[site] for site in self.operators}
+        return fitting_paths(self, vlm, force, weights)
 
     @property
     def content_hash(self) -> str:
