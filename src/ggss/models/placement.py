@@ -103,8 +103,10 @@ def _default_device(config: Any, dtype: torch.dtype | None, quantised: bool, nam
 
 def _cpu_dtype(config: Any, name: str) -> torch.dtype:
     own, free = checkpoint_dtype(config), free_memory(CPU)
+    if own.itemsize >= 4 or free is None:
+        return torch.float32
     needed = _weights(config, torch.float32)
-    if own.itemsize >= 4 or free is None or needed is None or needed <= USABLE * free:
+    if needed is None or needed <= USABLE * free:
         return torch.float32
     log.warning(
         f"{name or 'this model'} needs {gigabytes(needed)} in float32 and {gigabytes(free)} of memory are free: it "
