@@ -205,4 +205,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out

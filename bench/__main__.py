@@ -1,6 +1,10 @@
-"""`python -m bench [part ...]`: measure, print the table, and write docs/performance.md when all parts were run."""
+"""`python -m bench [--keep] [part ...]`: measure, print the table, and write docs/performance.md if no part is named.
+
+Each part's rows are kept in bench-out; with --keep a part that is there is not measured again.
+"""
 
 import importlib
+import json
 import platform
 import sys
 from pathlib import Path
@@ -13,11 +17,13 @@ from rich.console import Console
 from rich.table import Table
 
 PARTS = ("steer", "methods", "bend", "discovery", "start", "stats", "study", "report", "play")
-PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+ROOT = Path(__file__).parent.parent
+PAGE, OUT, KEEP = ROOT / "docs" / "performance.md", ROOT / "bench-out", "--keep"
 SWEEP = ("<!-- written by `make bench-sweep` -->", "<!-- end of `make bench-sweep` -->")
 
 
 def main(chosen: list[str]) -> int:
+    keep, chosen = KEEP in chosen, [name for name in chosen if name != KEEP]
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
         print(f"bench: no part {unknown[0]!r}; there are {', '.join(PARTS)}", file=sys.stderr)
@@ -26,12 +32,22 @@ def main(chosen: list[str]) -> int:
     rows: list[dict[str, Any]] = []
     for name in chosen or PARTS:
         with console.status(f"measuring {name}"):
-            rows += importlib.import_module(f"bench.{name}").run()
+            rows += measured(name, keep)
     show(rows)
     if not chosen:
         PAGE.write_text(page(rows, section(PAGE.read_text(encoding="utf-8"), SWEEP)), encoding="utf-8")
         print(f"written to {PAGE.relative_to(Path.cwd())}" if PAGE.is_relative_to(Path.cwd()) else PAGE)
     return 0
+
+
+def measured(name: str, keep: bool) -> list[dict[str, Any]]:
+    """The rows of a part, written down as soon as they are there; keep: those that were measured before."""
+    file = OUT / f"{name}.json"
+    if not (keep and file.exists()):
+        rows = importlib.import_module(f"bench.{name}").run()
+        OUT.mkdir(exist_ok=True)
+        file.write_text(json.dumps(rows), encoding="utf-8")
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def cells(row: dict[str, Any]) -> list[str]:
