@@ -75,7 +75,7 @@ def main() -> None:
 
 def commands(size: str, out: Path) -> dict[str, Sequence[object]]:
     """Every step, in order, by its name."""
-    ggss = [sys.executable, "-c", "from ggss.cli import main; main()"]
+    ggss = [sys.executable, "-c", "from ggss.cli import program; program()"]
     model, steerer, plan = out / "model", out / "steerer", out / "plan.yaml"
     manifest = pictures(out / "faces", SIZES[size].side)
     where = ["--dtype", "bfloat16"]

@@ -282,3 +282,31 @@ def test_garbage_is_collected_as_usual_after_the_first_time():
     gc.collect()
     assert gc.get_threshold() == before
     assert gc.callbacks == callbacks
+
+
+QUICK = """
+import atexit, sys
+from ggss import cli
+
+def main():
+    atexit.register(lambda: print("registered later, done before", flush=True))
+    print("printed")
+    {ending}
+
+cli.main = main
+cli.program()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("pass", 0), ("sys.exit(2)", 2), ("sys.exit('a sentence')", 1), ("raise KeyboardInterrupt", 1), ("1 / 0", 1)],
+)
+def test_the_program_ends_at_once_with_its_code_and_loses_nothing(ending, code):
+    done = subprocess.run(
+        [sys.executable, "-c", QUICK.format(ending=ending)], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == code
+    assert done.stdout == "printed\nregistered later, done before\n"
+    assert ("a sentence" in done.stderr) == ("a sentence" in ending)
+    assert ("ZeroDivisionError" in done.stderr) == ("/ 0" in ending)

@@ -1,6 +1,6 @@
 """`python -m ggss` is `ggss`."""
 
-from ggss.cli import main
+from ggss.cli import program
 
 if __name__ == "__main__":
-    main()
+    program()

@@ -11,11 +11,13 @@
 | 130 | stopped by Ctrl-C |
 """
 
+import atexit
 import gc
 import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Any
 
@@ -28,6 +30,29 @@ from ggss.escaping import visible
 DEBUG, COMPLETE = "GGSS_DEBUG", "_GGSS_COMPLETE"
 WRONG, OURS, STOPPED = 2, 70, 130
 MANY_OBJECTS = 1_000_000
+
+
+def program() -> None:
+    """What the command `ggss` runs: `main`, and then the process ends at once.
+
+    Taking torch's and transformers' modules down one by one would take a second. Threads have ended by then, and what
+    others have registered for the exit has been done: the last of it is registered first.
+    """
+    code = 1
+
+    def leave() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+
+    atexit.register(leave)
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        raise
 
 
 def main() -> None:
