@@ -50,6 +50,8 @@ Times include starting Python and loading the weights. The processor time is tha
 less than the time on what else the machine does (threads that wait for each other sleep: `OMP_WAIT_POLICY=passive`).
 The load is the machine's average of the minute before the step, in which the step before may have run; the last
 column says how many cores other work used while the step ran.
+
+There are two models, Qwen3-VL-4B and LLaVA-NeXT-7B; one that has no section below was not measured.
 """
 
 
