@@ -1,7 +1,7 @@
 """What each method costs: steering against a memcpy of the same rows, and fitting 400 images of width 4096.
 
 One thread, float32. Steered are rows of 2880 x 4096, the tokens of one LLaVA-NeXT image. A method that reads all
-tokens of all images when it fits, or when it steers as `bend-token` does, is measured on images of 64 tokens, read
+tokens of all images when it fits, or when it steers as `bend-token` does, is measured on 100 images of 64 tokens, read
 from disk, and its lines say so. Fits run once, so their times are those of the processor, which do not depend on what
 else the machine does. Not measured: PACE's ablations, which do the same work as PACE, and `auto`, which fits several
 of the others on parts of the pictures.
@@ -21,7 +21,8 @@ from ggss.activations import SITE, Rows
 from ggss.methods import registry
 from ggss.methods.bend_token import BendToken
 
-WIDTH, TOKENS, FEW_TOKENS, IMAGES = 4096, 2880, 64, 400
+WIDTH, TOKENS, IMAGES = 4096, 2880, 400
+FEW_TOKENS, FEW_IMAGES = 64, 100  # where all tokens of all images are read
 VALUES = ("amber", "coral", "indigo", "jade", "pearl")
 MOST = 30
 
@@ -46,7 +47,8 @@ def activations(folder: Path | None = None) -> ggss.Activations:
     """Images of five values whose pooled rows differ by person and value; with tokens around them in a folder."""
     generator = torch.Generator().manual_seed(0)
     shifts = torch.randn(len(VALUES), WIDTH, generator=generator) * 0.3
-    people = torch.randn(IMAGES // len(VALUES), WIDTH, generator=generator)
+    images = IMAGES if folder is None else FEW_IMAGES
+    people = torch.randn(images // len(VALUES), WIDTH, generator=generator)
     base = 5 * torch.randn(WIDTH, generator=generator)
     means = (base + people[:, None] + shifts).reshape(-1, WIDTH)
     means = means + 0.05 * torch.randn(means.shape, generator=generator)
@@ -55,7 +57,7 @@ def activations(folder: Path | None = None) -> ggss.Activations:
     else:
         rows = stored((mean + torch.randn(FEW_TOKENS, WIDTH, generator=generator) for mean in means), folder)
     attributes = [{"race": value} for _ in people for value in VALUES]
-    return ggss.Activations.from_rows({SITE: rows}, attributes, [i // len(VALUES) for i in range(IMAGES)])
+    return ggss.Activations.from_rows({SITE: rows}, attributes, [i // len(VALUES) for i in range(images)])
 
 
 def timed_fit(name: str, source: ggss.Activations) -> tuple[float, ggss.Steerer]:
@@ -78,7 +80,7 @@ def steer_row(name: str, steerer: ggss.Steerer) -> dict[str, Any]:
     per_token, copied = (f"{1e6 * seconds / len(rows):.2f} us" for seconds in (cost, memcpy))
     what = f"steer a token with {name}"
     if reads:
-        what += f", {IMAGES} references of {FEW_TOKENS} tokens (grows with their number)"
+        what += f", {FEW_IMAGES} references of {FEW_TOKENS} tokens (grows with their number)"
         return row(
             what, per_token, f"memcpy, {copied}", cost / memcpy, "none: every reference is read twice an image"
         )
@@ -86,5 +88,6 @@ def steer_row(name: str, steerer: ggss.Steerer) -> dict[str, Any]:
 
 
 def fit_row(name: str, seconds: float, needs_tokens: bool, reference: float) -> dict[str, Any]:
-    what = f"fit {name}, {IMAGES} images" + (f" of {FEW_TOKENS} tokens" if needs_tokens else "")
+    images = f"{FEW_IMAGES} images of {FEW_TOKENS} tokens" if needs_tokens else f"{IMAGES} images"
+    what = f"fit {name}, {images}"
     return row(what, f"{seconds:.2f} s", f"fit ggss, {reference:.2f} s", seconds / reference, "")
