@@ -1,10 +1,10 @@
 """What each method costs: steering against a memcpy of the same rows, and fitting 400 images of width 4096.
 
 One thread, float32. Steered are rows of 2880 x 4096, the tokens of one LLaVA-NeXT image. A method that reads all
-tokens of all images when it fits, or when it steers as `bend-token` does, is measured on 100 images of 64 tokens, read
-from disk, and its lines say so. Fits run once, so their times are those of the processor, which do not depend on what
-else the machine does. Not measured: PACE's ablations, which do the same work as PACE, and `auto`, which fits several
-of the others on parts of the pictures.
+tokens of all images when it fits, or when it steers as `bend-token` does, is measured on 100 images of 64 tokens,
+read from disk, and its lines say so. Fits run once, so their times are those of the processor, which do not depend on
+what else the machine does. Not measured: PACE's ablations, which do the same work as PACE, and `auto`, which fits
+several of the others on parts of the pictures.
 """
 
 import tempfile
