@@ -104,6 +104,13 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it():
     assert set(drawn(0, top_p=1e-9)) == {3}
 
 
+@pytest.mark.parametrize("how", [{"temperature": 5e-324}, {"temperature": 1e-300, "top_p": 5e-324}, {"top_p": 0.0}])
+def test_the_lowest_temperature_and_share_give_the_likeliest_token(how):
+    logits = torch.tensor([1.0, 30.0, -torch.inf, 29.9])
+    one = row([], **{"temperature": 1.0, "seed": 0, **how})
+    assert [one.sampled(logits) for _ in range(50)] == [1] * 50
+
+
 def test_every_row_ends_for_itself():
     ended, long, cut, left = [], [], [], []
     rows = [row(ended), row(long, most=2), row(cut, stop=("cb",)), row(left, gone=True)]

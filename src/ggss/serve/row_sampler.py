@@ -47,9 +47,10 @@ class AnswerRow(GrowingAnswer):
 
     def sampled(self, logits: Tensor) -> int:
         """A token from logits [V], by temperature and top-p."""
-        shares = (logits.double().cpu() / self.temperature).softmax(0)
-        ordered, tokens = shares.sort(descending=True, stable=True)
-        kept = ordered.cumsum(0) - ordered < self.top_p  # the most likely token always is
+        below = logits.double().cpu() - logits.max().double().cpu()  # so that no temperature is too low to divide by
+        ordered, tokens = (below / self.temperature).softmax(0).sort(descending=True, stable=True)
+        kept = ordered.cumsum(0) - ordered < self.top_p
+        kept[0] = True
         return int(tokens[torch.multinomial(ordered * kept, 1, generator=self.generator)])
 
 
