@@ -58,14 +58,15 @@ def check_the_same(folder: Path, other: Path) -> None:
 
 
 def engines() -> set[int]:
-    """The processes of vLLM's engines on this machine."""
+    """The living processes of vLLM on this machine, which name themselves."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if "EngineCore" in (folder / "comm").read_text() + (folder / "cmdline").read_text():
-                found.add(int(folder.name))
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
         except OSError:
             continue
+        if name.startswith("VLLM::") and rest.split()[0] != "Z":
+            found.add(int(folder.name))
     return found
 
 
