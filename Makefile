@@ -72,8 +72,8 @@ test-ray: .venv-ray/.ready  ## studies on Ray actors
 test-serve: $(READY)  ## `ggss serve` on a port of this machine: OpenAI's client, faults, a short fuzz
 	$(BIN)/python -m pytest tests_serve
 
-fuzz-serve: $(READY)  ## 10,000 requests from the server's own schema, with broken pictures: none may be a defect
-	GGSS_SERVE_CASES=10000 $(BIN)/python -m pytest tests_serve/test_schema.py
+fuzz-serve: $(READY)  ## 10,000 requests from the server's own schema; writes its figures into docs/serving.md (minutes)
+	GGSS_SERVE_CASES=10000 GGSS_SERVE_PAGE=$(CURDIR)/docs/serving.md $(BIN)/python -m pytest tests_serve/test_schema.py
 
 bench-serve: $(READY)  ## load on a port of this machine; writes the figures of docs/serving.md (minutes)
 	$(BIN)/python -m bench.serving
