@@ -115,6 +115,6 @@ def tell(page: Path, statuses: Counter[int]) -> None:
     counts = ", ".join(f"{count:,} with {status}" for status, count in sorted(statuses.items()))
     said = (
         f"Fuzzing: {sum(statuses.values()):,} requests made from the server's own schema, half of them with a "
-        f"picture that is whole,\ncut, changed or none, were answered: {counts}. None was a defect of the server (500)."
+        f"picture that is whole,\ncut, changed or none, were answered: {counts}. None was a defect of the server."
     )
     page.write_text(f"{before}{begin}\n\n{said}\n\n{end}{rest.partition(end)[2]}", encoding="utf-8")
