@@ -35,7 +35,7 @@ MANY_OBJECTS = 1_000_000
 def program() -> None:
     """What the command `ggss` runs: `main`, and then the process ends at once.
 
-    Taking torch's and transformers' modules down one by one would take a second. Threads have ended by then, and what
+    Taking torch's and transformers' modules down one by one can take a second. Threads have ended by then, and what
     others have registered for the exit has been done: the last of it is registered first.
     """
     code = 1
@@ -90,7 +90,7 @@ def collect_later() -> None:
     """No garbage is collected before a million objects are there; from then on as usual.
 
     Importing torch and transformers makes 600,000 objects, nearly all of which stay. To look through them again and
-    again is a tenth of the time in which a command starts.
+    again takes up to a tenth of the time in which a command starts.
     """
     usual = gc.get_threshold()
     if usual[0] == MANY_OBJECTS:
