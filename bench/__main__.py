@@ -3,6 +3,7 @@
 Each part's rows are kept in bench-out; with --keep a part that is there is not measured again.
 """
 
+import hashlib
 import importlib
 import json
 import platform
@@ -41,13 +42,27 @@ def main(chosen: list[str]) -> int:
 
 
 def measured(name: str, keep: bool) -> list[dict[str, Any]]:
-    """The rows of a part, written down as soon as they are there; keep: those that were measured before."""
-    file = OUT / f"{name}.json"
-    if not (keep and file.exists()):
-        rows = importlib.import_module(f"bench.{name}").run()
-        OUT.mkdir(exist_ok=True)
-        file.write_text(json.dumps(rows), encoding="utf-8")
-    return json.loads(file.read_text(encoding="utf-8"))
+    """The rows of a part, written down as soon as they are there.
+
+    keep: those that were measured before, if it was on this machine, with these libraries and this state of the code.
+    """
+    file, where = OUT / f"{name}.json", [machine(), state()]
+    if keep and file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        if kept["where"] == where:
+            return kept["rows"]
+    rows = importlib.import_module(f"bench.{name}").run()
+    OUT.mkdir(exist_ok=True)
+    file.write_text(json.dumps({"where": where, "rows": rows}), encoding="utf-8")
+    return rows
+
+
+def state() -> str:
+    """Of all Python files of the package and of the bench."""
+    digest = hashlib.sha256()
+    for file in sorted(path for part in ("src", "bench") for path in (ROOT / part).rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -290,7 +290,7 @@ def test_a_direction_that_two_estimates_disagree_about_is_not_told(material, mon
     assert sure.words == "significantly less bias"
     monkeypatch.setattr(page_verdicts.JudgedTask, "change", replace(row.change, estimate=5.0))
     assert sure.kind == "undecided"
-    assert "direction is not clear: the published value falls" in sure.words
+    assert "the published value falls, the one freed of small-sample bias rises" in sure.words
 
 
 def test_a_task_under_the_steering_of_another_attribute_says_so(material):

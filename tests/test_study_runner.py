@@ -45,7 +45,7 @@ from ggss.study.runner import run
 from ggss.study.scheduler import Scheduler, merged
 from ggss.study.status import status
 from ggss.study.store import DATABASE, writing
-from ggss.study.stored_runs import opened
+from ggss.study.stored_runs import StoredRuns, opened
 from ggss.study.worker import Worker
 from test_identity import edit
 from test_probes_suites import faces
@@ -424,6 +424,9 @@ def test_what_cannot_be_run_is_named_and_the_rest_is_done(tmp_path):
     assert "the rest could not be run: k = 1000 directions" in line
     assert told.ended
     mended = Plan.of(plan.model_dump(mode="json") | {"methods": ["none", lost | {"options": {"k": 2}}, "ggss"]})
+    with writing(tmp_path) as store:
+        assert StoredRuns(plan, store, PlanItems(plan)).failure(Unit(MODEL, "lost"))
+        assert not StoredRuns(mended, store, PlanItems(mended)).failure(Unit(MODEL, "lost"))  # not tried so yet
     run(mended, tmp_path)
     assert not any(one.failure for one in status(tmp_path)[1])
     assert of_study(tmp_path).missing == ()

@@ -71,9 +71,10 @@ class JudgedTask:
         if self.kind in ("better", "worse"):
             return "significantly less bias" if self.kind == "better" else "significantly more bias"
         if self.adjusted is not None and self.adjusted <= SIZE:
-            way = "rises" if one.reached > one.baseline else "falls"
+            published, freed = ("rises", "falls") if one.reached > one.baseline else ("falls", "rises")
             return (
-                f"significant, but the direction is not clear: the published value {way}, freed of bias it does not"
+                f"significant, but the direction is not clear: the published value {published}, the one freed of "
+                f"small-sample bias {freed}"
             )
         if self.p is not None and self.p <= SIZE:
             return f"not enough data to tell: {chance(self.p)} alone, not significant among all tests of the table"

@@ -48,13 +48,19 @@ class StoredRuns(Mapping[Cell, Run]):
         return identity.differences(before) if before.parts else []
 
     def failure(self, unit: Unit) -> str:
-        """Why a method could not be run on a model; "" if it could, or was not tried."""
-        return str((self.store.about(_failure(unit)) or {}).get("why", ""))
+        """Why a method could not be run on a model; "" if it could, or was not tried as the plan has it now."""
+        told = self.store.about(_failure(unit)) or {}
+        return str(told["why"]) if told.get("recipes") == self._recipes(unit) else ""
 
     def failed(self, unit: Unit, why: str) -> None:
         """Write down why a method could not be run; "" if it could, after all."""
         if why != self.failure(unit):
-            self.store.tell(_failure(unit), {"why": why})
+            self.store.tell(_failure(unit), {"why": why, "recipes": self._recipes(unit)})
+
+    def _recipes(self, unit: Unit) -> list[str]:
+        """All that decides a method's fits on a model."""
+        attributes = grid.attributes(self.plan, self.plan.method(unit.method))
+        return [fit_hashes.recipe(self.plan, *unit, attribute) for attribute in attributes]
 
     def key(self, cell: Cell, fit: Fit) -> Key:
         return Key(fit.identity, fit.steering, cell.alpha, self.asked.hash(cell.task))
