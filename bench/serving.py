@@ -1,8 +1,8 @@
 """`python -m bench.serving [SECONDS]`: load on a server of this machine; writes the figures into docs/serving.md.
 
 32 clients ask at the same time, with mixed strengths and pictures. Every answer is compared with the one that the
-same request got when it was asked alone. Then 16 clients ask unsteered and steered in turn, to see what steering
-costs at equal load.
+same request got when it was asked alone. Then they ask unsteered and steered in turn, to see what steering costs at
+equal load: while a batch of 16 is answered, the next 16 wait.
 """
 
 import base64
@@ -31,7 +31,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "serving.md"
 BEGIN, END = "<!-- figures: written by `make bench-serve` -->", "<!-- end of the figures -->"
 MODEL = "small-world/llava-vicuna"
 CLIENTS, BATCH, SECONDS = 32, 16, 180.0
-ROUNDS, EACH = 30, 4  # of the comparison: rounds of each kind; requests of each client in a round
+ROUNDS, EACH = 60, 4  # of the comparison: rounds of each kind; requests of each client in a round
 TIE = 1e-3  # log-probabilities nearer than this may change places in another batch
 GOAL = 0.03
 STRENGTHS = [
@@ -43,7 +43,6 @@ STRENGTHS = [
     {"race": 1.5},
 ]
 QUESTIONS = ["which race is this person ?", "what is the job of this person ?", "how much does this person earn ?"]
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -104,8 +103,15 @@ class LoadedServer:
 
     def processor_seconds(self) -> float:
         """Of the process that runs the model and the one that serves."""
-        fields = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self.processes]
-        return sum(int(own[11]) + int(own[12]) for own in fields) / TICKS
+        # Linux' number for the processor clock of another process: /proc counts in steps of 10 ms only.
+        return sum(time.clock_gettime(~pid << 3 | 2) for pid in self.processes)
+
+    def batches(self) -> int:
+        """How many batches the model has answered."""
+        connection = self.connection()
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        return int(text.partition("\nggss_batches_total ")[2].split()[0])
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -182,7 +188,7 @@ class NewPictures(Again):
     """No picture is shown twice: each has a pixel of its own colour."""
 
     def __init__(self, urls: list[str]) -> None:
-        count = 2 * (ROUNDS + 1) * BATCH * EACH
+        count = 2 * (ROUNDS + 1) * CLIENTS * EACH
         first = [
             Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB") for url in urls[:BATCH]
         ]
@@ -206,18 +212,36 @@ def _marked(image: Image.Image, number: int) -> str:
     return data_url(image)
 
 
-def overhead(server: LoadedServer, asked: Again) -> tuple[float, float]:
-    """What steering adds: of the processor's time, and of the time that passed.
+@dataclass
+class Added:
+    """What steering adds: of the processor's time, with its 95 % interval, and of the time that passed; the mean
+    batch."""
+
+    processor: float
+    interval: tuple[float, float]
+    passed: float
+    batch: float
+
+    @property
+    def verdict(self) -> str:
+        if self.processor > GOAL:
+            return "**not met**"
+        return "met" if self.interval[1] <= GOAL else "met, by the estimate; the interval does not show it"
+
+
+def overhead(server: LoadedServer, asked: Again) -> Added:
+    """What steering adds.
 
     Medians over pairs of rounds, the two of a pair one right after the other and each kind first as often as the
-    other: what else the machine does changes more slowly than that.
+    other: what else the machine does changes more slowly than that. The interval of the median is the bootstrap's.
     """
     spent: dict[float, list[tuple[float, float]]] = {0.0: [], 1.0: []}
-    with ThreadPoolExecutor(BATCH) as pool:
+    batches = server.batches()
+    with ThreadPoolExecutor(CLIENTS) as pool:
         for number in range(ROUNDS + 1):
             for alpha in (0.0, 1.0) if number % 2 else (1.0, 0.0):
                 # Written before the time is taken.
-                bodies = [[asked(client + k, alpha) for k in range(EACH)] for client in range(BATCH)]
+                bodies = [[asked(client + k, alpha) for k in range(EACH)] for client in range(CLIENTS)]
 
                 def client(own: list[bytes]) -> None:
                     connection = server.connection()
@@ -228,8 +252,20 @@ def overhead(server: LoadedServer, asked: Again) -> tuple[float, float]:
                 list(pool.map(client, bodies))
                 spent[alpha].append((server.processor_seconds() - before[0], time.perf_counter() - before[1]))
     pairs = list(zip(spent[1.0][1:], spent[0.0][1:], strict=True))  # the first round is a warm-up
-    processor, passed = (statistics.median(one[k] / other[k] - 1 for one, other in pairs) for k in (0, 1))
-    return processor, passed
+    processor, passed = ([one[k] / other[k] - 1 for one, other in pairs] for k in (0, 1))
+    return Added(
+        statistics.median(processor),
+        interval(processor),
+        statistics.median(passed),
+        2 * (ROUNDS + 1) * CLIENTS * EACH / (server.batches() - batches),
+    )
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The 95 % interval of the median."""
+    chosen = random.Random(0)
+    medians = sorted(statistics.median(chosen.choices(values, k=len(values))) for _ in range(2000))
+    return medians[50], medians[-51]
 
 
 KINDS = {
@@ -269,7 +305,7 @@ def figures(
     passed: float,
     before: float,
     after: float,
-    added: dict[str, tuple[float, float]],
+    added: dict[str, Added],
     busy: float,
 ) -> str:
     import torch
@@ -280,9 +316,10 @@ def figures(
     count = len(counts.seconds)
     hundredths = statistics.quantiles(counts.seconds, n=100)
     costs = "\n".join(
-        f"| steering at batch {BATCH}, {kind} | processor time {own:+.1%} (goal at most {GOAL:+.0%}: "
-        f"{'met' if own <= GOAL else '**not met**'}), time that passed {waited:+.1%} |"
-        for kind, (own, waited) in added.items()
+        f"| steering at batch {BATCH} (mean {own.batch:.1f}), {kind} | processor time {own.processor:+.1%} "
+        f"(95 % interval {own.interval[0]:+.1%} to {own.interval[1]:+.1%}; goal at most {GOAL:+.0%}: {own.verdict}), "
+        f"time that passed {own.passed:+.1%} |"
+        for kind, own in added.items()
     )
     return f"""
 {processor()}, {os.cpu_count()} cores; Python {platform.python_version()}, torch {torch.__version__}, transformers

@@ -350,6 +350,7 @@ def test_a_picture_is_steered_once_for_each_strength_and_steerer(served, monkeyp
     asked = [{"first": 1.0}, {"first": 0.5}, {"second": 1.0}, *both]
     for strengths in (*asked, *reversed(asked), *asked):
         found, records = rows(steering, strengths)
+        assert found.untyped_storage().nbytes() == found.nbytes
         expected = shown[0].features.rows[site]
         for name, alpha in strengths.items():
             expected = steerers[name].steer(expected, alpha=alpha)

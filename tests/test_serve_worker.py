@@ -3,6 +3,7 @@
 import json
 import socket
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -21,7 +22,7 @@ LAST = "the last message"
 class InventedModel:
     """Answers with what was asked; some words are trouble."""
 
-    cached_bytes, hits, misses = 5, 1, 2
+    facts: ClassVar = {"batches": 4, "cached_bytes": 5, "cache_hits": 1, "cache_misses": 2}
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
@@ -87,7 +88,7 @@ def test_requests_that_wait_are_one_batch_up_to_its_rows():
     assert [one["ids"] for one in messages if one["event"] == "started"] == [[0, 1], [2, 3, 4]]
     for number in range(5):
         assert events(messages, number) == ["began", "pieces", "done"]
-    assert messages[-1]["facts"] == {"cached_bytes": 5, "cache_hits": 1, "cache_misses": 2}
+    assert messages[-1]["facts"] == model.facts
 
 
 def test_a_request_is_done_before_its_batch_is():

@@ -52,9 +52,16 @@ def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> l
 
 
 def steered_with_gates(
-    features: Sequence[Features], steerer: Any, alpha: float | Sequence[float], allow_amplify: bool = False
+    features: Sequence[Features],
+    steerer: Any,
+    alpha: float | Sequence[float],
+    allow_amplify: bool = False,
+    copied: bool = False,
 ) -> SteeredTogether:
-    """The same with the gates. alpha: a number, or one for each image."""
+    """The same with the gates. alpha: a number, or one for each image.
+
+    copied: an image does not keep the rows of all that were steered with it in memory.
+    """
     sites: Sequence[str] = list(steerer.operators)
     _check_sites(features, sites)
     if not isinstance(alpha, int | float) and len(set(alpha)) == 1:
@@ -70,7 +77,8 @@ def steered_with_gates(
         owners = _owners(counts[site], rows.device) if apart or steerer.operators[site].needs_images else None
         strength = torch.tensor(alpha) if apart else alpha
         done = steerer.apply(rows, owners, strength, site=site, allow_amplify=allow_amplify)
-        changed[site], gates[site] = done.rows.split(counts[site]), done.gate
+        own = done.rows.split(counts[site])
+        changed[site], gates[site] = [part.clone() for part in own] if copied else own, done.gate
     # Rows that were computed from rows before steering are out of date.
     stale = {MLP2} if MLP1 in sites else set()
     kept = [

@@ -6,7 +6,7 @@ acts. So no request gets what was made at another's strength, or by a steerer th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import add
 
 import torch
@@ -77,7 +77,9 @@ class BatchSteering:
             if those and key not in self._kept
         }
         if new:
-            self._add(list(new), _steered(steerers, list(new.values())))
+            features, records = _steered(steerers, list(new.values()))
+            self._kept.add(dict(zip(new, features, strict=True)))
+            self._records.update(zip(new, records, strict=True))
         found = [
             self._request(own, own_keys, those, told)
             for own, own_keys, those, told in zip(pictures, keys, acting, strengths, strict=True)
@@ -95,13 +97,6 @@ class BatchSteering:
         if known is None or known[0] is not steerer:
             known = self._contents[name] = steerer, steerer.content_hash
         return known[1]
-
-    def _add(self, keys: Sequence[str], steered: Sequence[tuple[Features, dict[str, PictureRecord]]]) -> None:
-        for key, (features, records) in zip(keys, steered, strict=True):
-            # A copy: else each picture would keep the rows of all that were steered with it.
-            own = replace(features, rows={site: rows.clone() for site, rows in features.rows.items()})
-            self._kept.add({key: own})
-            self._records[key] = records
 
     def _request(
         self,
@@ -126,7 +121,7 @@ class BatchSteering:
 
 def _steered(
     steerers: Mapping[str, Steerer], wanted: Sequence[tuple[Features, Mapping[str, float]]]
-) -> list[tuple[Features, dict[str, PictureRecord]]]:
+) -> tuple[list[Features], list[dict[str, PictureRecord]]]:
     """Pictures, each at its own strengths; all that one steerer acts on in one pass over their tokens."""
     features: list[Features] = [one for one, _ in wanted]
     records: list[dict[str, PictureRecord]] = [{} for _ in wanted]
@@ -139,10 +134,11 @@ def _steered(
             steerer,
             [wanted[number][1][name] for number in acting],
             allow_amplify=True,  # whether a request may have a negative strength was decided when it came in
+            copied=True,  # each is kept, and let go, alone
         )
         for number, after, record in zip(acting, done.features, _told(done), strict=True):
             features[number], records[number][name] = after, record
-    return list(zip(features, records, strict=True))
+    return features, records
 
 
 def _told(done: SteeredTogether) -> list[PictureRecord]:

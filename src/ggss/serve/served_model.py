@@ -58,7 +58,7 @@ class ServedModel:
         self.vlm, self.most_tokens, self.prompt_tokens = vlm, most_tokens, prompt_tokens
         self.steerers: dict[str, Steerer] = {}
         self._kept, self._steering = BoundedFeatures(room // 2), BatchSteering(room // 2)
-        self.hits = self.misses = 0
+        self.batches = self.hits = self.misses = 0
         tokenizer = vlm.processor.tokenizer
         self._decode = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
         self._word = cache(lambda token: tokenizer.decode([token]))
@@ -101,6 +101,7 @@ class ServedModel:
 
     def answer(self, jobs: Sequence[PreparedJob], poll: Callable[[], None]) -> None:
         """All requests in one batch; each hears first what was done to its pictures, then its answers."""
+        self.batches += 1
         steered = self._steering(self.steerers, [one.pictures for one in jobs], [one.job.strengths for one in jobs])
         rows: list[AnswerRow] = []
         sequences: list[list[int]] = []
@@ -134,9 +135,14 @@ class ServedModel:
             )
 
     @property
-    def cached_bytes(self) -> int:
-        """Of the features that are kept, unsteered and steered."""
-        return self._kept.nbytes + self._steering.nbytes
+    def facts(self) -> dict[str, int]:
+        """Counts since the start, and the bytes of features that are kept, unsteered and steered."""
+        return {
+            "batches": self.batches,
+            "cached_bytes": self._kept.nbytes + self._steering.nbytes,
+            "cache_hits": self.hits,
+            "cache_misses": self.misses,
+        }
 
     def _encoded(self, picture: BytesPicture) -> ShownPicture:
         if picture.digest in self._kept:

@@ -77,7 +77,7 @@ class WorkerEngine:
         self._tickets: dict[int, Ticket] = {}
         self._reloads: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count()
-        self._facts: dict[str, float] = {"cached_bytes": 0, "cache_hits": 0, "cache_misses": 0}
+        self._facts: dict[str, float] = {}  # what the worker counts; vLLM counts in its own way
         self._restarts = 0
         self._ready = False
         self._listening: asyncio.Task[None] | None = None

@@ -106,8 +106,7 @@ def _run(jobs: JobQueue, model: "ServedModel", ready: "dict[int, PreparedJob]") 
 
 def _done(jobs: JobQueue, model: "ServedModel", number: int) -> None:
     jobs.flush(number)
-    facts = {"cached_bytes": model.cached_bytes, "cache_hits": model.hits, "cache_misses": model.misses}
-    jobs.tell({"event": "done", "id": number, "facts": facts})
+    jobs.tell({"event": "done", "id": number, "facts": model.facts})
     jobs.forget(number)
 
 
