@@ -119,10 +119,10 @@ def move(
 
     r, beta, gate, chord = removal(b, alpha)
     n = (theta * theta - 2 * (r * b).sum(1, keepdim=True) + (r * r).sum(1, keepdim=True)).clamp(min=0).sqrt()
-    s, cos_n = torch.sinc(n / torch.pi), n.cos()
+    s = torch.sinc(n / torch.pi)
     along = s * f
-    towards_mu = cos_n - along * c0
-    length = (1 - 2 * cos_n * s * (r * m).sum(1, keepdim=True)).clamp(min=0).sqrt()
+    towards_mu = n.cos() - along * c0
+    length = (1 - 2 * n.cos() * s * (r * m).sum(1, keepdim=True)).clamp(min=0).sqrt()
 
     cos_omega = ((along + towards_mu * c0 - s * (r * c).sum(1, keepdim=True)) / length).clamp(-1, 1)
     sin_omega = (1 - cos_omega * cos_omega).sqrt()
