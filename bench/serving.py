@@ -106,12 +106,12 @@ class LoadedServer:
         # Linux' number for the processor clock of another process: /proc counts in steps of 10 ms only.
         return sum(time.clock_gettime(~pid << 3 | 2) for pid in self.processes)
 
-    def batches(self) -> int:
-        """How many batches the model has answered."""
+    def metric(self, name: str) -> float:
+        """One of the server's metrics."""
         connection = self.connection()
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
-        return int(text.partition("\nggss_batches_total ")[2].split()[0])
+        return float(text.partition(f"\n{name} ")[2].split()[0])
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -236,7 +236,7 @@ def overhead(server: LoadedServer, asked: Again) -> Added:
     other: what else the machine does changes more slowly than that. The interval of the median is the bootstrap's.
     """
     spent: dict[float, list[tuple[float, float]]] = {0.0: [], 1.0: []}
-    batches = server.batches()
+    batches = server.metric("ggss_batches_total")
     with ThreadPoolExecutor(CLIENTS) as pool:
         for number in range(ROUNDS + 1):
             for alpha in (0.0, 1.0) if number % 2 else (1.0, 0.0):
@@ -257,7 +257,7 @@ def overhead(server: LoadedServer, asked: Again) -> Added:
         statistics.median(processor),
         interval(processor),
         statistics.median(passed),
-        2 * (ROUNDS + 1) * CLIENTS * EACH / (server.batches() - batches),
+        2 * (ROUNDS + 1) * CLIENTS * EACH / (server.metric("ggss_batches_total") - batches),
     )
 
 

@@ -5,6 +5,7 @@ Steering comes after that, for all pictures of a batch together and each at the 
 makes is kept under these strengths (`batch_steering`). So no request gets what was made at another's strength.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -59,6 +60,7 @@ class ServedModel:
         self.steerers: dict[str, Steerer] = {}
         self._kept, self._steering = BoundedFeatures(room // 2), BatchSteering(room // 2)
         self.batches = self.hits = self.misses = 0
+        self.steering_seconds = 0.0
         tokenizer = vlm.processor.tokenizer
         self._decode = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
         self._word = cache(lambda token: tokenizer.decode([token]))
@@ -102,7 +104,9 @@ class ServedModel:
     def answer(self, jobs: Sequence[PreparedJob], poll: Callable[[], None]) -> None:
         """All requests in one batch; each hears first what was done to its pictures, then its answers."""
         self.batches += 1
+        start = time.process_time()
         steered = self._steering(self.steerers, [one.pictures for one in jobs], [one.job.strengths for one in jobs])
+        self.steering_seconds += time.process_time() - start
         rows: list[AnswerRow] = []
         sequences: list[list[int]] = []
         shown: list[Sequence[Shown]] = []
@@ -135,10 +139,12 @@ class ServedModel:
             )
 
     @property
-    def facts(self) -> dict[str, int]:
-        """Counts since the start, and the bytes of features that are kept, unsteered and steered."""
+    def facts(self) -> dict[str, float]:
+        """Counts and processor time since the start; the bytes of features that are kept, unsteered and steered."""
         return {
             "batches": self.batches,
+            "processor_seconds": time.process_time(),
+            "steering_seconds": self.steering_seconds,
             "cached_bytes": self._kept.nbytes + self._steering.nbytes,
             "cache_hits": self.hits,
             "cache_misses": self.misses,

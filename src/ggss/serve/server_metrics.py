@@ -15,6 +15,8 @@ _HELP = {
     "ggss_ready": ("gauge", "1 if the model is loaded."),
     "ggss_worker_restarts_total": ("counter", "Processes of the model that died and were replaced."),
     "ggss_batches_total": ("counter", "Batches that the model has answered, each of one request or more."),
+    "ggss_processor_seconds_total": ("counter", "Processor time of the model's process, all threads."),
+    "ggss_steering_seconds_total": ("counter", "The part of it in which pictures were steered."),
     "ggss_feature_cache_bytes": ("gauge", "Bytes of encoded pictures that are kept."),
     "ggss_feature_cache_hits_total": ("counter", "Pictures that were encoded already."),
     "ggss_feature_cache_misses_total": ("counter", "Pictures that had to be encoded."),
@@ -23,6 +25,8 @@ _HELP = {
 _FACTS = {
     "worker_restarts": "ggss_worker_restarts_total",
     "batches": "ggss_batches_total",
+    "processor_seconds": "ggss_processor_seconds_total",
+    "steering_seconds": "ggss_steering_seconds_total",
     "cached_bytes": "ggss_feature_cache_bytes",
     "cache_hits": "ggss_feature_cache_hits_total",
     "cache_misses": "ggss_feature_cache_misses_total",
