@@ -80,9 +80,9 @@ class Sweep:
         return sum(a == b for a, b in zip(self.answers[0], self.answers[way], strict=True))
 
 
-def real_length_model() -> Vlm:
+def real_length_model(words: Sequence[str] = WORDS) -> Vlm:
     """A LLaVA-NeXT whose pictures have as many tokens as real ones."""
-    tiny, processor = build("llava-vicuna", WORDS, image_size=SIDE, patch_size=PATCH, width=32, layers=1)
+    tiny, processor = build("llava-vicuna", words, image_size=SIDE, patch_size=PATCH, width=32, layers=1)
     config = tiny.config
     for part, sizes in EIGHTH.items():
         for name, value in sizes.items():

@@ -1,9 +1,9 @@
 """`python -m bench.vllm_sweep`: a sweep over strengths in three ways; writes its table into docs/serving.md.
 
 In turn, strength by strength, so that all see the same machine: transformers with a live hook, in batches, with
-pictures encoded every time; transformers with pictures that are encoded once; and vLLM. Each has one thread. One
-model is the small world's; the other has random weights and pictures of about 2,880 tokens, with several questions
-each.
+pictures encoded every time; transformers as the study engine has it, with pictures that are encoded once and one
+prefix for all questions about a picture; and vLLM. Each has one thread. One model is the small world's; the other
+has random weights, an eighth of every dimension of llava-v1.6-vicuna-7b, and pictures with as many tokens as there.
 """
 
 import sys
@@ -19,10 +19,10 @@ from PIL import Image
 
 import ggss
 from bench.__main__ import processor
+from bench.alpha_sweep import SIDE, real_length_model
 from ggss.models import load_vlm
 from ggss.models.features import steered
 from ggss.models.reading import Reading
-from ggss.smallworld.architectures import build
 from ggss.version import library_versions
 from ggss.vllm_plugin.engine_host import EngineSetup
 from ggss.vllm_plugin.engine_reading import EngineReader
@@ -37,9 +37,7 @@ OPTIONS = ("amber", "coral", "ivory", "jade", "pearl")
 QUESTIONS = tuple(
     f"which {what} is this person ?" for what in ("race", "gender", "color", "face", "cook", "one", "hat", "room")
 )
-SIDE = 434  # pixels of a tile: a picture of 434 x 868 is seen as two tiles and an overview
-LARGE = {"image_size": SIDE, "patch_size": 14, "width": 128, "layers": 3, "heads": 2}
-WAYS = ("live hook, in batches", "features encoded once", "vLLM")
+WAYS = ("live hook, in batches", "features and prefix of a picture computed once", "vLLM")
 GOAL = 5  # times the live hook in batches, at real picture lengths
 
 
@@ -110,10 +108,9 @@ def _seconds(run: Callable[[], Any]) -> tuple[float, Any]:
 
 def large(folder: str) -> str:
     """A model with random weights whose pictures have as many tokens as real ones."""
-    words = sorted({*" ".join(QUESTIONS).split(), *OPTIONS})
-    model, own = build("llava-vicuna", words, **LARGE)
-    model.save_pretrained(folder)
-    own.save_pretrained(folder)
+    vlm = real_length_model(sorted({*" ".join(QUESTIONS).split(), *OPTIONS}))
+    vlm.model.save_pretrained(folder)
+    vlm.processor.save_pretrained(folder)
     return folder
 
 
@@ -125,24 +122,23 @@ def text(sweeps: Sequence[Sweep]) -> str:
         "",
         "| model | tokens of a picture | questions | "
         + " | ".join(WAYS)
-        + " | vLLM against the hook | answers that differ |",
-        "| --- " * (len(WAYS) + 5) + "|",
+        + " | vLLM's answers that differ from transformers' |",
+        "| --- " * (len(WAYS) + 4) + "|",
     ]
     for one in sweeps:
-        took = " | ".join(f"{seconds:.1f} s" for seconds in one.seconds)
-        times = one.seconds[0] / one.seconds[2]
+        hook, *others = one.seconds
+        took = " | ".join(f"{seconds:.1f} s, {hook / seconds:.1f} times as fast" for seconds in others)
         lines.append(
-            f"| {one.name} | {one.tokens:,} | {one.asked} | {took} | {times:.1f} times | {one.differing}, "
+            f"| {one.name} | {one.tokens:,} | {one.asked} | {hook:.1f} s | {took} | {one.differing}, "
             f"probabilities by at most {one.apart:.1e} |"
         )
-    last = sweeps[-1]
-    met = last.seconds[0] / last.seconds[2] >= GOAL
-    lines += [
-        "",
-        f"Goal at real picture lengths: at least {GOAL} times the live hook in batches: "
-        f"**{'met' if met else 'not met'}**.",
-    ]
-    return "\n".join(lines)
+    hook, *others = sweeps[-1].seconds
+    verdicts = (
+        f"{way} {'met' if hook / seconds >= GOAL else '**not met**'}"
+        for way, seconds in zip(WAYS[1:], others, strict=True)
+    )
+    goal = f"Goal at real picture lengths: at least {GOAL} times the live hook in batches: {', '.join(verdicts)}."
+    return "\n".join([*lines, "", goal])
 
 
 def main() -> int:
@@ -151,8 +147,8 @@ def main() -> int:
     small = [own.image() for own in faces.pictures]
     sweeps = [sweep("small world", SMALL, small, 64)]
     with tempfile.TemporaryDirectory() as folder:
-        pictures = [own.resize((2 * SIDE, SIDE)) for own in small[:2]]
-        sweeps.append(sweep("random weights", large(folder), pictures, 4))
+        pictures = [own.resize((2 * SIDE, 2 * SIDE)) for own in small[:2]]  # four tiles and an overview
+        sweeps.append(sweep("an eighth of LLaVA-NeXT-7B, random weights", large(folder), pictures, 8))
     written = text(sweeps)
     print(written)
     page = PAGE.read_text(encoding="utf-8")

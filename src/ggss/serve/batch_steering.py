@@ -119,6 +119,7 @@ class BatchSteering:
         }
 
 
+@torch.inference_mode()  # nothing is learned here, and each of many small operations takes less time
 def _steered(
     steerers: Mapping[str, Steerer], wanted: Sequence[tuple[Features, Mapping[str, float]]]
 ) -> tuple[list[Features], list[dict[str, PictureRecord]]]:
