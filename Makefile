@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -71,6 +71,10 @@ test-ray: .venv-ray/.ready  ## studies on Ray actors
 
 test-serve: $(READY)  ## `ggss serve` on a port of this machine: OpenAI's client, faults, a short fuzz
 	$(BIN)/python -m pytest tests_serve
+
+test-langchain: $(READY)  ## LangChain's client against `ggss serve`
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[langchain]'
+	$(BIN)/python -m pytest tests_serve/test_langchain.py
 
 fuzz-serve: $(READY)  ## 10,000 requests from the server's own schema; writes its figures into docs/serving.md (minutes)
 	GGSS_SERVE_CASES=10000 GGSS_SERVE_PAGE=$(CURDIR)/docs/serving.md $(BIN)/python -m pytest tests_serve/test_schema.py
