@@ -350,7 +350,6 @@ def test_a_picture_is_steered_once_for_each_strength_and_steerer(served, monkeyp
     asked = [{"first": 1.0}, {"first": 0.5}, {"second": 1.0}, *both]
     for strengths in (*asked, *reversed(asked), *asked):
         found, records = rows(steering, strengths)
-        assert found.untyped_storage().nbytes() == found.nbytes
         expected = shown[0].features.rows[site]
         for name, alpha in strengths.items():
             expected = steerers[name].steer(expected, alpha=alpha)
@@ -364,6 +363,9 @@ def test_a_picture_is_steered_once_for_each_strength_and_steerer(served, monkeyp
         own.nbytes for own in shown[0].features.inputs.values()
     )
     assert (steering.nbytes, forgetful.nbytes) == (len(asked) * every, 0)
+    # Pictures that are steered together are kept, and let go, each alone.
+    for (features,), _ in BatchSteering(0)(steerers, [[one] for one in shown], [{"first": 0.3}, {"first": 0.4}]):
+        assert features.rows[site].untyped_storage().nbytes() == features.rows[site].nbytes
     # A steerer that is replaced, and another picture, are steered anew.
     before, passes[:] = rows(steering, {"first": 1.0})[0], []
     steerers["first"] = steerer(64, 7)
