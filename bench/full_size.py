@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument(
         "--as-is", action="store_true", help="measure nothing more: write what there is, and what not"
     )
-    parser.add_argument("--again", action="append", default=[], metavar="STEP", help="measure this step anew")
+    parser.add_argument("--again", action="append", default=[], metavar="STEP", help="measure this step, anew too")
     parser.add_argument("--keep", action="store_true", help="keep the folder: the 4b's model has 9.6 GB")
     given = parser.parse_args()
     out = (given.out or ROOT / "full-size-out" / given.size).resolve()
@@ -62,8 +62,9 @@ def main() -> None:
     report: dict[str, Step | None] = {}
     doc = given.doc or (None if "tiny" in given.size else DOC)
     for name, command in steps.items():
-        left_out = given.as_is or (name in SLOW.get(given.size, ()) and not given.whole)
-        report[name] = kept(out, name, command, left_out, name in given.again)
+        again = name in given.again
+        left_out = not again and (given.as_is or (name in SLOW.get(given.size, ()) and not given.whole))
+        report[name] = kept(out, name, command, left_out, again)
     text = section(SIZES[given.size], report)
     if doc:
         known = doc.read_text(encoding="utf-8") if doc.exists() else ""

@@ -161,12 +161,21 @@ def _batch(report: Report) -> list[str]:
     share = found["steering"] / found["seconds"]
     return [
         f"- It has {found['parameters'] / 1e9:.2f} billion weights, {2 * found['parameters'] / 1e9:.1f} GB.",
-        f"- A batch of {found['questions']} questions about {found['tokens']} visual tokens each: "
+        f"- A batch of {_questions(found['questions'])} about {found['tokens']} visual tokens each: "
         f"{found['seconds']:.1f} s of processor time, of which steering takes {1000 * found['steering']:.1f} ms, "
-        f"**{share:.2%}** (the goal of under {SHARE_GOAL:.0%} is {_met(share < SHARE_GOAL)}); encoding its pictures "
+        f"**{_percent(share)}** (the goal of under {SHARE_GOAL:.0%} is {_met(share < SHARE_GOAL)}); encoding its pictures "
         f"took {found['encoding']:.1f} s.",
         f"- In features that are kept, alpha 0 gives logits {found['identical']}.",
     ]
+
+
+def _questions(count: int) -> str:
+    return "one question" if count == 1 else f"{count} questions"
+
+
+def _percent(share: float) -> str:
+    """With two digits, however small it is."""
+    return f"{100 * share:.2g}%"
 
 
 def _served(report: Report) -> list[str]:
@@ -177,7 +186,7 @@ def _served(report: Report) -> list[str]:
         f"- Behind `ggss serve`, {found['requests']} requests one after the other, unsteered and steered in turn: an "
         f"unsteered one takes {found['seconds']:.1f} s of processor time, a steered one {found['added']:+.2%} "
         f"(95 % interval {low:+.2%} to {high:+.2%}; every strength its own). By the server's own count, steering "
-        f"takes {1000 * found['steering']:.1f} ms of it, **{found['share']:.2%}**: the goal of under "
+        f"takes {1000 * found['steering']:.1f} ms of it, **{_percent(found['share'])}**: the goal of under "
         f"{SHARE_GOAL:.0%} is {_met(found['share'] < SHARE_GOAL)}"
         + ("." if high < SHARE_GOAL else "; the difference of whole requests is too unsteady to show it.")
     ]
