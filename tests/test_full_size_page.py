@@ -22,6 +22,7 @@ BATCHED = {
     **{"questions": 2, "tokens": 64, "parameters": 4_800_000_000, "encoding": 3.0},
     **{"steering": 0.01, "seconds": 20.0, "identical": "that are bit-identical"},
 }
+SERVED = {"requests": 16, "seconds": 9.0, "steering": 0.0045, "share": 0.0005, "added": 0.001, "error": 0.002}
 TIMES = {"bfloat16": 800.0, "whole": 250.0, "parts": 130.0, "float32": 120.0} | {
     **{"rows": 170, "inputs": 2560, "outputs": 9728}
 }
@@ -29,7 +30,7 @@ SAID = {
     DOCTOR: json.dumps(EXAMINED),
     ASK: json.dumps({"unsteered": "yes", "steered": "yes"}),
     BATCH: json.dumps(BATCHED),
-    SERVE: json.dumps({"requests": 16, "seconds": 9.0, "added": 0.001, "error": 0.002}),
+    SERVE: json.dumps(SERVED),
     PRODUCTS: json.dumps(TIMES),
     PLAN: "",
     STUDY: "some lines\n8 questions asked, 0 answered before; all in a/path",
@@ -78,12 +79,14 @@ def test_what_was_not_measured_or_not_met_says_so():
     text = page(**{STUDY: None, BATCH: slow, ASK: other})
     assert f"| {STUDY} | not measured | | | | |" in text
     assert "The study:" not in text
-    assert "**5.00%** (the goal of under 1% is **not met**)" in text
+    assert "**5%** (the goal of under 1% is **not met**)" in text
     assert "**NOT that of** the unsteered one" in text
     assert "a steered one +0.10% (95 % interval -0.29% to +0.49%; every strength its own)." in text
-    assert "The goal of under 1% is met.\n" in text
-    unsure = replace(STEP, said=json.dumps({"requests": 16, "seconds": 9.0, "added": 0.001, "error": 0.02}))
-    assert "is met, by the estimate; the interval does not show it." in page(**{SERVE: unsure})
+    assert "steering takes 4.5 ms of it, **0.05%**: the goal of under 1% is met.\n" in text
+    unsure = replace(STEP, said=json.dumps(SERVED | {"error": 0.02}))
+    assert "is met; the difference of whole requests is too unsteady to show it." in page(**{SERVE: unsure})
+    dear = replace(STEP, said=json.dumps(SERVED | {"share": 0.02}))
+    assert "**2%**: the goal of under 1% is **not met**" in page(**{SERVE: dear})
 
 
 def test_of_a_model_too_slow_here_the_steps_left_out_are_named_with_their_cost():
