@@ -51,7 +51,9 @@ def main() -> None:
     parser.add_argument(
         "--as-is", action="store_true", help="measure nothing more: write what there is, and what not"
     )
-    parser.add_argument("--again", action="append", default=[], metavar="STEP", help="measure this step, anew too")
+    parser.add_argument(
+        "--again", action="append", default=[], metavar="STEP", help="measure this step anew, or one that is left out"
+    )
     parser.add_argument("--keep", action="store_true", help="keep the folder: the 4b's model has 9.6 GB")
     given = parser.parse_args()
     out = (given.out or ROOT / "full-size-out" / given.size).resolve()
