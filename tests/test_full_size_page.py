@@ -95,6 +95,8 @@ def test_of_a_model_too_slow_here_the_steps_left_out_are_named_with_their_cost()
     assert "## LLaVA-NeXT-7B\n" in text
     assert "one question about a picture of 1152 visual tokens takes" in text
     assert "doctor 7, serve, 17 requests 17, study run, 2 cells of 4 questions 8." in text
+    whole = section(SIZES["llava-7b"], REPORT | {"build and save": STEP})
+    assert "The doctor finds it healthy. It took 100 s.\n" in whole
 
 
 def test_each_model_has_its_section_and_leaves_the_others_alone():
