@@ -119,7 +119,7 @@ def page(rows: list[dict[str, Any]], kept: str = "") -> str:
 
 Written by `make bench`; do not edit. Every line is a ratio of two things measured in turn, in the same run, on one
 thread (medians). The times are of the machine named below; the ratios are what to compare. What steering adds to a
-request that is served is measured on [serving.md](serving.md#figures), and with a model of 4 billion weights on
+request that is served is measured on [serving.md](serving.md#figures), and with models of 4 and 7 billion weights on
 [full-size.md](full-size.md).
 
 {machine()}
