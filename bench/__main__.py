@@ -49,7 +49,7 @@ def measured(name: str, keep: bool) -> list[dict[str, Any]]:
     file, where = OUT / f"{name}.json", [machine(), state()]
     if keep and file.exists():
         kept = json.loads(file.read_text(encoding="utf-8"))
-        if kept["where"] == where:
+        if isinstance(kept, dict) and kept["where"] == where:
             return kept["rows"]
     rows = importlib.import_module(f"bench.{name}").run()
     OUT.mkdir(exist_ok=True)

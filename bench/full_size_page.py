@@ -163,7 +163,7 @@ def _batch(report: Report) -> list[str]:
     share = found["steering"] / found["seconds"]
     return [
         f"- It has {found['parameters'] / 1e9:.2f} billion weights, {2 * found['parameters'] / 1e9:.1f} GB.",
-        f"- A batch of {_questions(found['questions'])} about {found['tokens']} visual tokens each: "
+        f"- A batch of {_questions(found['questions'])} with {found['tokens']} visual tokens a picture: "
         f"{found['seconds']:.1f} s of processor time, of which steering takes {1000 * found['steering']:.1f} ms, "
         f"**{_percent(share)}** (the goal of under {SHARE_GOAL:.0%} is {_met(share < SHARE_GOAL)}); encoding its "
         f"pictures took {found['encoding']:.1f} s.",
