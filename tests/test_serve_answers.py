@@ -4,6 +4,7 @@ import asyncio
 import io
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -290,6 +291,21 @@ def test_one_picture_at_alternating_strengths_is_encoded_once(served, monkeypatc
     again = [answered(served, [one])[0] for one in (job, other, job, other)]
     assert tokens(first[0]) != tokens(first[1])
     assert [tokens(one) for one in again] == [tokens(one) for one in (*first, *first)]
+
+
+def test_batches_and_the_time_of_steering_are_counted(served, monkeypatch):
+    """By a clock that goes on by 3 whenever it is read."""
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr("ggss.serve.served_model.time", SimpleNamespace(process_time=lambda: float(next(clock))))
+    before = served.facts
+    jobs = [ChatJob([("user", [None, "who"])], [png(0)], {"first": 1.0}, most_tokens=1) for _ in range(3)]
+    answered(served, jobs)
+    answered(served, jobs[:1])
+    after = served.facts
+    assert after["batches"] - before["batches"] == 2
+    assert after["steering_seconds"] - before["steering_seconds"] == 6.0
+    assert after["processor_seconds"] > before["processor_seconds"]
+    assert after["cache_hits"] + after["cache_misses"] - before["cache_hits"] - before["cache_misses"] == 4
 
 
 def test_choices_share_a_prompt_and_have_their_own_seeds(served):
