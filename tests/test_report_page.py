@@ -293,6 +293,24 @@ def test_a_direction_that_two_estimates_disagree_about_is_not_told(material, mon
     assert "the published value falls, the one freed of small-sample bias rises" in sure.words
 
 
+def test_a_significant_change_whose_interval_holds_zero_says_so(material, monkeypatch):
+    row = next(row for row in page_verdicts.judged_bias(material.models) if row.change and row.change.high < 0)
+    sure = replace(row, p=1e-4, adjusted=1e-3)
+    assert sure.words == "significantly less bias"
+    monkeypatch.setattr(page_verdicts.JudgedTask, "change", replace(row.change, high=5.0))
+    assert sure.kind == "better"
+    assert sure.words.startswith("significantly less bias, though its interval holds 0")
+
+    (mean,) = page_verdicts.judged_models(material.models)
+    for high, kind, said in [(-1.0, "better", False), (5.0, "undecided", True)]:
+        average = replace(mean.average, estimate=-40.0, low=-87.0, high=high)
+        judged = replace(mean, average=average, p=1e-4, adjusted=1e-3)
+        monkeypatch.setattr(page_words, "judged_models", lambda models, judged=judged: [judged])
+        told = page_words.summary(material, [], []).sentences[0]
+        assert told.kind == kind
+        assert ("interval holds 0" in " ".join([told.words, *told.cases])) is said
+
+
 def test_a_task_under_the_steering_of_another_attribute_says_so(material):
     pair = material.models[0].bias[0]
     assert pair.title == pair.task_title

@@ -5,7 +5,9 @@
     not enough data    neither; the words then name the smallest change that the study could have found
 
 Holm's adjustment is over all tests of the same table of the page. A bias test swaps all answers about an identity
-together.
+together. It asks whether these answers would look as they do if steering did nothing; an interval says how large the
+change is among other people of the same kind. So a change may be significant while its interval holds 0: the words
+then say so.
 """
 
 import math
@@ -21,6 +23,12 @@ from ggss.report.reported import ReportedModel, TaskPair
 from ggss.stats import Equivalence, Interval
 
 SIZE = 0.05
+HOLDS_ZERO = "though its interval holds 0: steering does something, how much it does among other people is not known"
+
+
+def holds_zero(change: Interval | None) -> bool:
+    """Whether no change lies within the interval of a change."""
+    return change is not None and change.low <= 0.0 <= change.high
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,8 @@ class JudgedTask:
         if one.baseline is None:
             return "no bias before, so no percent change"
         if self.kind in ("better", "worse"):
-            return "significantly less bias" if self.kind == "better" else "significantly more bias"
+            words = "significantly less bias" if self.kind == "better" else "significantly more bias"
+            return f"{words}, {HOLDS_ZERO}" if holds_zero(self.change) else words
         if self.adjusted is not None and self.adjusted <= SIZE:
             published, freed = ("rises", "falls") if one.reached > one.baseline else ("falls", "rises")
             return (

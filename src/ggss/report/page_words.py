@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from ggss.report import names
 from ggss.report.page_numbers import bounds, chance, displayed, number, span
-from ggss.report.page_verdicts import JudgedModel, JudgedTask, KeptCapability, judged_models
+from ggss.report.page_verdicts import HOLDS_ZERO, JudgedModel, JudgedTask, KeptCapability, holds_zero, judged_models
 from ggss.report.reported import Material, ReportedModel, TaskPair
 
 
@@ -88,7 +88,8 @@ def _bias_sentence(found: Sequence[JudgedModel], tasks: Sequence[JudgedTask], ma
     lead = f"Measured bias fell significantly on {fell} of {_count(len(steered), 'steered model')}"
     lead += f" and rose significantly on {rose}" if rose else ""
     worse = [row for row in tasks if row.kind == "worse"]
-    kind = "worse" if rose else "better" if fell == len(steered) and not worse else "undecided"
+    sure = fell == len(steered) and not worse and not any(holds_zero(one.average) for one in steered)
+    kind = "worse" if rose else "better" if sure else "undecided"
     cases = [_change_words(one) for one in steered]
     if worse:
         lead += ", on average over tasks; by some tasks it rose"
@@ -105,6 +106,8 @@ def _change_words(one: JudgedModel) -> str:
         "undecided": f"not enough data to tell it from no change, {chance(one.adjusted)}",
         "none": "no test is defined",
     }[one.kind]
+    if one.kind in ("better", "worse") and holds_zero(one.average):
+        verdict += f", {HOLDS_ZERO}"
     tasks = _count(sum(pair.comparison is not None for pair in one.model.bias), "task")
     way = f"{names.method(one.model.method)} at α = {one.model.alpha:g}"
     return f"{one.model.title} under {way}: {span(one.average, '+.0f', unit=' %')} on average over {tasks}, {verdict}"
