@@ -35,7 +35,7 @@ from ggss.models import (
     resolve,
 )
 from ggss.models.families import FAMILIES, known_family
-from ggss.models.reading import Tokenised
+from ggss.models.reading import Reading, Tokenised
 from ggss.smallworld.architectures import NAMES, build
 from rounding import LEAD, assert_same, lead
 
@@ -410,6 +410,55 @@ def test_options_of_one_token_share_a_run_and_an_image_is_encoded_once(vlm: Vlm,
         vlm.score(QUESTIONS[:2], [pictures[:1]] * 2, [["A", "B", "C", "D"]] * 2)
     assert [logits.shape[:2] for logits in runs] == [(2, 1)]
     assert len(encodings) == 1
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 3])
+def test_a_reading_is_the_answer_and_the_scores_in_one_pass_over_the_prompts(
+    vlm: Vlm, pictures: Pictures, max_new_tokens: int
+) -> None:
+    asked = QUESTIONS, mixed(vlm.encode(pictures))
+    short: list[Sequence[str]] = [("red", "blue", "A"), (), ("A", "B")]
+    with outputs_of(vlm.model.lm_head) as runs:
+        said = vlm.read(*asked, short, max_new_tokens)
+    # A pass over the prompts, then one for each further token of the longest answer.
+    assert [logits.shape[:2] for logits in runs] == [(3, 1)] * len(runs)
+    assert len(runs) <= max_new_tokens
+    assert min(lead(logits[:, -1]) for logits in runs) > LEAD  # words may be compared
+    assert [one.answer for one in said] == vlm.answer(*asked, max_new_tokens)
+    assert said[1].probabilities == ()
+    assert_probabilities(vlm, said, short, asked)
+    # The control: an option of two tokens needs a pass of its own, and only its question does.
+    longer: list[Sequence[str]] = [("red", "blue", "A"), (), ("red hat", "blue")]
+    with outputs_of(vlm.model.lm_head) as more:
+        said = vlm.read(*asked, longer, max_new_tokens)
+    assert sum(logits.shape[1] > 1 for logits in more) == 1
+    assert_probabilities(vlm, said, longer, asked)
+
+
+@pytest.mark.parametrize("max_new_tokens", [1, 3])
+def test_settings_of_generate_change_the_answer_and_not_the_probabilities(
+    tiny: Callable[..., Vlm], pictures: Pictures, max_new_tokens: int
+) -> None:
+    vlm = tiny("pixtral")
+    asked = QUESTIONS, mixed(vlm.encode(pictures))
+    options: list[Sequence[str]] = [("red", "blue")] * 3
+    plain = vlm.read(*asked, options, max_new_tokens)
+    first = vlm.processor.tokenizer(plain[0].answer, add_special_tokens=False)["input_ids"][0]
+    vlm.model.generation_config.suppress_tokens = [first]
+    said = vlm.read(*asked, options, max_new_tokens)
+    assert [one.answer for one in said] == vlm.answer(*asked, max_new_tokens)
+    assert said[0].answer != plain[0].answer
+    assert_probabilities(vlm, said, options, asked)
+
+
+def assert_probabilities(
+    vlm: Vlm, said: Sequence[Reading], options: Sequence[Sequence[str]], asked: tuple[list[str], list[list[Any]]]
+) -> None:
+    """They are those of the scores, each question scored alone."""
+    for one, own, question, images in zip(said, options, *asked, strict=True):
+        if own:
+            scores = torch.tensor(vlm.score([question], [images], [own])[0])
+            torch.testing.assert_close(torch.tensor(one.probabilities), scores.softmax(0), atol=1e-5, rtol=0)
 
 
 class SpaceMerging:

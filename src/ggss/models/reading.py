@@ -127,3 +127,14 @@ class NumbersOnly:
 
     def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
         return require_numbers(logits, self.name)
+
+
+class FirstLogits:
+    """Keeps the logits [prompts, vocabulary] of the first token that `generate` writes; a logits processor too."""
+
+    logits: Tensor | None = None
+
+    def __call__(self, ids: Tensor, logits: Tensor) -> Tensor:
+        if self.logits is None:
+            self.logits = logits
+        return logits

@@ -1,8 +1,8 @@
 """Asking a model: its answers, the probabilities of options, and both together in as few passes as they need.
 
-An answer and options of one token each are read from the logits of one token. Questions about the same encoded
-pictures are read after one pass over what their prompts begin with, where that pays. All others are answered and
-scored in turn.
+The logits that begin an answer also decide between options of one token; longer options are scored in passes of their
+own. Questions about the same encoded pictures are read after one pass over what their prompts begin with, where that
+pays.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,16 @@ from ggss.models import prompts
 from ggss.models.batching import Batches
 from ggss.models.features import Features, Shown
 from ggss.models.model_inputs import Choice, ModelInputs
-from ggss.models.reading import NumbersOnly, Reading, Tail, Tokenised, option_runs, option_shares, require_numbers
+from ggss.models.reading import (
+    FirstLogits,
+    NumbersOnly,
+    Reading,
+    Tail,
+    Tokenised,
+    option_runs,
+    option_shares,
+    require_numbers,
+)
 from ggss.models.shared_prefix import SharedPrefix, can_share
 from ggss.models.shared_reading import plainly_greedy, read_after, shared_length, together
 from ggss.models.told_rows import image_token
@@ -40,8 +49,7 @@ class VlmReader:
     def _answer(self, max_new_tokens: int, asked: Sequence[tuple[str, Sequence[Shown]]]) -> list[str]:
         inputs = self._inputs.of_questions([question for question, _ in asked], [pictures for _, pictures in asked])
         written = self.generate(inputs, max_new_tokens)
-        new = written[:, inputs["input_ids"].shape[1] :]
-        return [text.strip() for text in self._vlm.processor.batch_decode(new, skip_special_tokens=True)]
+        return self._texts(written[:, inputs["input_ids"].shape[1] :])
 
     def generate(
         self, inputs: dict[str, Any], max_new_tokens: int, processors: Sequence[Any] = (), stops: Sequence[Any] = ()
@@ -124,29 +132,34 @@ class VlmReader:
         return [Reading(self._text(tokens), shares) for tokens, shares in said]
 
     def _read_batch(self, max_new_tokens: int, batch_size: int, batch: Sequence[Choice]) -> list[Reading]:
+        """Options of one token are read from the logits that begin the answer; longer ones in passes of their own."""
         asked = self._encoded(batch)
-        at_once = self._read_at_once(asked) if max_new_tokens == 1 else None
-        return at_once or self._read_in_turn(asked, max_new_tokens, batch_size)
-
-    def _read_at_once(self, asked: Sequence[Choice]) -> list[Reading] | None:
-        """Both from the logits of the next token; None if some option is longer than a token."""
         tokenised = self._inputs.tokenised(asked)
-        if not all(prompt.at_once for prompt in tokenised):
-            return None
-        logits = require_numbers(self._next_token(asked, tokenised), self._vlm.name)
-        likeliest = logits.argmax(1).tolist()
-        words = {token: self._text([token]) for token in set(likeliest)}
-        said = zip(likeliest, option_shares(logits, tokenised), strict=True)
-        return [Reading(words[token], shares) for token, shares in said]
-
-    def _read_in_turn(self, asked: Sequence[Choice], max_new_tokens: int, batch_size: int) -> list[Reading]:
-        answers = self.answer([(question, pictures) for question, pictures, _ in asked], max_new_tokens, batch_size)
-        with_options = [i for i, (_, _, options) in enumerate(asked) if options]
+        answers, first = self._written(asked, tokenised, max_new_tokens)
         shares: dict[int, tuple[float, ...]] = {}
-        if with_options:
-            for i, score in zip(with_options, self._score(batch_size, [asked[i] for i in with_options]), strict=True):
-                shares[i] = tuple(torch.tensor(score).softmax(0).tolist())
+        if first is not None:
+            short = [i for i, prompt in enumerate(tokenised) if prompt.at_once]
+            shares |= zip(short, option_shares(first[short], [tokenised[i] for i in short]), strict=True)
+        longer = [i for i, (_, _, options) in enumerate(asked) if options and i not in shares]
+        scores = self._score(batch_size, [asked[i] for i in longer]) if longer else []
+        shares |= {i: tuple(torch.tensor(own).softmax(0).tolist()) for i, own in zip(longer, scores, strict=True)}
         return [Reading(answer, shares.get(i, ())) for i, answer in enumerate(answers)]
+
+    def _written(
+        self, asked: Sequence[Choice], tokenised: Sequence[Tokenised], max_new_tokens: int
+    ) -> tuple[list[str], Tensor | None]:
+        """The answers, and the logits [questions, vocabulary] of the first token of each.
+
+        None if the model's settings of `generate` change logits: then those are not the model's own.
+        """
+        plain = plainly_greedy(self._vlm.model.generation_config)
+        if plain and max_new_tokens == 1:
+            logits = require_numbers(self._next_token(asked, tokenised), self._vlm.name)
+            return self._texts(logits.argmax(1, keepdim=True)), logits
+        first = FirstLogits()
+        inputs = self._inputs.of_tokens([prompt.ids for prompt in tokenised], [pictures for _, pictures, _ in asked])
+        written = self.generate(inputs, max_new_tokens, [first])
+        return self._texts(written[:, inputs["input_ids"].shape[1] :]), first.logits if plain else None
 
     def _score(self, batch_size: int, batch: Sequence[Choice]) -> list[list[float]]:
         asked = self._encoded(batch)
@@ -180,6 +193,12 @@ class VlmReader:
         inputs = self._inputs.of_tokens([prompt.ids for prompt in tokenised], [pictures for _, pictures, _ in asked])
         inputs |= prompts.shared_positions(self._vlm.model, inputs)
         return self._vlm.model(**inputs, logits_to_keep=1, use_cache=False).logits[:, -1].float()
+
+    def _texts(self, written: Tensor) -> list[str]:
+        """Of each row [questions, tokens]; the same answer is decoded once."""
+        rows = [tuple(row) for row in written.tolist()]
+        words = {row: self._text(row) for row in set(rows)}
+        return [words[row] for row in rows]
 
     def _text(self, tokens: Sequence[int]) -> str:
         return self._vlm.processor.tokenizer.decode(tokens, skip_special_tokens=True).strip()
