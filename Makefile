@@ -12,7 +12,7 @@ ROUNDING := $(addprefix tests/test_,$(addsuffix .py,activations attachment cli_a
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help setup docs drawings families families-oldest demo test test-slow test-processors test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help setup docs drawings families families-oldest demo test test-slow test-world test-processors test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -31,8 +31,11 @@ demo: $(READY)  ## the whole job on the embedded small world
 test: $(READY)  ## the tests, but for the long ones
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(READY)  ## the long tests: the five trained models, and studies with workers that are killed
-	$(BIN)/python -m pytest -n 2 -m slow
+test-slow: $(READY)  ## the long tests: a trained model and the control, and studies with workers that are killed
+	$(BIN)/python -m pytest -n 2 -m "slow and not world"
+
+test-world: $(READY)  ## ggss world check of all five trained models (5 to 10 minutes)
+	$(BIN)/python -m pytest -n 2 tests/test_smallworld_models.py
 
 test-processors: $(READY)  ## the tests where rounding could decide, as on a processor with SSE4.1 and with AVX2 only
 	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m "not slow" $(ROUNDING)

@@ -14,9 +14,14 @@ from ggss.smallworld.check import check
 from ggss.smallworld.questions import as_item
 from ggss.smallworld.smallstar import smallstar
 
+OFTEN = ("pixtral", "entangled")  # a model and the control: the others are checked by `make test-world`
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", smallworld.embedded())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.world] * (name not in OFTEN)) for name in smallworld.embedded()],
+)
 def test_the_model_shows_what_it_should(name):
     lines = check(name)
     assert not [line for line in lines if line.met is False], lines
