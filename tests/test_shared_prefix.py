@@ -278,9 +278,13 @@ def test_settings_that_change_what_is_likeliest_are_left_to_generate(
         assert not plainly_greedy(settings), name
         setattr(settings, name, neutral)
     settings.repetition_penalty = 1.5
-    assert_same_readings(*read_both(vlm, [kept] * 4, OPTIONS, 4))
+    for longest in (1, 4):
+        shared, alone = read_both(vlm, [kept] * 4, OPTIONS, longest)
+        assert_same_readings(shared, alone)
+        assert [one.answer for one in shared] == vlm.answer(QUESTIONS, [kept] * 4, longest)
     assert passes == []
-    read_both(vlm, [kept] * 4)  # of one token: no setting of `generate` is used
+    settings.repetition_penalty = 1.0
+    read_both(vlm, [kept] * 4)  # the control
     assert len(passes) == 1
 
 

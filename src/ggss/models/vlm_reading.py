@@ -77,7 +77,7 @@ class VlmReader:
             said = batches(own, batch_size, partial(work, max_new_tokens, batch_size))
             found.update(zip(numbers, said, strict=True))
 
-        for numbers in self._groups_that_share(asked, max_new_tokens):
+        for numbers in self._groups_that_share(asked):
             find(numbers, self._sharing, self._read_sharing)
         find([number for number in range(len(asked)) if number not in found], self._asking, self._read_batch)
         return [found[number] for number in range(len(asked))]
@@ -97,9 +97,9 @@ class VlmReader:
                 )
         return self._next_token(asked, tokenised), [[tail[0] for tail in prompt.tails] for prompt in tokenised]
 
-    def _groups_that_share(self, asked: Sequence[Choice], max_new_tokens: int) -> list[list[int]]:
+    def _groups_that_share(self, asked: Sequence[Choice]) -> list[list[int]]:
         """The numbers of the questions that are read together, after one pass over what their prompts begin with."""
-        if not self._may_share or (max_new_tokens > 1 and not plainly_greedy(self._vlm.model.generation_config)):
+        if not self._may_share or not plainly_greedy(self._vlm.model.generation_config):
             return []
         keys = [
             tuple(map(id, pictures)) if pictures and all(isinstance(p, Features) for p in pictures) else None

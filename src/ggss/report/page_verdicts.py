@@ -27,7 +27,7 @@ HOLDS_ZERO = "though its interval holds 0: steering does something, how much it 
 
 
 def holds_zero(change: Interval | None) -> bool:
-    """Whether no change lies within the interval of a change."""
+    """Whether 0 lies within the interval of a change: it may have been none."""
     return change is not None and change.low <= 0.0 <= change.high
 
 
