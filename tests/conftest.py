@@ -19,8 +19,8 @@ import pytest
 import torch
 from PIL import Image
 
+from experiments.training.architectures import NAMES, build
 from ggss.models import Vlm
-from ggss.smallworld.architectures import NAMES, build
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -84,7 +84,7 @@ def pictures() -> list[Image.Image]:
 
 def exported(study: Path) -> bytes:
     """All answers of a study, as its export has them."""
-    from ggss.study.export import export
+    from ggss.study.results import export
 
     export(study, study / "answers.jsonl")
     return (study / "answers.jsonl").read_bytes()

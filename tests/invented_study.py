@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ggss.analysis.run import Run, Source
-from ggss.data.picture import AbsentPicture
+from ggss.data.pictures import AbsentPicture
 from ggss.probes import Item
 from ggss.probes.base import parted
-from ggss.probes.mme_scores import PERCEPTION, REASONING
-from ggss.steering.gates import Gates
+from ggss.probes.benchmarks import PERCEPTION, REASONING
+from ggss.steering.fitting import Gates
 from ggss.study import grid
 from ggss.study.grid import Cell
 from ggss.study.plan import Plan

@@ -6,8 +6,8 @@ import sys
 import threading
 from pathlib import Path
 
-from ggss.serve.engine import AnswerPiece, Began
-from ggss.serve.job_queue import Gone, JobQueue
+from ggss.serve.engine import Gone, JobQueue
+from ggss.serve.schema import AnswerPiece, Began
 
 
 def work(jobs: JobQueue) -> None:

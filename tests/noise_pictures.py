@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from PIL import Image
 
 from conftest import noise
-from ggss.data.picture import Context
+from ggss.data.pictures import Context
 
 DECODED: Counter[str] = Counter()
 """By digest."""

@@ -11,10 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ggss import escaping
-from ggss.progress import track
 from ggss.report import rendering
-from ggss.report.latex import latex
-from ggss.terminal import Terminal
+from ggss.report.rendering import latex
+from ggss.terminal import Terminal, track
 
 SOURCES = sorted((Path(__file__).parents[1] / "src" / "ggss").rglob("*.py"))
 HOSTILE = "[INST] hi [/INST] [/bold] :smile: \x1b[2J\x1b]0;owned\x07\x9b31m\r\x7f \udcff"

@@ -12,7 +12,7 @@ import pytest
 import ggss
 import invented_study
 from conftest import noise
-from ggss import notebook
+from ggss import escaping
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
 from planted import planted
@@ -174,5 +174,5 @@ def test_without_pandas_the_sentence_says_how_to_get_it(run, monkeypatch):
 
 
 def test_pieces():
-    assert notebook.text('<b a="1">&') == "<bdi>&lt;b a=&quot;1&quot;&gt;&amp;</bdi>"
-    assert notebook.picture(noise(0), "a").count("<img") == 1
+    assert escaping.text('<b a="1">&') == "<bdi>&lt;b a=&quot;1&quot;&gt;&amp;</bdi>"
+    assert escaping.picture(noise(0), "a").count("<img") == 1

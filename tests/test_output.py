@@ -7,14 +7,14 @@ import os
 import pytest
 import typer
 
-from ggss import output, smallworld
+from experiments.training import card
+from ggss import files, smallworld
 from ggss.cli import app
 from ggss.errors import InputError
-from ggss.report import table_index
-from ggss.smallworld import sets, training_card
-from ggss.smallworld.demonstration import check_place
-from ggss.smallworld.discovery import HELD_OUT
-from ggss.study import export
+from ggss.report import tables
+from ggss.smallworld import sets
+from ggss.smallworld.demo import HELD_OUT, check_place
+from ggss.study import results
 from test_cli import faces, model, own_cache, run  # noqa: F401 (fixtures)
 from test_cli_convert import contents
 from test_results import RESULTS
@@ -33,9 +33,10 @@ def commands(group, path=()):
 def test_every_command_that_writes_can_be_forced_and_force_means_nothing_else():
     found = dict(commands(typer.main.get_command(app)))
     writing = {path for path, parameters in found.items() if "out" in parameters} - CONTINUES
-    assert {("discover",), ("probe",), ("demo",), ("convert",), ("study", "tables"), ("world", "train")} <= writing
+    assert {("discover",), ("probe",), ("demo",), ("convert",), ("study", "tables")} <= writing
     assert {path for path, parameters in found.items() if "force" in parameters} == {*writing, ("world", "paint")}
-    assert {path for path, parameters in found.items() if "any_model" in parameters} == {("ask",), ("probe",)}
+    steered = {("ask",), ("play",), ("probe",), ("serve",)}
+    assert {path for path, parameters in found.items() if "any_model" in parameters} == steered
 
 
 def precious(folder):
@@ -62,10 +63,8 @@ def test_what_is_not_ours_is_refused_before_any_work(run, model, faces, tmp_path
     def loaded(*args, **kwargs):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("ggss.cli.discover.load", loaded)
-    monkeypatch.setattr("ggss.cli.probe.load", loaded)
-    monkeypatch.setattr("ggss.smallworld.demonstration.load_model", loaded)
-    monkeypatch.setattr("ggss.smallworld.trainer.Trainer.__init__", loaded)
+    monkeypatch.setattr("ggss.cli.arguments.Loading.load", loaded)
+    monkeypatch.setattr("ggss.smallworld.demo.load_model", loaded)
     there = precious(tmp_path / "there")
     before = contents(there)
     manifest = faces / "manifest.csv"
@@ -77,7 +76,6 @@ def test_what_is_not_ours_is_refused_before_any_work(run, model, faces, tmp_path
         "old.pt": ("convert", there, "-o", there / "old.pt"),
         "there": ("study", "tables", tmp_path, "-o", there),
         "a.jsonl": ("study", "export", tmp_path, "-o", there / "a.jsonl"),
-        "config": ("world", "train", "pixtral", "-o", there),
     }
     for name, arguments in calls.items():
         if name == "run.jsonl.part":
@@ -115,26 +113,26 @@ def test_discover_replaces_its_own_steerer_and_with_force_anything(run, model, f
 @pytest.mark.parametrize("size", [0, 1])
 def test_files_new_ours_and_of_others(tmp_path, size):
     file = tmp_path / "folder" / "file"
-    output.check_file(file, "ggss probe", output.never)
+    files.check_file(file, "ggss probe", files.never)
     assert not file.parent.exists(), "checking writes nothing"
     file.parent.mkdir()
-    file.write_text(f"<!-- {output.mark('ggss probe')} -->" if size else "")
-    output.check_file(file, "ggss probe", output.marked("ggss probe"))
+    file.write_text(f"<!-- {files.mark('ggss probe')} -->" if size else "")
+    files.check_file(file, "ggss probe", files.marked("ggss probe"))
     if size:
         for command in ("ggss demo", "ggss prob"):
             with pytest.raises(InputError, match=f"does not say that `{command}` wrote it.*--force"):
-                output.check_file(file, command, output.marked(command))
-    output.check_file(file, "ggss probe", output.never, force=True)
+                files.check_file(file, command, files.marked(command))
+    files.check_file(file, "ggss probe", files.never, force=True)
 
 
 def test_what_force_does_not_allow(tmp_path):
     (tmp_path / "file").write_text("precious")
     os.mkfifo(tmp_path / "fifo")
     for message, call in {
-        "is a folder: name a file": lambda: output.check_file(tmp_path, "x", output.never, force=True),
-        "is a file: give a folder": lambda: output.check_folder(tmp_path / "file", "x", output.never, force=True),
-        "not an ordinary file": lambda: output.check_file(tmp_path / "fifo", "x", output.never, force=True),
-        "cannot write .*Not a directory": lambda: output.check_file(tmp_path / "file" / "run", "x", output.never),
+        "is a folder: name a file": lambda: files.check_file(tmp_path, "x", files.never, force=True),
+        "is a file: give a folder": lambda: files.check_folder(tmp_path / "file", "x", files.never, force=True),
+        "not an ordinary file": lambda: files.check_file(tmp_path / "fifo", "x", files.never, force=True),
+        "cannot write .*Not a directory": lambda: files.check_file(tmp_path / "file" / "run", "x", files.never),
     }.items():
         with pytest.raises(InputError, match=message):
             call()
@@ -148,9 +146,9 @@ def test_a_place_that_cannot_be_written_is_told_early(tmp_path, monkeypatch):
 
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
     with pytest.raises(InputError, match=r"cannot write to '.*' \(Permission denied\): choose another place"):
-        output.check_file(tmp_path / "a" / "b" / "run.jsonl", "ggss probe", output.never)
+        files.check_file(tmp_path / "a" / "b" / "run.jsonl", "ggss probe", files.never)
     with pytest.raises(InputError, match="Permission denied"):
-        output.check_folder(tmp_path / "a", "ggss demo", output.never)
+        files.check_folder(tmp_path / "a", "ggss demo", files.never)
     with pytest.raises(InputError, match="Permission denied"):
         sets.check_paintable(tmp_path / "faces")
     assert list(tmp_path.iterdir()) == []
@@ -158,17 +156,17 @@ def test_a_place_that_cannot_be_written_is_told_early(tmp_path, monkeypatch):
 
 def test_the_committed_tables_and_models_are_ours():
     """`make study` and `make world` write them again."""
-    output.check_folder(RESULTS, table_index.COMMAND, output.marked(table_index.COMMAND, "README.md"))
+    files.check_folder(RESULTS, tables.COMMAND, files.marked(tables.COMMAND, "README.md"))
     for folder in {path.parent for path in smallworld.CHECKPOINTS.glob("*/config.json")}:
-        command = training_card.COMMAND
-        output.check_folder(folder, command, output.marked(command, training_card.CARD))
+        command = card.COMMAND
+        files.check_folder(folder, command, files.marked(command, card.CARD))
 
 
 def test_training_that_was_stopped_can_begin_again(tmp_path):
-    training_card.begin_card(tmp_path / "model", "pixtral")
-    assert output.marked(training_card.COMMAND, training_card.CARD)(tmp_path / "model")
-    training_card.write_card(tmp_path / "model", "pixtral", {}, {})
-    assert output.marked(training_card.COMMAND, training_card.CARD)(tmp_path / "model")
+    card.begin_card(tmp_path / "model", "pixtral")
+    assert files.marked(card.COMMAND, card.CARD)(tmp_path / "model")
+    card.write_card(tmp_path / "model", "pixtral", {}, {})
+    assert files.marked(card.COMMAND, card.CARD)(tmp_path / "model")
 
 
 def test_a_manifest_of_others_is_not_a_painted_set(tmp_path):
@@ -187,13 +185,13 @@ def test_a_contact_sheet_is_known_again(run, tmp_path):
     assert "--force" in err
     assert not (tmp_path / "faces").exists()
     sets.write_contact_sheet(sheet)
-    assert output.marked(sets.COMMAND)(sheet)
+    assert files.marked(sets.COMMAND)(sheet)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"model": 1}', "[" * 100_000])
 def test_an_export_is_known_by_its_columns(tmp_path, text):
     file = tmp_path / "a.jsonl"
     file.write_text(text)
-    assert not export.holds_export(file)
-    file.write_text(json.dumps(dict.fromkeys(export.COLUMNS, "")) + "\nmore")
-    assert export.holds_export(file)
+    assert not results.holds_export(file)
+    file.write_text(json.dumps(dict.fromkeys(results.COLUMNS, "")) + "\nmore")
+    assert results.holds_export(file)

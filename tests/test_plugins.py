@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -10,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
+import ggss as ggss_package
+from ggss.methods.registry import METHODS
+from ggss.plugins import Registry
+from ggss.probes import suites
+from ggss.study import executors
+
 MODULE = """
 from ggss import methods
 from ggss.methods import Method
 from ggss.probes import Display, Probe, metrics, parsers, register, suites
-from ggss.probes.wording import Prompt, Wording, crossed, suite_about
+from ggss.probes.suites import Prompt, Wording, crossed, suite_about
 
 
 def fit(activations, attribute, options):
@@ -83,9 +90,8 @@ def install(folder: Path, module: str = MODULE, groups: str = "methods probes su
 
 def python(code: str, *arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Fresh registries: a process of its own, with a folder on its path."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    if path is not None:
-        environment["PYTHONPATH"] = str(path)
+    tested = Path(ggss_package.__file__).parents[1]  # the same ggss as here, wherever it is installed from
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (path, tested))))}
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=environment | {"COLUMNS": "200"})
 
@@ -175,7 +181,74 @@ def test_what_belongs_to_ggss_stays_its_own_whoever_imports_it_first(tmp_path):
         found = json.loads(seen.stdout)
         theirs = [{name for name, own in packages.items() if own == package} for packages in found]
         assert theirs == [{"x-method"}, {"x-work"}, {"x-suite"}]
-        assert {own for packages in found for own in packages.values()} == {"ggss", package}
+        assert {own for packages in found for own in packages.values()} == {"ggss", "ggss_rivals", package}
+
+
+def test_all_registries_share_their_functions():
+    """Nobody writes `names`, `get` and `register` again; a probe is found by the name of a task, too."""
+    assert ggss_package.methods.names() == METHODS.names()
+    for own in (
+        *(ggss_package.methods.names, ggss_package.methods.get, ggss_package.methods.register),
+        *(ggss_package.probes.names, ggss_package.probes.register, suites.names, suites.register),
+        *(ggss_package.models.register, executors.register),
+    ):
+        assert isinstance(own.__self__, Registry)
+
+
+METHOD = """
+from ggss import methods
+from ggss.methods import Method
+from x_helper import SIGN
+
+
+def fit(activations, attribute, options):
+    return methods.get("ggss").fit(activations, attribute, options)
+
+
+methods.register(Method("x-method", "ggss under another name", "nobody", fit, methods.get("ggss").options))
+"""
+CHANGED = METHOD.replace('get("ggss").fit(', 'get("svd-pooled-euclidean").fit(').replace(
+    "options)\n\n\nmethods", 'methods.get("svd-pooled-euclidean").options())\n\n\nmethods'
+)
+
+
+def test_answers_of_other_plug_in_code_are_not_those_of_this_code(tmp_path):
+    """80 questions, 40 of them steered by a method of a module beside the plan."""
+    here, plan, study = tmp_path / "here", tmp_path / "plan.yaml", tmp_path / "study"
+    here.mkdir()
+    pieces = {"plugins": ["x_plugin"], "suite": {"name": "small-world", "split": "evaluation"}}
+    steering = {"steering": {"gender": {"discover_on": ["cook"], "tasks": ["nurse-doctor"]}}}
+    plan.write_text(json.dumps(PLAN | pieces | steering))
+
+    def run(module: str, *more: str, helper: str = "SIGN = 1\n") -> tuple[int, int, str]:
+        (here / "x_plugin.py").write_text(module)
+        (here / "x_helper.py").write_text(helper)
+        done = python("from ggss.cli import main; main()", "study", "run", plan, "-o", study, *more, path=here)
+        assert done.returncode == 0, done.stderr
+        asked, reused = map(int, re.search(r"(\d+) questions asked, (\d+) answered before", done.stdout).groups())
+        return asked, reused, done.stderr
+
+    def answers() -> list[tuple[str, ...]]:
+        with closing(sqlite3.connect(study / "study.sqlite")) as store:
+            rows = "SELECT steering, item, answer, probabilities FROM answers JOIN runs ON run = id"
+            return store.execute(rows).fetchall()
+
+    assert run(METHOD)[:2] == (80, 0)
+    first = answers()
+    asked, reused, told = run("# a comment changes nothing\n" + METHOD)
+    assert (asked, reused) == (0, 80)
+    assert "code" not in told
+    asked, reused, told = run(CHANGED, "--keep-answers")
+    assert (asked, reused) == (0, 80)
+    asked, reused, told = run(CHANGED)
+    assert (asked, reused) == (40, 40)
+    (line,) = [line for line in told.splitlines() if "code" in line]
+    assert "x_plugin" in line
+    assert "--keep-answers" in line
+    assert set(first) < set(answers())  # the old ones stay under their old key
+    assert run(CHANGED, "--keep-answers")[:2] == (0, 80)  # also for those who read the sentence too late
+    assert run(METHOD)[:2] == (0, 80)
+    assert run(METHOD, helper="SIGN = -1\n")[:2] == (40, 40)  # a module that the plug-in imports
 
 
 REGISTER = "from ggss.methods import Method, register\n"
@@ -205,7 +278,7 @@ def test_a_registration_that_is_refused_names_its_package(tmp_path, module, sent
 def test_a_plug_in_of_a_plan_that_is_refused_is_named(tmp_path):
     (tmp_path / "x_plugin.py").write_text(DUPLICATE)
     (tmp_path / "plan.yaml").write_text(json.dumps(PLAN | {"plugins": ["x_plugin"]}))
-    told = refused("study", "plan", tmp_path / "plan.yaml", "--no-measure", path=tmp_path)
+    told = refused("study", "plan", tmp_path / "plan.yaml", "--no-forecast", path=tmp_path)
     assert "the method 'ggss' (from x_plugin) cannot be registered: ggss has one of that name" in told
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ggss import progress
+from ggss import terminal
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def clock(monkeypatch):
                 now[0] += seconds
                 yield number
 
-        monkeypatch.setattr(progress, "monotonic", lambda: now[0])
+        monkeypatch.setattr(terminal, "monotonic", lambda: now[0])
         return work
 
     return make
@@ -33,13 +33,13 @@ def lines(capsys):
 
 def test_short_work_says_nothing_in_a_log(clock, capsys):
     work = clock(0.1)
-    assert list(progress.track(work(250), "asking", 250)) == list(range(250))
+    assert list(terminal.track(work(250), "asking", 250)) == list(range(250))
     assert lines(capsys) == []
 
 
 def test_long_work_says_a_line_now_and_then_in_a_log(clock, capsys):
     work = clock(0.1)
-    assert list(progress.track(work(1000), "asking", 1000)) == list(range(1000))
+    assert list(terminal.track(work(1000), "asking", 1000)) == list(range(1000))
     said = lines(capsys)
     assert len(said) == 4
     assert said[0].startswith("asking: 300 of 1,000 (30%), about 1 min left")
@@ -48,17 +48,17 @@ def test_long_work_says_a_line_now_and_then_in_a_log(clock, capsys):
 
 def test_work_of_unknown_length_is_counted(clock, capsys):
     work = clock(20)
-    list(progress.track(work(4), "asking"))
+    list(terminal.track(work(4), "asking"))
     assert lines(capsys) == ["asking: 2", "asking: 4", "asking: 4 done in 1 min"]
 
 
 def test_the_length_is_asked_for_where_there_is_one(monkeypatch, capsys):
     times = iter([0.0, 31.0, 32.0, 33.0])
-    monkeypatch.setattr(progress, "monotonic", lambda: next(times))
-    list(progress.track(["a", "b"], "asking"))
+    monkeypatch.setattr(terminal, "monotonic", lambda: next(times))
+    list(terminal.track(["a", "b"], "asking"))
     assert lines(capsys)[0] == "asking: 1 of 2 (50%), about 31 s left"
 
 
 def test_silent_work_is_silent(clock, capsys):
-    list(progress.track(clock(100)(3), "asking", 3, show=False))
+    list(terminal.track(clock(100)(3), "asking", 3, show=False))
     assert lines(capsys) == []

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from ggss import ranges
-from ggss.activations.collection import collect
-from ggss.analysis.statistics import Statistics
+from experiments.training.trainer import train
+from ggss import errors
+from ggss.activations.collect import collect
+from ggss.analysis.measures import Statistics
 from ggss.errors import InputError
 from ggss.probes.steered_model import batches
 from ggss.probes.suites import chosen
-from ggss.smallworld.town import town
-from ggss.smallworld.training import train
+from ggss.smallworld.sets import town
 from ggss.stats import bootstrap, signflip
-from ggss.steering.strengths import checked_alpha
+from ggss.steering.steerer import checked_alpha
 from ggss.study.executors import executor
 
 SEEDS = (-1, 2**32, 2**63, 10**30)
@@ -28,9 +28,9 @@ def refused(call, what):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1.5, -0.1])
 def test_a_range_ends_where_it_says(value):
-    refused(lambda: ranges.SHARE.check("a share", value), "a share")
-    ranges.SHARE.check("a share", 0.0)
-    ranges.SHARE.check("a share", 1.0)
+    refused(lambda: errors.SHARE.check("a share", value), "a share")
+    errors.SHARE.check("a share", 0.0)
+    errors.SHARE.check("a share", 1.0)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

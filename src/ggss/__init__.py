@@ -12,23 +12,22 @@ from ggss.version import __version__
 if TYPE_CHECKING:
     from ggss import analysis, methods, models, probes, smallworld, sphere, stats
     from ggss.activations import Activations
-    from ggss.activations.collection import collect
+    from ggss.activations.collect import collect
     from ggss.data.counterfactuals import Counterfactuals
     from ggss.models import Vlm, load_vlm
-    from ggss.steering.fitting import fit, fit_live
+    from ggss.steering.fitting import fit, fit_live, tune
     from ggss.steering.steerer import Steerer
-    from ggss.steering.tuning import tune
 
 _HOME = {
     "Activations": "activations",
-    "collect": "activations.collection",
+    "collect": "activations.collect",
     "Counterfactuals": "data.counterfactuals",
     "fit": "steering.fitting",
     "fit_live": "steering.fitting",
     "Vlm": "models",
     "load_vlm": "models",
     "Steerer": "steering.steerer",
-    "tune": "steering.tuning",
+    "tune": "steering.fitting",
 }
 _ROOMS = ("analysis", "methods", "models", "probes", "smallworld", "sphere", "stats")
 

@@ -1,18 +1,25 @@
-"""Registries that other packages can extend: methods, probes, suites, model families, picture sets, tables.
+"""Registries that other packages can extend: methods, probes, suites, families, picture sets, executors, tables.
 
 An entry comes from ggss itself, from an installed package by an entry point of the registry's group, or from a module
 that a study plan names under `plugins`. The entry point's value is a module that registers its entries when it is
 imported. Every entry is stored with its package, and the error of a refused registration names the package.
+Its module is stored too: answers are kept under a digest of the code that registered an entry (`Registry.code`).
 """
 
+import ast
+import linecache
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from pathlib import Path
+from types import FrameType
+from typing import Generic, NamedTuple, TypeVar
 
 from ggss.errors import InputError, no_such
+from ggss.version import code_digest, files_under
 
 T = TypeVar("T")
 OURS = "ggss"
@@ -30,13 +37,31 @@ def _registering(package: str) -> Iterator[None]:
         _package = before
 
 
-def _registering_package() -> str:
-    """The package whose module is being imported: ggss for its own modules, even if another package imports them."""
-    frame = sys._getframe(1)
-    while frame and frame.f_code.co_name != "<module>":
+class _Registrar(NamedTuple):
+    """Who registers an entry: the package, and the module with its file; "" for ggss itself."""
+
+    package: str
+    module: str = ""
+    file: str = ""
+
+
+def _registrar() -> _Registrar:
+    """The code that registers: ggss for its own modules, even if another package imports them."""
+    frame: FrameType | None = sys._getframe(1)
+    caller: FrameType | None = None
+    while frame:
+        if caller is None and not _is_ours(frame):
+            caller = frame
+        if frame.f_code.co_name == "<module>":
+            break
         frame = frame.f_back
-    module = frame.f_globals["__name__"] if frame else ""
-    return OURS if module.partition(".")[0] == OURS else _package
+    if caller is None or (frame and _is_ours(frame)):
+        return _Registrar(OURS)
+    return _Registrar(_package, caller.f_globals.get("__name__", ""), caller.f_code.co_filename)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__", "").partition(".")[0] == OURS
 
 
 class Registry(Generic[T]):
@@ -49,12 +74,13 @@ class Registry(Generic[T]):
         self.what, self.group, self._check = what, group, check
         self._entries: dict[str, T] = {}
         self._packages: dict[str, str] = {}
+        self._modules: dict[str, tuple[str, str]] = {}  # the module that registered an entry, and its file
         self._complete = False
 
     def add(self, name: str, entry: T) -> T:
         """Register an entry. InputError, naming the package, if the name is taken or the entry is malformed."""
-        package = _registering_package()
-        by = "" if package == OURS else f" (from {package})"
+        registrar = _registrar()
+        by = "" if registrar.package == OURS else f" (from {registrar.package})"
         if wrong := self._check(entry) or ("" if name else "it has no name"):
             raise InputError(f"the {self.what} {name!r}{by} cannot be registered: {wrong}")
         if name in self._entries:
@@ -63,16 +89,62 @@ class Registry(Generic[T]):
                 "choose another"
             )
         self._entries[name] = entry
-        self._packages[name] = package
+        self._packages[name] = registrar.package
+        self._modules[name] = registrar.module, registrar.file
         return entry
 
+    def register(self, entry: T) -> T:
+        """Add an entry under the name it has itself; docs/adding.md has examples.
+
+        Args:
+            entry: such as a `ggss.methods.Method` or a `ggss.probes.Probe`.
+
+        Returns:
+            The entry.
+
+        Raises:
+            InputError: if its name is taken or it is malformed.
+
+        Examples:
+            >>> try:
+            ...     ggss.methods.register(ggss.methods.get("ggss"))
+            ... except ggss.InputError as error:
+            ...     "ggss has one of that name" in str(error)
+            True
+        """
+        return self.add(getattr(entry, "name", ""), entry)
+
     def names(self) -> list[str]:
-        """All names: those of ggss first, in the order of registration."""
+        """All names: those of ggss first, in the order of registration.
+
+        Returns:
+            Those of ggss and of every plug-in.
+
+        Examples:
+            >>> ggss.methods.names()[:3]
+            ['none', 'prompt', 'ggss']
+            >>> "mcq" in ggss.probes.names()
+            True
+        """
         self._load_installed()
         return list(self._entries)
 
     def get(self, name: str) -> T:
-        """The entry of a name. InputError lists all names, and suggests the nearest one."""
+        """The entry of a name.
+
+        Args:
+            name: see `names()`.
+
+        Returns:
+            The table's row.
+
+        Raises:
+            InputError: if there is none, with all names and the nearest one.
+
+        Examples:
+            >>> ggss.methods.get("ggss").summary
+            'pooled spherical subspace, calibrated gate, slerp'
+        """
         self._load_installed()
         if name not in self._entries:
             raise no_such(f"no {self.what} {name!r}", name, self._entries)
@@ -87,6 +159,15 @@ class Registry(Generic[T]):
         self.get(name)
         return self._packages[name]
 
+    def code(self, name: str) -> dict[str, str]:
+        """By the name of a plug-in's package or module, a digest of its code; empty for an entry of ggss.
+
+        All files of the package count. If the plug-in is a single file, so do the modules beside it that it imports.
+        """
+        self.get(name)
+        module, file = self._modules[name]
+        return _code(module, file) if module else {}
+
     def _load_installed(self) -> None:
         if self._complete:
             return
@@ -99,8 +180,42 @@ class Registry(Generic[T]):
             raise
 
 
+@cache
+def _code(module: str, file: str) -> dict[str, str]:
+    """Read once in a process: a file that is edited later is not the code that was imported."""
+    parts = module.split(".")
+    # The outermost package with a file of its own: those above it are namespaces, which others share.
+    for name in (".".join(parts[: count + 1]) for count in range(len(parts))):
+        package = sys.modules.get(name)
+        if package and getattr(package, "__path__", None) and package.__file__:
+            root = Path(package.__file__).parent
+            return {name: code_digest({str(own.relative_to(root)): own.read_bytes() for own in files_under(root)})}
+    if Path(file).is_file():
+        return {module: code_digest({own.name: own.read_bytes() for own in _with_imported(Path(file))})}
+    return {module: code_digest({f"{module}.py": "".join(linecache.getlines(file)).encode()})}  # a notebook's cell
+
+
+def _with_imported(file: Path) -> set[Path]:
+    """A file and, one after the other, the modules in its folder that it imports; of installed ones itself alone."""
+    files, waiting = {file}, [file]
+    installed = {"site-packages", "dist-packages"} & {file.parent.name}
+    while waiting and not installed:
+        try:
+            tree = ast.parse(waiting.pop().read_bytes())
+        except (SyntaxError, ValueError):
+            continue
+        imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+        imported += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+        beside = {file.with_name(name.partition(".")[0] + ".py") for name in imported}
+        waiting += [own for own in beside - files if own.is_file()]
+        files |= set(waiting)
+    return files
+
+
 def _load(point: EntryPoint, group: str) -> None:
-    package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+    package = point.value  # of ggss's own distribution, such as ggss_rivals
+    if point.dist and point.dist.name != OURS:
+        package = f"{point.dist.name} {point.dist.version}"
     with _registering(package):
         try:
             point.load()

@@ -1,16 +1,99 @@
-"""The version of ggss, and of the libraries that decide its numbers."""
+"""The version of ggss, of the libraries that decide its numbers, and of code: ggss's own and that of plug-ins.
 
+A version number does not tell code from edited code, so what is kept across runs is kept under a digest of the code.
+The digest is of the syntax tree without comments and docstrings: to reword a comment or to break a line elsewhere
+changes no number, and would otherwise make every study in development ask everything again. Names and types count,
+because nothing proves that they do not.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 
 __version__ = "0.1.0.dev0"
 
+# Paths in the package of ggss. What probes ask, and the longest answer, are in the keys by content; their parsers and
+# metrics read the stored answers anew each time.
+ANSWERING = (
+    *("data", "models", "vllm_plugin", "probes/steered_model.py"),
+    *("analysis/asking.py", "study/worker.py", "study/executors.py"),
+)
+FITTING = ("sphere.py", "activations", "methods", "steering")
+
 
 def library_versions() -> dict[str, str]:
-    return {"ggss": __version__, **{name: _installed(name) for name in ("torch", "transformers", "pillow")}}
+    return {"ggss": __version__, **{name: installed_version(name) for name in ("torch", "transformers", "pillow")}}
 
 
 @cache
-def _installed(name: str) -> str:
+def installed_version(name: str) -> str:
     """Read once: a study asks for it before every question."""
     return version(name)
+
+
+def ggss_code() -> dict[str, str]:
+    """The code of ggss that answers questions and, apart from it, the code that fits and steers.
+
+    Digests in a source tree; the release number in an installed release, whose code is that of its number.
+    """
+    package = Path(__file__).parent
+    if "dev" not in __version__ and not (package.parents[1] / "pyproject.toml").exists():
+        return {"ggss (answering)": __version__, "ggss (steering)": __version__}
+    return {
+        "ggss (answering)": _digest_of_paths(package, ANSWERING),
+        "ggss (steering)": _digest_of_paths(package, FITTING),
+    }
+
+
+@cache
+def _digest_of_paths(package: Path, paths: tuple[str, ...]) -> str:
+    files = (file for path in paths for file in files_under(package / path))
+    return code_digest({str(file.relative_to(package)): file.read_bytes() for file in files})
+
+
+def files_under(path: Path) -> Iterator[Path]:
+    """A file, or all files of a folder but hidden ones and what Python has compiled."""
+    if path.is_file():
+        yield path
+        return
+    for file in path.rglob("*"):
+        parts = file.relative_to(path).parts
+        if file.is_file() and not any(part.startswith(".") or part == "__pycache__" for part in parts):
+            yield file
+
+
+def code_digest(files: Mapping[str, bytes]) -> str:
+    """SHA-256 of files by name: of Python the syntax tree, of anything else the bytes."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        content = files[name]
+        if name.endswith(".py"):
+            with suppress(SyntaxError, ValueError):  # no Python, whatever its name says
+                content = "".join(_spelled(ast.parse(content))).encode(errors="surrogatepass")
+        digest.update(f"{name} {len(content)}\n".encode(errors="surrogateescape"))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def _spelled(node: object) -> Iterable[str]:
+    """A syntax tree as text. Not `ast.dump`, whose text differs between versions of Python."""
+    if isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name in node._fields:
+            value = getattr(node, name, None)
+            # `kind`: whether a text has a u before it. None is a value only where it is a constant.
+            if value == [] or name == "kind" or (value is None and not isinstance(node, ast.Constant)):
+                continue
+            yield f" {name}="
+            yield from _spelled(value)
+        yield ")"
+    elif isinstance(node, list):
+        for part in node:
+            if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)):  # docstrings
+                yield from _spelled(part)
+    else:
+        yield repr(node)

@@ -1,5 +1,210 @@
-"""A frozen model's activations on a counterfactual set. `collection.collect` computes them from pictures."""
+"""A frozen model's activations on a counterfactual set: the input of every method.
 
-from ggss.activations.activations import SITE, Activations, Groups, Rows, pool
+One pooled row per image; tokens only if a method needs them. `collect` computes them from images.
+"""
 
-__all__ = ["SITE", "Activations", "Groups", "Rows", "pool"]
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import torch
+from torch import Tensor
+
+from ggss.errors import InputError, no_such, problems
+from ggss.models.sites import MLP2
+
+SITE = MLP2  # the site that the paper steers
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One site's rows: pooled [N, D] float32, and the tokens [T, D] of each image if they were kept."""
+
+    pooled: Tensor
+    tokens: Sequence[Tensor] | None = None
+
+
+class LazyTensors(Sequence[Tensor]):
+    """Tensors that are made one at a time, when they are indexed, and freed with their last reference.
+
+    sources: what each tensor is made from. make: from a source to its tensor; a function that can be pickled.
+    A slice makes no tensor.
+    """
+
+    def __init__(self, sources: Sequence[Any], make: Callable[[Any], Tensor]) -> None:
+        self.sources, self.make = sources, make
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    @overload
+    def __getitem__(self, i: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Tensor]: ...
+    def __getitem__(self, i: int | slice) -> Tensor | Sequence[Tensor]:
+        if isinstance(i, slice):
+            return LazyTensors(self.sources[i], self.make)
+        return self.make(self.sources[i])
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The counterfactual table of an attribute: image `index[u, a]` shows context `contexts[u]` with `values[a]`."""
+
+    values: tuple[Hashable, ...]
+    contexts: tuple[Hashable, ...]
+    index: Tensor
+
+    def of(self, rows: Tensor) -> Tensor:
+        """Arrange rows [N, D] as [contexts, values, D]."""
+        return rows[self.index]
+
+
+class Activations:
+    """Tokens (or their pooled means) of N images, with their attributes and contexts.
+
+    Images that share a context and all other attributes form one counterfactual group.
+
+    Args:
+        tokens: one [T, D] tensor per image.
+        attributes: one dict per image, such as {"race": "jade", "gender": "woman"}: what is varied.
+        contexts: one hashable per image that names what is held fixed (occupation, identity).
+        site: the name of the place in the model where the tokens were taken.
+
+    Raises:
+        InputError: lists tokens of wrong shape, of several widths or not finite, and lists of unequal length.
+
+    Examples:
+        >>> tokens = [torch.randn(4, 8) for _ in range(4)]
+        >>> races = [{"race": "jade"}, {"race": "pearl"}] * 2
+        >>> own = ggss.Activations(tokens, races, contexts=["nurse/01", "nurse/01", "cook/07", "cook/07"])
+        >>> len(own), own.pooled.shape, own.groups("race").values
+        (4, torch.Size([4, 8]), ('jade', 'pearl'))
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[Tensor],
+        attributes: Sequence[Mapping[str, str]],
+        contexts: Sequence[Hashable],
+        site: str = SITE,
+    ) -> None:
+        found = [
+            f"image {i} has tokens of shape {tuple(t.shape)}, not [T, D]" for i, t in enumerate(tokens) if t.ndim != 2
+        ] or [f"image {i} has no tokens" for i, t in enumerate(tokens) if t.shape[0] == 0]
+        if found:
+            raise problems("these activations cannot be used", found)
+        if len({t.shape[1] for t in tokens}) > 1:
+            raise InputError(f"all images need tokens of one width, seen {sorted({t.shape[1] for t in tokens})}")
+        if not tokens:
+            raise InputError("no activations: the list of tokens is empty")
+        pooled = torch.stack([pool(t) for t in tokens])
+        self._set({site: Rows(pooled, tokens)}, attributes, contexts, {})
+
+    @classmethod
+    def from_rows(
+        cls,
+        sites: Mapping[str, Rows],
+        attributes: Sequence[Mapping[str, str]],
+        contexts: Sequence[Hashable],
+        source: Mapping[str, Any] | None = None,
+    ) -> "Activations":
+        """From pooled rows of one or more sites; `source` says which model and data they came from."""
+        new = cls.__new__(cls)
+        new._set(dict(sites), attributes, contexts, dict(source or {}))
+        return new
+
+    def _set(self, sites: dict[str, Rows], attributes, contexts, source: dict[str, Any]) -> None:
+        counts = {"attributes": len(attributes), "contexts": len(contexts)}
+        counts |= {f"rows of {site}": rows.pooled.shape[0] for site, rows in sites.items()}
+        if len(set(counts.values())) != 1:
+            raise InputError(
+                "one entry per image is needed, seen " + ", ".join(f"{n} {what}" for what, n in counts.items())
+            )
+        for site, rows in sites.items():
+            bad = (~torch.isfinite(rows.pooled)).any(1).nonzero().flatten().tolist()
+            if bad:
+                raise InputError(
+                    f"activations at {site} are not finite for {len(bad)} of {len(contexts)} images, "
+                    f"the first is image {bad[0]}; run the model in bfloat16 or float32"
+                )
+        self.sites, self.source = sites, source
+        self.attributes = [dict(row) for row in attributes]
+        self.contexts = list(contexts)
+
+    def __len__(self) -> int:
+        return len(self.contexts)
+
+    @property
+    def pooled(self) -> Tensor:
+        """[N, D] float32: each image's mean token at the (first) site."""
+        return next(iter(self.sites.values())).pooled
+
+    @property
+    def tokens(self) -> Sequence[Tensor]:
+        """The [T, D] tokens of each image at the (first) site, loaded when they are accessed."""
+        tokens = next(iter(self.sites.values())).tokens
+        if tokens is None:
+            raise InputError("these activations hold pooled means only; collect them with keep_tokens=True")
+        return tokens
+
+    def at(self, site: str) -> "Activations":
+        """The same images at one site."""
+        if site not in self.sites:
+            raise no_such(f"no activations at site {site!r}", site, self.sites)
+        return Activations.from_rows({site: self.sites[site]}, self.attributes, self.contexts, self.source)
+
+    def of(self, images: Sequence[int]) -> "Activations":
+        """The same activations of some of the images, in this order; tokens are loaded when they are accessed."""
+        index = torch.tensor(images, dtype=torch.long)
+        sites = {}
+        for site, rows in self.sites.items():
+            tokens = None if rows.tokens is None else LazyTensors(list(images), rows.tokens.__getitem__)
+            sites[site] = Rows(rows.pooled[index], tokens)
+        attributes = [self.attributes[i] for i in images]
+        return Activations.from_rows(sites, attributes, [self.contexts[i] for i in images], self.source)
+
+    def labels(self, attribute: str | tuple[str, ...]) -> list[Hashable]:
+        """Each image's value of an attribute, or its tuple of values of several (intersectional groups)."""
+        names = (attribute,) if isinstance(attribute, str) else attribute
+        known = sorted({name for row in self.attributes for name in row})
+        if len(set(names)) < len(names):
+            raise InputError(f"the attributes {', '.join(names)} are crossed, so each may be named once")
+        for name in names:
+            if any(name not in row for row in self.attributes):
+                raise no_such(f"no attribute {name!r} in these activations", name, known)
+        if isinstance(attribute, str):
+            return [row[attribute] for row in self.attributes]
+        return [tuple(row[name] for name in names) for row in self.attributes]
+
+    def groups(self, attribute: str | tuple[str, ...]) -> Groups:
+        """The table of contexts u by values a. One InputError lists every missing or duplicate entry."""
+        names = (attribute,) if isinstance(attribute, str) else attribute
+        labels = self.labels(attribute)
+        values = tuple(sorted(set(labels), key=str))
+        if len(values) < 2:
+            raise InputError(f"attribute {attribute!r} has one value, {labels[0]!r}; a contrast needs two or more")
+        table: dict[Hashable, dict[Hashable, int]] = {}
+        found = []
+        for image, (label, context) in enumerate(zip(labels, self.contexts, strict=True)):
+            rest = tuple((k, v) for k, v in sorted(self.attributes[image].items()) if k not in names)
+            members = table.setdefault((context, rest) if rest else context, {})
+            if label in members:
+                found.append(f"images {members[label]} and {image} are both {label!r} in context {context!r}")
+            members[label] = image
+        for context, members in table.items():
+            missing = [str(value) for value in values if value not in members]
+            if missing:
+                found.append(
+                    f"context {context!r} has {len(members)} of {len(values)} values of {attribute!r}: "
+                    f"missing {', '.join(missing)}"
+                )
+        if found:
+            raise problems("the counterfactual table is not complete", found)
+        index = torch.tensor([[members[value] for value in values] for members in table.values()])
+        return Groups(values, tuple(table), index)
+
+
+def pool(tokens: Tensor) -> Tensor:
+    """The mean token [D] in float32, summed in float64 so that it does not depend on the order of tokens."""
+    return tokens.double().mean(0).float()

@@ -11,26 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ggss.analysis.asking import ask
-    from ggss.analysis.averages import average_change
     from ggss.analysis.comparison import Comparison, compare, compare_all
-    from ggss.analysis.crossfit import cross_fit
-    from ggss.analysis.measured import Measured
+    from ggss.analysis.measures import Measured, Statistics
     from ggss.analysis.run import Run, Source
-    from ggss.analysis.selection import best_alpha
-    from ggss.analysis.statistics import Statistics
+    from ggss.analysis.selection import average_change, best_alpha, cross_fit
 
 _HOME = {
     "Comparison": "comparison",
-    "Measured": "measured",
+    "Measured": "measures",
     "Run": "run",
     "Source": "run",
-    "Statistics": "statistics",
+    "Statistics": "measures",
     "ask": "asking",
-    "average_change": "averages",
+    "average_change": "selection",
     "best_alpha": "selection",
     "compare": "comparison",
     "compare_all": "comparison",
-    "cross_fit": "crossfit",
+    "cross_fit": "selection",
 }
 
 __all__ = [

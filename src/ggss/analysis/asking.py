@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
+from ggss import hashing
 from ggss.analysis.run import Answer, Run, Source
+from ggss.methods.registry import METHODS
 from ggss.models.reading import Reading
 from ggss.probes import Item
+from ggss.probes.base import PROBES, get
 from ggss.probes.steered_model import BATCH, SteeredModel, batches
-from ggss.probes.suites import Suite
-from ggss.progress import track
-from ggss.version import library_versions
+from ggss.probes.suites import SUITES, Suite
+from ggss.steering.steerer import Steerer
+from ggss.terminal import track
+from ggss.version import ggss_code, library_versions
 
 DIGITS = 6  # of a probability; more would not change any statistic
 
@@ -120,11 +124,26 @@ def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) ->
         model=model.vlm.name,
         identity=model.vlm.identity.parts,
         suite=suite.name,
-        suite_hash=suite.hash(task),
+        suite_hash=_suite_hash(suite, task),
         max_new_tokens=max_new_tokens,
-        versions=library_versions(),
+        versions=library_versions() | _code(steerers),
         **steered,
     )
+
+
+def _suite_hash(suite: Suite, task: str) -> str:
+    """Of all that is asked, and of the code of the plug-ins that ask it."""
+    plugins = PROBES.code(get(task).name) | (SUITES.code(suite.name) if suite.name in SUITES else {})
+    return hashing.of([suite.hash(task), plugins]) if plugins else suite.hash(task)
+
+
+def _code(steerers: Sequence[Steerer]) -> dict[str, str]:
+    """The beginnings of digests of the code that answers and, if anything is steered, of the code that steers."""
+    answering, steering = ggss_code().items()
+    code = dict([answering, steering] if steerers else [answering])
+    for name in (name for steerer in steerers for name in steerer.method.split("+") if name in METHODS):
+        code |= METHODS.code(name)
+    return {f"the code of {name}": digest[:12] for name, digest in code.items()}
 
 
 def _spelled(attribute: str | tuple[str, ...]) -> str:

@@ -1,8 +1,12 @@
 """Two runs on the same items, paired: did bias change, and is capability the same?
 
-Tasks with right answers (capability, recognition) are compared question by question (`right_answers`). The others by
+Tasks with right answers (capability, recognition) are compared question by question. The others by
 their published metric: percent change, and the sign-flip test, both over identities and over items. Every paired
 number that ggss prints comes from here.
+
+Right answers before and after, question by question: exact McNemar for a difference, TOST for equivalence.
+
+Which runs can be compared: the same items, asked of the same model in the same way, unsteered first.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,13 +15,152 @@ from typing import Any
 
 import numpy as np
 
-from ggss.analysis.measured import Measured, Over, percentile
-from ggss.analysis.pairing import check_paired, in_order
-from ggss.analysis.right_answers import Kept, kept_answers, share, shared
+from ggss.analysis.measures import Measured, Over, Statistics, percentile
 from ggss.analysis.run import Run
-from ggss.analysis.statistics import Statistics
-from ggss.stats import Interval, fieller, jackknife, minimum_detectable_change, signflip
-from ggss.stats.metric import TINY, Array
+from ggss.errors import InputError, problems
+from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
+from ggss.stats.metric import TINY, Array, mean
+from ggss.stats.paired import change_within
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Accuracy after and before; questions gained and lost; the change with a test that it is within the margin.
+
+    change: its interval has the statistics' level. same: the interval of the equivalence test, at level 0.90.
+    p: McNemar's.
+    """
+
+    after: Interval
+    before: Interval
+    gained: int
+    lost: int
+    change: Equivalence
+    same: Equivalence
+    p: float
+
+
+def kept_answers(after: Array, before: Array, clusters: Sequence[str] | None, statistics: Statistics) -> Kept:
+    """From right (1) or wrong (0), question by question. clusters: which questions belong together, see `shared`."""
+    level, margin = statistics.level, statistics.margin
+    gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
+    return Kept(
+        share(after, clusters, level),
+        share(before, clusters, level),
+        gained,
+        lost,
+        _equivalence(after, before, margin, clusters, (1 - level) / 2),
+        _equivalence(after, before, margin, clusters, 0.05),
+        mcnemar(gained, lost),
+    )
+
+
+def shared(clusters: Sequence[str]) -> Sequence[str] | None:
+    """The clusters if any of them has several items, else None: for independent items there are better tests."""
+    return clusters if len(set(clusters)) < len(clusters) else None
+
+
+def share(right: Array, clusters: Sequence[str] | None, level: float) -> Interval:
+    """The share of right answers; its interval stays between 0 and 1."""
+    if _alone(right, clusters):
+        return Interval(float(np.mean(right)), np.nan, np.nan, level, "jackknife", 1, 1.0)
+    return jackknife(mean(right, bounds=(0.0, 1.0)), clusters, level=level)
+
+
+def _equivalence(
+    after: Array, before: Array, margin: float, clusters: Sequence[str] | None, size: float
+) -> Equivalence:
+    if _alone(after, clusters):
+        return Equivalence(float(np.mean(after - before)), np.nan, np.nan, np.nan, margin, size)
+    return tost(after, before, margin, clusters, size=size)
+
+
+def _alone(right: Array, clusters: Sequence[str] | None) -> bool:
+    """Nothing to compare within: how much it varies cannot be told."""
+    return len(right if clusters is None else set(clusters)) < 2
+
+
+# What a steered run and its baseline may differ in. A model of another name may be the same one, and its identity has
+# the versions that decide numbers.
+MAY_DIFFER = ("model", "method", "attribute", "alpha", "steerer", "versions")
+_ASKED = ("options", "attributes", "context", "worth", "cluster", "question", "expected", "about")
+
+
+def check_paired(before: Mapping[str, Run], after: Mapping[str, Run], unlike: bool = False) -> None:
+    """Refuse runs that cannot be paired, naming every difference."""
+    if not before and not after:
+        raise InputError("there is nothing to compare: both runs are empty")
+    found = [f"task {task!r} is in the first run only" for task in before if task not in after]
+    found += [f"task {task!r} is in the second run only" for task in after if task not in before]
+    for task, old in before.items():
+        if task in after and after[task].parser != old.parser:
+            found.append(
+                f"{task}: the first is read by the parser {old.parser!r}, the second by {after[task].parser!r}"
+            )
+        if task in after and after[task].items is not old.items:
+            found += [f"{task}: {text}" for text in _different_items(old, after[task])]
+    if found:
+        raise problems("the two runs cannot be compared: what they ask, or how it is read, is not the same", found)
+    if (found := differences(before, after)) and not unlike:
+        raise problems("the two runs differ in more than their steering (--unlike compares them all the same)", found)
+
+
+def check_one_run(runs: Mapping[str, Run], where: str) -> None:
+    """Refuse a file whose tasks were not asked of one model under one steering."""
+    first = next(iter(runs.values()))
+    for task, run in runs.items():
+        # Tasks may be of different suites, and their answers of different lengths.
+        if found := first.source.differences(run.source, "suite", "suite_hash", "max_new_tokens"):
+            told = f"{first.task} and {task} differ in {'; '.join(found)}"
+            raise InputError(f"{where!r} holds answers of different runs: {told}; keep each run in a file of its own")
+
+
+def differences(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str]:
+    """What two runs differ in besides their steering, and whether they are in the wrong order."""
+    found: dict[str, None] = {}
+    for task, run in before.items():
+        one, other = run.source, after[task].source
+        if one.steered and not other.steered:
+            found[f"the first is steered ({one.said}) and the second is not: give the unsteered one first"] = None
+        found |= dict.fromkeys(one.differences(other, *MAY_DIFFER))
+    return list(found)
+
+
+def in_order(run: Run, like: Run) -> Run:
+    """The run with its items in the order of another."""
+    if run.items is like.items:
+        return run
+    place = {item.key: number for number, item in enumerate(run.items)}
+    order = [place[item.key] for item in like.items]
+    return replace(
+        run,
+        items=tuple(run.items[i] for i in order),
+        answers=tuple(run.answers[i] for i in order),
+        probabilities=tuple(run.probabilities[i] for i in order),
+    )
+
+
+def _different_items(old: Run, new: Run) -> list[str]:
+    olds, news = {item.key: item for item in old.items}, {item.key: item for item in new.items}
+    found = [
+        f"{len(only)} of {len(all_of)} items are in the {which} run only, such as {min(only)!r}"
+        for which, all_of, only in (("first", olds, olds.keys() - news), ("second", news, news.keys() - olds))
+        if only
+    ]
+    for what in _ASKED:
+        other = [key for key in olds if key in news and getattr(olds[key], what) != getattr(news[key], what)]
+        if other:
+            found.append(f"{len(other)} items have other {_PLURAL.get(what, what)}, such as {other[0]!r}")
+    return found
+
+
+_PLURAL = {
+    "worth": "numbers of their options",
+    "cluster": "clusters",
+    "question": "questions",
+    "expected": "right answers",
+    "about": "attributes",
+}
 
 
 @dataclass(frozen=True)
@@ -150,18 +293,18 @@ class Comparison:
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each metric. InputError if pandas is not installed."""
-        from ggss.analysis.views import comparison_frame
+        from ggss.analysis.run import comparison_frame
 
         return comparison_frame(self)
 
     def plot(self, axis: Any = None) -> Any:
         """Draw the published metric before and after, and return the matplotlib axis. axis: where to draw."""
-        from ggss.analysis.views import draw_comparison
+        from ggss.analysis.run import draw_comparison
 
         return draw_comparison(self, axis)
 
     def _repr_html_(self) -> str:
-        from ggss.analysis.views import comparison_html
+        from ggss.analysis.run import comparison_html
 
         return comparison_html(self)
 
@@ -204,7 +347,7 @@ def compare(before: Run, after: Run, statistics: Statistics | None = None, unlik
         before: the baseline.
         after: a run on the same items.
         statistics: resamples, seed, level and margin.
-        unlike: compare also runs of different models, questions or versions, see `pairing.unlike`.
+        unlike: compare also runs of different models, questions or versions, see `unlike`.
 
     Returns:
         Every paired number.
@@ -291,7 +434,9 @@ def overall(comparisons: Sequence[Comparison]) -> tuple[Interval, Interval]:
     rights = [comparison.rights() for comparison in comparisons]
     after, before = (np.mean([pair[k] for pair in rights], axis=0) for k in (0, 1))
     clusters, level = shared(list(comparisons[0].after.clusters)), comparisons[0].statistics.level
-    return share(after, clusters, level), jackknife(after - before, clusters, level=level)
+    changed = jackknife(mean(after, bounds=(0, 1)).minus(mean(before, bounds=(0, 1))), clusters, level=level)
+    low, high = change_within(changed.low, changed.high, after, before, clusters, level)
+    return share(after, clusters, level), replace(changed, low=low, high=high)
 
 
 def percent(after: Array, before: Array) -> Array:

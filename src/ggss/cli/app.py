@@ -1,15 +1,59 @@
-"""All commands, in the order in which a new user needs them."""
+"""All commands, in the order in which a new user needs them.
 
+A command's help from its docstring: paragraphs as wide as the screen, and the example after the options.
+
+An option's name that is too long for its column is folded. typer's own tables would cut it.
+"""
+
+import inspect
 import os
+from typing import Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+from typer import rich_utils
 
-from ggss.cli import ask, convert, demo, discover, doctor, methods, play, probe, report, serve
+from ggss.cli import ask, compare, convert, demo, discover, doctor, methods, play, probe, report, serve
 from ggss.cli.cache import cache
 from ggss.cli.data import data
-from ggss.cli.help_text import fold_tables, show_examples_last
 from ggss.cli.study import study
 from ggss.cli.world import world
+
+EXAMPLE = "Example: "
+
+
+class FoldedTable(Table):
+    """A table of which nothing is cut."""
+
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*cells, **how)
+        for column in self.columns:
+            column.overflow = "fold"
+
+
+def fold_tables() -> None:
+    """In all help of the process: typer has no setting for it."""
+    used: Any = rich_utils
+    used.Table = FoldedTable
+
+
+def show_examples_last(app: typer.Typer) -> None:
+    """For every command of an app and of its groups: the last paragraph, if it is an example, ends the help."""
+    for command in app.registered_commands:
+        text, blank, last = (inspect.getdoc(command.callback) or "").rpartition("\n\n")
+        if blank and last.startswith(EXAMPLE):
+            command.help, command.epilog = escape(flowing(text)), escape(flowing(last))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            show_examples_last(group.typer_instance)
+
+
+def flowing(text: str) -> str:
+    """Each paragraph in one line, which the screen breaks where it needs to; indented ones stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs)
+
 
 app = typer.Typer(
     name="ggss",
@@ -23,6 +67,8 @@ app = typer.Typer(
     "[bold]ggss discover[/bold] finds the subspace that carries an attribute, "
     "[bold]ggss ask[/bold] shows an answer before and after, "
     "[bold]ggss probe[/bold] measures bias and capability, "
+    "[bold]ggss compare[/bold] says what steering changed, "
+    "[bold]ggss recommend[/bold] writes a strength into the steerer, "
     "[bold]ggss report[/bold] makes a page of it. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
@@ -32,6 +78,8 @@ app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
 app.command()(probe.probe)
+app.command()(compare.compare)
+app.command()(compare.recommend)
 app.command()(report.report)
 app.command()(play.play)
 app.command()(serve.serve)

@@ -1,17 +1,20 @@
 """Arguments that several commands share, and how their text is parsed."""
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss import ranges
-from ggss.errors import InputError
+from ggss import errors
+from ggss.errors import InputError, no_such
 from ggss.escaping import visible
 
 if TYPE_CHECKING:
+    from ggss.probes.base import Parser
     from ggss.steering.steerer import Steerer
 
 Model = Annotated[str, typer.Argument(help="A folder, a hub id, or small-world/NAME.", show_default=False)]
@@ -24,7 +27,15 @@ Dtype = Annotated[
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="Seed of the resamples.", **ranges.SEED.bounds)]
+Seed = Annotated[int, typer.Option(help="Seed of the resamples.", **errors.SEED.bounds)]
+ParserRule = Annotated[
+    str,
+    typer.Option(
+        metavar="careful|release",
+        help="How answers are read: careful never guesses; release is the rule of the authors' code and paper. "
+        "Nothing is asked again for the other rule.",
+    ),
+]
 DeviceMap = Annotated[
     str | None,
     typer.Option(
@@ -50,7 +61,7 @@ Strength = Annotated[
         help="Strength: 0 changes nothing, 1 reaches the target, more goes past it. "
         "By default the strength that the steerer recommends, or 1.",
         show_default=False,
-        **ranges.ALPHA.bounds,
+        **errors.ALPHA.bounds,
     ),
 ]
 
@@ -64,6 +75,22 @@ def no_strength(alpha: float | None, steer: str | None) -> None:
     """InputError for a strength of nothing."""
     if alpha is not None and steer is None:
         raise InputError(f"--alpha {alpha:g} is the strength of a steerer: give --steer, or leave out --alpha")
+
+
+def checked_parser(name: str) -> "Parser":
+    """The rule by which answers are read; InputError if there is none of that name."""
+    from ggss.probes.base import PARSERS
+
+    if name not in PARSERS:
+        raise no_such(f"--parser {name!r} is no rule by which answers are read", name, PARSERS)
+    return name
+
+
+def run_file(path: Path | None) -> Path | None:
+    """InputError for a path without a file name, such as an empty word."""
+    if path is not None and not path.name:
+        raise InputError(f"{str(path)!r} is not the name of a file: give one that was written by `ggss probe -o`")
+    return path
 
 
 def pairs(given: list[str], what: str) -> dict[str, str]:
@@ -89,12 +116,12 @@ def options(given: list[str]) -> dict[str, Any]:
 
 def batch(text: str | None) -> int | None:
     """A number of questions, the largest for `auto`, None if nothing is said."""
-    if text is None or text == ranges.AUTO:
-        return None if text is None else ranges.AUTO_BATCH
+    if text is None or text == errors.AUTO:
+        return None if text is None else errors.AUTO_BATCH
     count = _number(text)
     if not isinstance(count, int):
-        raise InputError(f"--batch-size {text!r} is neither a number of questions nor {ranges.AUTO}")
-    ranges.BATCH.check("the batch size", count)
+        raise InputError(f"--batch-size {text!r} is neither a number of questions nor {errors.AUTO}")
+    errors.BATCH.check("the batch size", count)
     return count
 
 
@@ -107,33 +134,47 @@ def _number(text: str) -> Any:
     return text
 
 
-def load(
-    model: str,
-    dtype: str | None = None,
-    device_map: str | None = None,
-    trust_remote_code: bool = False,
-    attention: str | None = None,
-) -> Any:
-    """The model, with a spinner while it loads."""
-    from ggss.models.locating import locate
-    from ggss.terminal import Terminal
+@dataclass(frozen=True)
+class Loading:
+    """How a command loads its model. A command that is decorated with `loads_model` has these as its options."""
 
-    locate(model)  # before torch is imported
-    with Terminal(stderr=True).status(f"loading {model}"):
-        with importing():
+    dtype: Dtype = None
+    device_map: DeviceMap = None
+    trust_remote_code: TrustRemoteCode = False
+    attention: Attention = None
+
+    def load(self, model: str) -> Any:
+        """The model, with a spinner while it loads."""
+        from ggss.models.locating import locate
+        from ggss.terminal import Terminal
+
+        locate(model)  # before torch is imported
+        with Terminal(stderr=True).status(f"loading {model}"):
             from ggss.models import load_vlm
-        return load_vlm(model, dtype, device_map, trust_remote_code, attention)
+
+            return load_vlm(model, self.dtype, self.device_map, self.trust_remote_code, self.attention)
 
 
-@contextmanager
-def importing() -> Iterator[None]:
-    """Importing torch and transformers makes a million objects and no garbage: looking for some takes a second."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # they are not looked through later either
-        gc.enable()
+def loads_model(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of `Loading` in place of its parameter `loading`.
+
+    typer makes options of a function's parameters, and has no groups of options.
+    """
+    fields = inspect.signature(Loading).parameters
+    parameters = inspect.signature(command).parameters
+
+    @functools.wraps(command)
+    def with_options(**values: Any) -> None:
+        loading = Loading(**{name: values.pop(name) for name in fields})
+        command(**values, loading=loading)
+
+    options = [
+        option for name in parameters for option in (fields.values() if name == "loading" else [parameters[name]])
+    ]
+    read_by_typer: Any = with_options
+    read_by_typer.__signature__ = inspect.Signature(options)
+    read_by_typer.__annotations__ = {option.name: option.annotation for option in options}
+    return with_options
 
 
 def strength_said(steerer: "Steerer") -> str:
@@ -144,7 +185,7 @@ def strength_said(steerer: "Steerer") -> str:
 
 def embedded(model: str) -> bool:
     """Whether a model comes with an installed package; those are tiny."""
-    from ggss.models.collections import COLLECTIONS
+    from ggss.models import COLLECTIONS
 
     return model.partition("/")[0] in COLLECTIONS
 

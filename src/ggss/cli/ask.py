@@ -6,23 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ggss import ranges
-from ggss.cli.arguments import (
-    AnyModel,
-    Attention,
-    DeviceMap,
-    Dtype,
-    Json,
-    Model,
-    Strength,
-    TrustRemoteCode,
-    load,
-    no_strength,
-    strength_said,
-)
+from ggss import errors
+from ggss.cli.arguments import AnyModel, Json, Loading, Model, Strength, loads_model, no_strength, strength_said
 from ggss.errors import InputError
 
 
+@loads_model
 def ask(
     model: Model,
     images_and_question: Annotated[
@@ -35,11 +24,9 @@ def ask(
         bool, typer.Option("--allow-amplify", help="Permit a negative alpha, which amplifies the bias.")
     ] = False,
     any_model: AnyModel = False,
-    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.", **ranges.TOKENS.bounds)] = 64,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    trust_remote_code: TrustRemoteCode = False,
-    attention: Attention = None,
+    max_new_tokens: Annotated[int, typer.Option(help="The longest answer, in tokens.", **errors.TOKENS.bounds)] = 64,
+    *,
+    loading: Loading,
     as_json: Json = False,
 ) -> None:
     """Ask a model about one or more images; with --steer, steered and unsteered side by side.
@@ -59,7 +46,7 @@ def ask(
 
         steerer = Steerer.from_pretrained(steer)
         checked_alpha(steerer.strength(alpha), allow_amplify)
-    vlm = load(model, dtype, device_map, trust_remote_code, attention)
+    vlm = loading.load(model)
     said: dict[str, Any] = {"model": vlm.name, "question": question, "images": files}
     said["unsteered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
     if steerer is not None:
@@ -78,7 +65,7 @@ def ask(
 
 
 def _picture(path: Path) -> Any:
-    from ggss.data.picture import FilePicture
+    from ggss.data.pictures import FilePicture
 
     return FilePicture(path).image()
 

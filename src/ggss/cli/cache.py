@@ -76,7 +76,7 @@ def prune(
     if dry_run:
         count, size = len(chosen), sum(file.size for file in chosen)
     else:
-        from ggss.activations.cache_contents import delete
+        from ggss.activations.cache import delete
 
         count, size = delete(chosen)
     left = contents.size - (0 if dry_run else size)
@@ -99,8 +99,8 @@ def bytes_for_people(count: float) -> str:
 
 
 def _contents() -> Any:
-    from ggss.activations.cache_contents import CacheContents
-    from ggss.activations.collection import default_cache
+    from ggss.activations.cache import CacheContents
+    from ggss.activations.collect import default_cache
 
     return CacheContents.read(default_cache())
 

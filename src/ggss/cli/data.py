@@ -8,10 +8,10 @@ import typer
 
 from ggss.cli.arguments import Force
 from ggss.errors import InputError, no_such
-from ggss.output import check_file, never
+from ggss.files import check_file, never
 
 if TYPE_CHECKING:
-    from ggss.data.published_layouts import Layout
+    from ggss.data.layouts import Layout
 
 data = typer.Typer(
     no_args_is_help=True, help="Make a manifest of a published set of counterfactual pictures, and check the set."
@@ -30,7 +30,7 @@ def focus(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, fo
 
     Example: ggss data focus FOCUS -o faces.csv
     """
-    from ggss.data.published_layouts import FOCUS
+    from ggss.data.layouts import FOCUS
 
     _write(FOCUS, folder, out, complete_only, force)
 
@@ -41,7 +41,7 @@ def pairs(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, fo
 
     Example: ggss data pairs PAIRS/data -o pairs.csv
     """
-    from ggss.data.published_layouts import PAIRS
+    from ggss.data.layouts import PAIRS
 
     _write(PAIRS, folder, out, complete_only, force)
 
@@ -58,7 +58,7 @@ def social_counterfactuals(
 
     Example: ggss data social-counterfactuals SocialCounterfactuals/images -o faces.csv
     """
-    from ggss.data.published_layouts import SOCIAL_COUNTERFACTUALS
+    from ggss.data.layouts import SOCIAL_COUNTERFACTUALS
 
     if kind not in SOCIAL_COUNTERFACTUALS:
         raise no_such(f"there is no kind {kind!r}", kind, SOCIAL_COUNTERFACTUALS)
@@ -66,8 +66,8 @@ def social_counterfactuals(
 
 
 def _write(layout: "Layout", folder: Path, out: Path, complete_only: bool, force: bool) -> None:
+    from ggss.data.layouts import complete, placed, read_layout
     from ggss.data.manifests import write_manifest
-    from ggss.data.published_layouts import complete, placed, read_layout
     from ggss.terminal import Terminal
 
     if out.suffix.lower() != ".csv":

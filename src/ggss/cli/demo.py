@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss import ranges
-from ggss.cli.arguments import Force, Json, importing, one_thread
+from ggss import errors
+from ggss.cli.arguments import Force, Json, one_thread
 from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
-    from ggss.smallworld.demonstration import Demo
+    from ggss.smallworld.demo import Demo
     from ggss.stats import Interval
 
 
@@ -20,7 +20,7 @@ def demo(
     model: Annotated[
         str, typer.Option(help="A model of the small world: pixtral and small-world/pixtral are the same.")
     ] = DEFAULT,
-    alpha: Annotated[float, typer.Option(help="Strength of steering.", min=0.0, max=ranges.ALPHA.most)] = 1.0,
+    alpha: Annotated[float, typer.Option(help="Strength of steering.", min=0.0, max=errors.ALPHA.most)] = 1.0,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
@@ -30,10 +30,8 @@ def demo(
 
     Example: ggss demo -o demo-out
     """
-    with importing():
-        from ggss.report.page import write
-        from ggss.smallworld.demo_picture import COMMAND
-        from ggss.smallworld.demonstration import PAGE, check_place, run
+    from ggss.report.page import write
+    from ggss.smallworld.demo import COMMAND, PAGE, check_place, run
 
     check_place(out, force)
     one_thread()
@@ -88,7 +86,7 @@ def show(found: "Demo", written: Path) -> None:
         "unsteered",
         "steered",
         "change",
-        "freed of small-sample bias",
+        "bias-corrected",
         title=f"{found.model}, ggss at alpha {found.alpha:g}",
     )
     for row in found.bias:

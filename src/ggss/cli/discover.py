@@ -6,19 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss import ranges
-from ggss.cli.arguments import (
-    Attention,
-    DeviceMap,
-    Dtype,
-    Force,
-    Json,
-    Model,
-    TrustRemoteCode,
-    choices,
-    load,
-    options,
-)
+from ggss import errors
+from ggss.cli.arguments import Force, Json, Loading, Model, choices, loads_model, options
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
@@ -36,6 +25,7 @@ def _checked_method(name: str) -> str:
     return name
 
 
+@loads_model
 def discover(
     model: Model,
     images: Annotated[
@@ -82,12 +72,10 @@ def discover(
             "--keep-tokens", help="Keep all tokens on disk, to say what a probe still reads from them after steering."
         ),
     ] = False,
-    batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **ranges.BATCH.bounds)] = 8,
+    batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **errors.BATCH.bounds)] = 8,
     force: Force = False,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    trust_remote_code: TrustRemoteCode = False,
-    attention: Attention = None,
+    *,
+    loading: Loading,
     as_json: Json = False,
 ) -> None:
     """Find the subspace that carries an attribute and write a steerer.
@@ -102,8 +90,8 @@ def discover(
     """
     from ggss.data.counterfactuals import Counterfactuals, folder_of_pictures
     from ggss.errors import InputError, keeps
+    from ggss.files import check_folder
     from ggss.methods import registry
-    from ggss.output import check_folder
     from ggss.steering.artefact import holds_steerer
 
     given = options(option or [])
@@ -120,10 +108,10 @@ def discover(
     others = None if neutral is None else folder_of_pictures(neutral)
 
     from ggss.activations import SITE
-    from ggss.activations.collection import collect
+    from ggss.activations.collect import collect
     from ggss.steering.fitting import fit
 
-    vlm = load(model, dtype, device_map, trust_remote_code, attention)
+    vlm = loading.load(model)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         where = sites or ("all" if method == AUTO else SITE)
         kept = keep_tokens or chosen.needs_tokens

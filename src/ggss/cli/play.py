@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ggss import ranges
-from ggss.cli.arguments import Attention, DeviceMap, Dtype, TrustRemoteCode, embedded, load, one_thread, say
+from ggss import errors
+from ggss.cli.arguments import AnyModel, Loading, embedded, loads_model, one_thread, say
 from ggss.errors import InputError
 from ggss.smallworld import DEFAULT, NAME
 
 
+@loads_model
 def play(
     model: Annotated[str, typer.Argument(help="A folder, a hub id, or small-world/NAME.")] = DEFAULT,
     steer: Annotated[
@@ -24,12 +25,11 @@ def play(
         bool, typer.Option("--share", help="Also make a public link, through Gradio's servers. Never by default.")
     ] = False,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="The longest answer; 1 in the small world.", **ranges.TOKENS.bounds)
+        int | None, typer.Option(help="The longest answer; 1 in the small world.", **errors.TOKENS.bounds)
     ] = None,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    trust_remote_code: TrustRemoteCode = False,
-    attention: Attention = None,
+    any_model: AnyModel = False,
+    *,
+    loading: Loading,
 ) -> None:
     """Open a playground on this machine: a picture or two, a question, two columns, and a slider for the strength.
 
@@ -39,7 +39,7 @@ def play(
 
     Example: ggss play small-world/qwen3-vl --steer race-steerer
     """
-    from ggss.play.playground_page import gradio
+    from ggss.play.page import gradio
 
     gradio()  # before a model is loaded
     small = embedded(model)
@@ -47,18 +47,18 @@ def play(
         one_thread()
     from ggss.data.counterfactuals import Counterfactuals
     from ggss.play import Playground
-    from ggss.play.playground_page import serve
+    from ggss.play.page import serve
     from ggss.steering.steerer import Steerer
 
     source = images or (NAME if small else None)
     faces = None if source is None else Counterfactuals.load(source)
     named = {name: Steerer.from_pretrained(name) for name in steer or ()}
-    vlm = load(model, dtype, device_map, trust_remote_code, attention)
+    vlm = loading.load(model)
     if not named and small and images is None and faces is not None:
         named = fitted(vlm, faces)
     if share:
         say("--share: everyone who knows the link can use the model, and pictures pass through Gradio's servers")
-    playground = Playground(vlm, named, faces)
+    playground = Playground(vlm, named, faces, any_model)
     say("the page will be at http://127.0.0.1, from port 7860; Ctrl-C ends it" if port is None else _address(port))
     try:
         example = known_question() if small else ("", ())
@@ -77,7 +77,7 @@ def known_question() -> tuple[str, list[str]]:
 
 def fitted(vlm: Any, faces: Any) -> dict[str, Any]:
     """A steerer for each attribute of a set."""
-    from ggss.activations.collection import collect
+    from ggss.activations.collect import collect
     from ggss.steering.fitting import fit
 
     acts = collect(vlm, faces)

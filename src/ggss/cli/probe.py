@@ -1,40 +1,145 @@
-"""`ggss probe`: measure a model's bias and capability, and compare two runs."""
+"""`ggss probe`: ask a model, and measure its bias and capability.
+
+What it prints of a run, as a table and as plain data; `ggss compare` prints two runs by the same rules.
+"""
 
 import json
-from collections.abc import Callable
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss import ranges
+from ggss import errors
 from ggss.cli.arguments import (
     AnyModel,
-    Attention,
-    DeviceMap,
-    Dtype,
     Json,
+    Loading,
+    ParserRule,
     Seed,
     Strength,
-    TrustRemoteCode,
     batch,
+    checked_parser,
     embedded,
-    load,
+    loads_model,
     no_strength,
     one_thread,
     say,
     strength_said,
 )
 from ggss.errors import InputError, no_such
-from ggss.progress import note, track
+from ggss.terminal import note, track
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from ggss.analysis import Measured, Run
-    from ggss.analysis.run_file import Asked
+    from ggss.analysis.records import Asked
+    from ggss.probes import Display
     from ggss.probes.suites import Suite
+    from ggss.stats import Interval
     from ggss.steering.steerer import Steerer
 
 
+def run_data(measured: "Measured") -> list[dict[str, Any]]:
+    """A run as plain data, a row for each metric; NaN becomes None, because JSON has no NaN."""
+    return [
+        plain(
+            {
+                "task": measured.task,
+                "metric": name,
+                "interval": asdict(measured.interval(name)),
+                "corrected": (corrected := measured.corrected(name)) and asdict(corrected),
+                "soft": measured.soft(name),
+                "unparsed": measured.metric(name).unparsed,
+                "asked": measured.metric(name).asked,
+                "degenerate": measured.metric(name).degenerate,
+            }
+        )
+        for name in measured.names
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Data that JSON can hold: no resamples, and None where a number is not finite."""
+    if isinstance(value, dict):
+        return {name: plain(own) for name, own in value.items() if name != "draws"}
+    if isinstance(value, tuple | list):
+        return [plain(own) for own in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def show_run(title: str, runs: Sequence["Measured"]) -> None:
+    from rich.text import Text
+
+    from ggss.terminal import Terminal
+
+    table = result_table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title)
+    for run in runs:
+        table.add_row(Text(run.task, "bold"))
+        for name in run.names:
+            shown, metric, corrected, soft = run.display(name), run.metric(name), run.corrected(name), run.soft(name)
+            table.add_row(
+                marked(f"  {name}{shown.unit}", metric.degenerate),
+                _span(run.interval(name), shown),
+                "" if corrected is None else _span(corrected, shown),
+                "" if soft is None else number(soft, shown),
+                f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
+            )
+    console = Terminal()
+    console.print(table)
+    console.print(
+        "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: jackknife, free of the "
+        "upward bias of small samples.",
+        style="dim",
+    )
+    if any(run.metric(name).degenerate for run in runs for name in run.names):
+        console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
+
+
+def show_parsers(parser: str, differently: Mapping[str, int], answers: int) -> None:
+    """How many answers the two rules read differently, by task."""
+    from ggss.probes.base import PARSERS
+    from ggss.terminal import Terminal
+
+    other = next(name for name in PARSERS if name != parser)
+    tasks = ", ".join(f"{count} of {task}" for task, count in differently.items() if count)
+    said = (
+        f"{sum(differently.values())} of {answers} answers are read differently by the other rule, --parser {other}"
+    )
+    Terminal().print(f"Answers are read by the rule {parser}; {said}{f': {tasks}' if tasks else ''}.", style="dim")
+
+
+def marked(text: str, degenerate: bool) -> "Text":
+    """With a star if most answers could not be parsed."""
+    from rich.text import Text
+
+    return Text.assemble(text, (" *", "red") if degenerate else "")
+
+
+def result_table(first: str, *columns: str, title: str | None = None) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Column, Table
+
+    head = Column(first, no_wrap=True)
+    return Table(
+        head, *columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+
+
+def number(value: float, shown: "Display") -> str:
+    return shown.number(value) if math.isfinite(value) else "-"
+
+
+def _span(of: "Interval", shown: "Display") -> str:
+    low, middle, high = (number(value, shown) for value in (of.low, of.estimate, of.high))
+    return f"{middle} [{low}, {high}]"
+
+
+@loads_model
 def probe(
     model: Annotated[
         str | None, typer.Argument(help="A folder, a hub id, or small-world/NAME.", show_default=False)
@@ -56,29 +161,18 @@ def probe(
     any_model: AnyModel = False,
     limit: Annotated[
         int | None,
-        typer.Option(help="About this many items of each task: whole people, evenly chosen.", **ranges.ITEMS.bounds),
+        typer.Option(help="About this many items of each task: whole people, evenly chosen.", **errors.ITEMS.bounds),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A file for one JSON line per item.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace a file of something else, or of another run; ask anew.")
     ] = False,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="A.jsonl B.jsonl", help="Compare two such files, unsteered first; no MODEL needed."),
-    ] = None,
-    unlike: Annotated[
-        bool, typer.Option("--unlike", help="With --compare: also files of different models, questions or versions.")
-    ] = False,
-    recommend: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="With --compare: write the second file's alpha into its steerer's folder."),
-    ] = None,
     max_new_tokens: Annotated[
         int | None,
         typer.Option(
             help="The longest answer; by default 1 in the small world, 8 for mcq and 2afc, 16 for nurse-doctor, else "
             "2048.",
-            **ranges.TOKENS.bounds,
+            **errors.TOKENS.bounds,
         ),
     ] = None,
     batch_size: Annotated[
@@ -89,12 +183,14 @@ def probe(
             "64 in the small world by default, else 8.",
         ),
     ] = None,
+    parser: ParserRule = "careful",
     seed: Seed = 0,
-    dtype: Dtype = None,
-    device_map: DeviceMap = None,
-    trust_remote_code: TrustRemoteCode = False,
-    attention: Attention = None,
+    *,
+    loading: Loading,
     as_json: Json = False,
+    compare: Annotated[tuple[str, str] | None, typer.Option(hidden=True)] = None,
+    recommend: Annotated[str | None, typer.Option(hidden=True)] = None,
+    unlike: Annotated[bool, typer.Option("--unlike", hidden=True)] = False,
 ) -> None:
     """Measure bias and capability, with 95 % intervals over the people shown.
 
@@ -104,7 +200,9 @@ def probe(
 
       ggss probe small-world/qwen3-vl --steer race-steerer --alpha 1 -o after.jsonl
 
-      ggss probe --compare before.jsonl after.jsonl
+      ggss compare before.jsonl after.jsonl
+
+    Where the change is what you want, `ggss recommend` writes the strength into the steerer.
 
     On your own model and pictures:
 
@@ -119,18 +217,12 @@ def probe(
 
     Example: ggss probe small-world/qwen3-vl --steer race-steerer -o after.jsonl
     """
-    if compare is not None:
-        if model is not None:
-            raise InputError(f"--compare reads two files and asks no model: leave out {model!r}")
-        _compare(*compare, seed, as_json, recommend, unlike)
-        return
-    if recommend is not None or unlike:
-        told = "--recommend stores the strength" if recommend is not None else "--unlike allows more"
-        raise InputError(f"{told} of a comparison: give --compare A.jsonl B.jsonl too")
+    _refuse_old_spelling(compare, recommend, unlike)
     if model is None:
-        raise InputError("a model is needed, such as small-world/qwen3-vl, or --compare A.jsonl B.jsonl")
+        raise InputError("a model is needed, such as small-world/qwen3-vl")
+    rule = checked_parser(parser)
     if out is not None:
-        from ggss.analysis.run_file import check_place
+        from ggss.analysis.records import check_place
 
         check_place(out, force)
     steerer = _steerer(steer, alpha)
@@ -142,23 +234,22 @@ def probe(
     items = {task: own.items(task, limit) for task, own in chosen.items()}
 
     from ggss.analysis.asking import ask, source
-    from ggss.analysis.run_file import Asked
-    from ggss.cli.probe_tables import run_data, show_run
-    from ggss.models.feature_cache import FeatureCache
+    from ggss.analysis.records import Asked
+    from ggss.models.features import FeatureCache
     from ggss.probes.steered_model import SteeredModel
 
     # The pictures are encoded in the same batches whatever was asked before.
     pictures = (picture for own in items.values() for item in own for picture in item.images)
-    vlm = load(model, dtype, device_map, trust_remote_code, attention)
+    vlm = loading.load(model)
     asked = SteeredModel(FeatureCache(vlm, together=pictures))
     if steerer is not None:
         asked = asked.steered(steerer, alpha, any_model)
     longest = {task: max_new_tokens or own.max_new_tokens(task) for task, own in chosen.items()}
     wanted = {task: Asked(items[task], source(asked, own, task, longest[task])) for task, own in chosen.items()}
 
-    if batch_size == ranges.AUTO:
-        from ggss.models.prompt_length import PromptLengths
-        from ggss.study.memory import prompt_tokens
+    if batch_size == errors.AUTO:
+        from ggss.models.prompts import PromptLengths
+        from ggss.study.checking import prompt_tokens
 
         lengths = PromptLengths(vlm.processor)
         vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in chosen))
@@ -167,19 +258,38 @@ def probe(
         return ask(asked, chosen[task], task, longest[task], size, limit, **known)
 
     runs = [one(task) for task in chosen] if out is None else _into(out, wanted, one, asked.suffix, force)
+    runs = [run.read_by(rule) for run in runs]
     measured = _measured(runs, seed)
+    differently = {run.task: run.read_differently for run in runs}
     if as_json:
         metrics = [row for one in measured for row in run_data(one)]
-        print(json.dumps({"model": model, "steerer": steer, "alpha": asked.alpha, "metrics": metrics}, indent=2))
+        told = {"model": model, "steerer": steer, "alpha": asked.alpha, "metrics": metrics}
+        print(json.dumps(told | {"parser": rule, "read_differently": differently}, indent=2))
     else:
         show_run(model if steerer is None else f"{model}, {steerer.method} at alpha {asked.alpha:g}", measured)
+        show_parsers(rule, differently, sum(len(run.items) for run in runs))
         if steerer is not None and alpha is None:
             say(strength_said(steerer))
 
 
+def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None, unlike: bool) -> None:
+    """InputError that says what to type for options that other commands have now."""
+    options = {"--compare": compare is not None, "--recommend": recommend is not None, "--unlike": unlike}
+    typed = [option for option, present in options.items() if present]
+    if not typed:
+        return
+    command = ["ggss", "compare" if recommend is None else "recommend", *(compare or ("BEFORE", "AFTER"))]
+    command += [] if recommend is None else [recommend]
+    command += ["--unlike"] if unlike else []
+    raise InputError(
+        f"`ggss probe` asks a model, and has no {' and no '.join(typed)} any more: type `{shlex.join(command)}`, "
+        "where --parser, --seed and --json are as before"
+    )
+
+
 def _into(out: Path, wanted: "dict[str, Asked]", ask: "Callable[..., Run]", suffix: str, force: bool) -> "list[Run]":
     """Ask all tasks, and have every batch on disk before the next one is asked."""
-    from ggss.analysis.run_file import growing
+    from ggss.analysis.records import growing
 
     total = sum(len(own.items) for own in wanted.values())
     with growing(out, wanted, suffix, force) as file:
@@ -196,44 +306,6 @@ def _into(out: Path, wanted: "dict[str, Asked]", ask: "Callable[..., Run]", suff
             raise
         file.finish(runs)
     return runs
-
-
-def _compare(before: Path, after: Path, seed: int, as_json: bool, recommend: Path | None, unlike: bool) -> None:
-    from ggss.analysis import Statistics, compare_all, records
-    from ggss.analysis.compared_tasks import ComparedTasks
-    from ggss.analysis.pairing import check_one_run, differences
-    from ggss.cli.probe_tables import comparison_data, show_comparison
-    from ggss.terminal import Terminal
-
-    runs = records.load(before), records.load(after)
-    for file, own in zip((before, after), runs, strict=True):
-        check_one_run(own, str(file))
-    with Terminal(stderr=True).status("resampling"):
-        found = ComparedTasks.of(compare_all(*runs, Statistics(seed=seed), unlike))
-    alpha = None if recommend is None else _recommended(recommend, runs[1])
-    differ = differences(*runs)
-    if as_json:
-        told = comparison_data(found) | {"unlike": differ}
-        print(json.dumps(told | ({} if alpha is None else {"recommended_alpha": alpha}), indent=2))
-        return
-    show_comparison(found, differ)
-    if alpha is not None:
-        say(f"alpha {alpha:g} is now what {recommend} recommends")
-
-
-def _recommended(folder: Path, runs: "dict[str, Run]") -> float:
-    """Write the strength of a steered run into the artefact that it was steered by, and no other; returns it."""
-    from ggss.steering import artefact
-    from ggss.steering.steerer import Steerer
-
-    used = {(run.source.steerer, run.source.alpha) for run in runs.values()}
-    if len(used) != 1 or not next(iter(used))[0]:
-        raise InputError("the second file has no single steering whose strength could be recommended")
-    content, alpha = next(iter(used))
-    if Steerer.from_pretrained(folder).content_hash != content:
-        raise InputError(f"{str(folder)!r} is not the steerer of the second file: its content differs")
-    artefact.recommend(folder, alpha)
-    return alpha
 
 
 def _steerer(name: str | None, alpha: float | None) -> "Steerer | None":

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss.cli.arguments import Force, Json, Seed, importing, say
+from ggss.cli.arguments import Force, Json, Seed, run_file, say
 from ggss.errors import InputError
 
 if TYPE_CHECKING:
-    from ggss.report.reported import Material
+    from ggss.report.material import Material
 
 
 def report(
@@ -23,7 +23,10 @@ def report(
     after: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[RUN2.jsonl]", help="The steered run, to compare with the first.", show_default=False
+            metavar="[RUN2.jsonl]",
+            help="The steered run, to compare with the first.",
+            show_default=False,
+            callback=run_file,
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
@@ -59,7 +62,7 @@ def report(
 
     Example: ggss report my-study -o report.html
     """
-    from ggss.output import check_file, marked
+    from ggss.files import check_file, marked
 
     study = source.is_dir()
     _check(source, after, study, method, gates, images)
@@ -67,16 +70,13 @@ def report(
     printed = out.with_suffix(".pdf")
     if pdf is not False:
         check_file(printed, "ggss report", lambda _: marked("ggss report")(out), force)
-    with importing():
-        from ggss.report import page, page_pdf
+    from ggss.report import page
 
-    wanted = pdf is True or (pdf is None and page_pdf.browser() is not None)
-    if pdf and page_pdf.browser() is None:
-        raise InputError(
-            f"--pdf needs a Chromium, and none of {', '.join(page_pdf.NAMES)} is on the path: install one"
-        )
+    wanted = pdf is True or (pdf is None and page.browser() is not None)
+    if pdf and page.browser() is None:
+        raise InputError(f"--pdf needs a Chromium, and none of {', '.join(page.NAMES)} is on the path: install one")
     page.write(_material(source, after, study, method, gates, images, seed), out, public)
-    failed = page_pdf.print_pdf(out, printed) if wanted else ""
+    failed = page.print_pdf(out, printed) if wanted else ""
     if failed and pdf:
         raise InputError(f"the page is in {str(out)!r}, but there is no PDF: {failed}")
     files = [str(out), *([str(printed)] if wanted and not failed else [])]
@@ -101,15 +101,15 @@ def _check(
 def _material(
     source: Path, after: Path | None, study: bool, method: str | None, gates: bool, images: str | None, seed: int
 ) -> "Material":
-    from ggss.analysis.statistics import Statistics
-    from ggss.report import page_material
+    from ggss.analysis.measures import Statistics
+    from ggss.report import material
 
     if study:
-        found = page_material.of_study(source, method or "")
-        return page_material.with_discovery(found) if gates else found
-    found = page_material.of_files(source, after, Statistics(seed=seed))
+        found = material.of_study(source, method or "")
+        return material.with_discovery(found) if gates else found
+    found = material.of_files(source, after, Statistics(seed=seed))
     if images is None:
         return found
     from ggss.data.counterfactuals import Counterfactuals
 
-    return page_material.with_pictures(found, Counterfactuals.load(images))
+    return material.with_pictures(found, Counterfactuals.load(images))

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ggss import ranges
-from ggss.cli.arguments import Attention, DeviceMap, Dtype, Model, embedded, pairs, say
+from ggss import errors
+from ggss.cli.arguments import AnyModel, Attention, DeviceMap, Dtype, Model, embedded, pairs, say
 from ggss.errors import InputError, no_such
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a steerer: it is part of a header
@@ -34,27 +34,45 @@ def serve(
         str | None,
         typer.Option(help="The key of /ggss/reload; or GGSS_SERVE_ADMIN_KEY.", show_default=False),
     ] = None,
+    metrics_key_file: Annotated[
+        str | None,
+        typer.Option(help="A key of /metrics only; or GGSS_METRICS_KEY.", show_default=False),
+    ] = None,
+    api_key: Annotated[str | None, typer.Option(hidden=True)] = None,
     locked: Annotated[
         bool, typer.Option("--locked", help="Requests may not ask for less than the server's strengths.")
     ] = False,
+    max_alpha: Annotated[
+        float, typer.Option(help="The largest strength that requests may ask for.", min=0, max=errors.ALPHA.most)
+    ] = errors.MAX_ALPHA,
     allow_negative: Annotated[
         bool, typer.Option("--allow-negative", help="Requests may ask for negative strengths, which amplify bias.")
     ] = False,
+    any_model: AnyModel = False,
     log: Annotated[
         str | None,
         typer.Option(
             metavar="FILE", help="Log what was applied to each request, without its content.", show_default=False
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Of one answer.", **ranges.TOKENS.bounds)] = 512,
-    max_prompt_tokens: Annotated[int, typer.Option(help="With those of images.", **ranges.TOKENS.bounds)] = 32_768,
-    max_batch: Annotated[int, typer.Option(help="Answers that are written together.", **ranges.BATCH.bounds)] = 16,
+    max_tokens: Annotated[int, typer.Option(help="Of one answer.", **errors.TOKENS.bounds)] = 512,
+    max_prompt_tokens: Annotated[int, typer.Option(help="With those of images.", **errors.TOKENS.bounds)] = 32_768,
+    max_batch: Annotated[int, typer.Option(help="Answers that are written together.", **errors.BATCH.bounds)] = 16,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; more get 429.", min=1, max=65_536)] = 64,
     max_pictures: Annotated[int, typer.Option(help="Of one request.", min=0, max=1_024)] = 8,
     max_picture_mb: Annotated[float, typer.Option(help="MB of one picture's file.", min=0.001, max=1_024)] = 10,
     max_megapixels: Annotated[float, typer.Option(help="Of one picture.", min=0.001, max=89)] = 16,
     max_body_mb: Annotated[float, typer.Option(help="MB of one request.", min=0.001, max=4_096)] = 32,
     timeout: Annotated[float, typer.Option(help="Seconds that a request may take.", min=0.1, max=86_400)] = 120,
+    idle_timeout: Annotated[
+        float, typer.Option(help="Seconds that a connection may be silent.", min=0.1, max=86_400)
+    ] = 10,
+    max_connections: Annotated[
+        int, typer.Option(help="Open at a time; more get 503. Fewer if `ulimit -n` is low.", min=1, max=10**6)
+    ] = 512,
+    max_per_address: Annotated[
+        int, typer.Option(help="Connections of one client's address.", min=1, max=10**6)
+    ] = 128,
     cache_mb: Annotated[float, typer.Option(help="MB of encoded pictures that are kept.", min=0, max=10**6)] = 512,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
@@ -68,23 +86,28 @@ def serve(
 
     Example: ggss serve small-world/llava-vicuna --steer race=race-steerer --alpha race=1.0
     """
-    from ggss.serve.api_keys import ADMIN_ENVIRONMENT, ENVIRONMENT, ApiKeys
-    from ggss.serve.engine import NAMES
-    from ggss.serve.limits import Limits
-    from ggss.serve.request_log import RequestLog
-    from ggss.serve.steering_rules import SteeringRules
+    from ggss.serve.guard import ADMIN_ENVIRONMENT, ENVIRONMENT, METRICS_ENVIRONMENT, ApiKeys, RequestLog
+    from ggss.serve.schema import NAMES, Limits, SteeringRules
 
+    if api_key is not None:
+        raise InputError(
+            "--api-key would show the key to everybody who lists processes: write it into a file and give "
+            "--keys-file FILE, or set GGSS_SERVE_KEYS"
+        )
     _require_libraries()
     if engine not in NAMES:
         raise no_such(f"no engine {engine!r} in this version", engine, NAMES)
     if engine == "vllm":
-        from ggss.vllm_plugin.installed import engine_version
+        if any_model:
+            raise InputError("--any-model is for --engine transformers: vLLM's steerers must be made for its model")
+        from ggss.vllm_plugin import engine_version
 
         engine_version()
     folders = pairs(steer or [], "--steer")
-    rules = SteeringRules(_strengths(alpha or [], folders, allow_negative), locked, allow_negative)
+    rules = SteeringRules(_strengths(alpha or [], folders, allow_negative), locked, allow_negative, max_alpha)
     keys = ApiKeys.read(keys_file, ENVIRONMENT)
     admin = ApiKeys.read(admin_key_file, ADMIN_ENVIRONMENT)
+    metrics_key = ApiKeys.read(metrics_key_file, METRICS_ENVIRONMENT)
     limits = Limits(
         body=int(max_body_mb * 1e6),
         picture=int(max_picture_mb * 1e6),
@@ -96,11 +119,13 @@ def serve(
         queue=max_queue,
         seconds=timeout,
         cache=int(cache_mb * 1e6),
+        connections=max_connections,
+        per_address=max_per_address,
+        idle=idle_timeout,
     )
     from ggss.models.locating import locate
-    from ggss.serve.http_app import ServerSettings
-    from ggss.serve.running import bound, run
-    from ggss.serve.worker_engine import WorkerSetup
+    from ggss.serve.app import ServerSettings, bound, run
+    from ggss.serve.engine import WorkerSetup
 
     locate(model)
     here = bound(host, port, keys)
@@ -112,13 +137,15 @@ def serve(
         prompt_tokens=limits.prompt_tokens,
         cache_bytes=limits.cache,
         most_pictures=limits.pictures,
+        any_model=any_model,
         dtype=dtype,
         device_map=device_map,
         attention=attention,
         threads=1 if embedded(model) else None,
     )
     requests = RequestLog(log) if log else None
-    if not run(setup, ServerSettings(model, rules, limits, keys, admin, requests), here, say, engine):
+    settings = ServerSettings(model, rules, limits, keys, admin, requests, metrics_key)
+    if not run(setup, settings, here, say, engine):
         raise typer.Exit(1)
 
 
@@ -134,7 +161,7 @@ def _strengths(given: list[str], steerers: dict[str, str], allow_negative: bool)
             read[name] = float(text)
         except ValueError as error:
             raise InputError(f"--alpha {name}={text} is not a number") from error
-        ranges.ALPHA.check(f"--alpha of {name}", read[name])
+        errors.ALPHA.check(f"--alpha of {name}", read[name])
         if read[name] < 0 and not allow_negative:
             raise InputError(f"--alpha {name}={text} would amplify the bias: that needs --allow-negative")
     return read

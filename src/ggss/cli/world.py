@@ -1,4 +1,4 @@
-"""`ggss world`: paint the small world, train its models, and check them."""
+"""`ggss world`: paint the small world, and check its models."""
 
 import json
 from dataclasses import asdict
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss import ranges
-from ggss.cli.arguments import Force, Json, one_thread, say
+from ggss import errors
+from ggss.cli.arguments import Json, one_thread, say
 
 if TYPE_CHECKING:
     from ggss.smallworld.check import Line
@@ -21,7 +21,7 @@ world = typer.Typer(
 @world.command()
 def paint(
     folder: Annotated[Path, typer.Argument(help="Where to paint; a new or empty folder.")],
-    seed: Annotated[int, typer.Option(help="Another seed is another town.", **ranges.SEED.bounds)] = 0,
+    seed: Annotated[int, typer.Option(help="Another seed is another town.", **errors.SEED.bounds)] = 0,
     sheet: Annotated[bool, typer.Option(help="Also write contact-sheet.png beside the folder.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a contact-sheet.png of something else.")] = False,
 ) -> None:
@@ -33,7 +33,7 @@ def paint(
 
     Example: ggss world paint town --sheet
     """
-    from ggss.output import check_file, marked
+    from ggss.files import check_file, marked
     from ggss.smallworld.sets import COMMAND, paint_focus_set, write_contact_sheet
 
     target = folder.resolve().with_name("contact-sheet.png")
@@ -42,44 +42,6 @@ def paint(
     say(paint_focus_set(folder, seed))
     if sheet:
         say(write_contact_sheet(target))
-
-
-@world.command()
-def train(
-    name: Annotated[str, typer.Argument(help="llava-vicuna, llava-mistral, pixtral, qwen3-vl or entangled.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the model to.")],
-    seed: Annotated[
-        int, typer.Option(help="Of the weights, the pictures and the drawn labels.", **ranges.SEED.bounds)
-    ] = 0,
-    threads: Annotated[int, typer.Option(help="CPU threads; the weights depend on it.", **ranges.THREADS.bounds)] = 2,
-    separation: Annotated[
-        float | None,
-        typer.Option(
-            help="Train a model of the dial instead (llava-vicuna only): how far race and gender lie apart from all "
-            "else, from 0 (half of it in their directions) to 1.",
-            **ranges.SHARE.bounds,
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
-    """Train one of the tiny models from nothing: about twenty minutes. One of the dial takes a few.
-
-    Example: ggss world train pixtral -o my-pixtral
-    """
-    from ggss.errors import InputError
-    from ggss.output import check_folder, marked
-    from ggss.smallworld import own_name
-    from ggss.smallworld.training import train as run
-    from ggss.smallworld.training_card import CARD, COMMAND
-    from ggss.smallworld.training_dial import NAME, train_on_dial
-
-    if separation is not None and own_name(name) != NAME:
-        raise InputError(f"the models of the dial are of the class of {NAME}, seen {name!r}: leave out --separation")
-    check_folder(out, COMMAND, marked(COMMAND, CARD), force)
-    if separation is None:
-        say(run(name, out, seed=seed, threads=threads))
-    else:
-        say(train_on_dial(separation, out, seed=seed, threads=threads))
 
 
 @world.command()

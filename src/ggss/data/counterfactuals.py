@@ -3,6 +3,10 @@
 A picture's `attributes` are what is varied (race, gender, age); its `context` is what is held fixed (occupation,
 identity). For one attribute a, the paper's context u is the picture's context plus all its other attributes: the
 pictures of one u are the group in which the values of a are compared.
+
+Every reason why the pictures of a set cannot be compared, as a message.
+
+A counterfactual set in a notebook: what is varied, what is held fixed, and some of the pictures in rows.
 """
 
 import hashlib
@@ -13,11 +17,110 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ggss.data import validation
+import numpy as np
+from PIL import Image
+
+from ggss import escaping
 from ggss.data.manifests import read_rows
-from ggss.data.picture import Context, FilePicture, Picture, held_fixed, labels
+from ggss.data.pictures import Context, FilePicture, Picture, held_fixed, labels, size_of
 from ggss.errors import InputError, no_such, problems
+from ggss.escaping import plot
 from ggss.plugins import Registry
+from ggss.terminal import track
+
+
+def problems_of(images: "Counterfactuals", compared: Sequence[str], decode: bool) -> list[str]:
+    """All problems of a set whose attributes `compared` are to be compared."""
+    found = _empty_cells(images)
+    for attribute in compared:
+        found += _comparison_problems(images, attribute)
+    return found + _duplicates(images) + _image_problems(images, decode)
+
+
+def _empty_cells(images: "Counterfactuals") -> list[str]:
+    return [
+        f"image {picture.name!r} has an empty {column!r}: fill it in"
+        for picture in images
+        for column, cell in (*picture.context, *picture.attributes.items())
+        if not cell
+    ]
+
+
+def _comparison_problems(images: "Counterfactuals", attribute: str) -> list[str]:
+    """Why the values of one attribute cannot be compared, among the images without empty cells."""
+    if attribute not in images.attributes:
+        return [str(no_such(f"no attribute {attribute!r}", attribute, images.attributes))]
+    groups: dict[Context, set[str]] = {}
+    for picture in images:
+        value, u = picture.attributes[attribute], held_fixed(picture, attribute)
+        if value and all(cell for _, cell in u):
+            groups.setdefault(u, set()).add(value)
+    values = sorted(set().union(*groups.values()))
+    if len(values) < 2:
+        return [f"attribute {attribute!r} has fewer than two values: {', '.join(values) or 'none'}"]
+    if len(groups) < 2:
+        return [f"attribute {attribute!r} has fewer than two contexts: {_spelled(next(iter(groups)))}"]
+    if all(len(seen) == 1 for seen in groups.values()):
+        columns = ", ".join(dict(held_fixed(images.pictures[0], attribute)))
+        return [
+            f"no context has two values of {attribute!r}: a column among {columns} changes with it; "
+            "name the columns that count, attributes and context"
+        ]
+    return [
+        f"context {_spelled(u)} has {len(seen)} of {len(values)} values of {attribute!r}: "
+        f"missing {', '.join(value for value in values if value not in seen)}"
+        for u, seen in sorted(groups.items())
+        if len(seen) < len(values)
+    ]
+
+
+def _duplicates(images: "Counterfactuals") -> list[str]:
+    rows: dict[Context, list[str]] = {}
+    for picture in images:
+        rows.setdefault((*picture.context, *picture.attributes.items()), []).append(repr(picture.name))
+    return [
+        f"{_spelled(row)} has {len(names)} images, {', '.join(names)}: keep one"
+        for row, names in rows.items()
+        if len(names) > 1
+    ]
+
+
+def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
+    """Problems that need the files: damaged images, unequal sizes, one image under two labels."""
+    found: list[str] = []
+    sizes: dict[Context, dict[str, list[str]]] = {}
+    shown: dict[str, dict[str, str]] = {}
+    files = [picture for picture in images if decode or isinstance(picture, FilePicture)]
+    for picture in track(files, "checking images", total=len(files)):
+        try:
+            width, height = _size(picture, decode)
+        except InputError as error:
+            found.append(str(error))
+            continue
+        label, name = _spelled(picture.attributes.items()), repr(picture.name)
+        sizes.setdefault(picture.context, {}).setdefault(f"{width}x{height}", []).append(name)
+        shown.setdefault(picture.digest, {}).setdefault(label, name)
+    found += [
+        f"context {_spelled(context)} has images of different sizes: "
+        + ", ".join(f"{size} ({len(names)}, such as {names[0]})" for size, names in by_size.items())
+        for context, by_size in sizes.items()
+        if len(by_size) > 1
+    ]
+    found += [
+        f"the same image is labelled {' and '.join(f'{label} ({name})' for label, name in names.items())}"
+        for names in shown.values()
+        if len(names) > 1
+    ]
+    return found
+
+
+def _size(picture: Picture, decode: bool) -> tuple[int, int]:
+    return picture.image().size if decode else size_of(picture)
+
+
+def _spelled(pairs: Iterable[tuple[str, str]]) -> str:
+    return " ".join(f"{column}={value}" for column, value in pairs) or "(no columns)"
+
 
 Choice = Mapping[str, str | Iterable[str]]  # column -> the values meant: {"occupation": ["nurse", "doctor"]}
 
@@ -106,7 +209,6 @@ class Counterfactuals:
         )
 
     def _repr_html_(self) -> str:
-        from ggss.data.counterfactuals_view import html
 
         return html(self)
 
@@ -115,7 +217,6 @@ class Counterfactuals:
 
         Returns the matplotlib axis. axis: where to draw.
         """
-        from ggss.data.counterfactuals_view import draw
 
         return draw(self, attribute, axis)
 
@@ -190,7 +291,7 @@ class Counterfactuals:
             >>> faces.validate("race")  # nothing is wrong with it
         """
         compared = tuple(self.attributes) if attributes is None else _names(attributes)
-        if found := validation.problems_of(self, compared, decode):
+        if found := problems_of(self, compared, decode):
             raise problems(f"set of {len(self)} counterfactual images", found)
 
 
@@ -268,3 +369,54 @@ def _chosen(rows: Sequence[Mapping[str, str]], choice: Choice) -> list[list[bool
             if value not in existing:
                 raise no_such(f"no image has {column}={value}", value, existing)
     return [[row[column] in values for column, values in chosen.items()] for row in rows]
+
+
+ROWS, COLUMNS = 2, 6  # of pictures that are shown
+
+
+def html(images: "Counterfactuals") -> str:
+    fixed = list(dict(images.pictures[0].context))
+    varied = [(name, ", ".join(values), len(values)) for name, values in images.attributes.items()]
+    parts = [escaping.line(f"held fixed: {', '.join(fixed) or 'nothing'}")]
+    parts.append(escaping.table(("varied", "values", "count"), varied))
+    for row in _rows(images):
+        context = " ".join(f"{column}={value}" for column, value in row[0].context)
+        parts += [escaping.line(context), "<div>", *map(_shown, row), "</div>"]
+    return escaping.titled(f"{len(images)} counterfactual pictures", *parts)
+
+
+def draw(images: "Counterfactuals", attribute: str | None, axis: Any) -> Any:
+    """A row of pictures for some of the contexts; along a row only the attribute changes."""
+    name = attribute or next(iter(images.attributes))
+    groups = list(images.groups(name).items())[:ROWS]
+    axis, side = escaping.new_axis(axis), escaping.SIDE
+    values = images.values(name)
+    sheet = np.full((side * len(groups), side * len(values), 3), 255, np.uint8)
+    for row, (_, own) in enumerate(groups):
+        for column, value in enumerate(values):
+            if value in own:
+                small = images.pictures[own[value]].image().convert("RGB").resize((side, side))
+                sheet[row * side : (row + 1) * side, column * side : (column + 1) * side] = np.asarray(small)
+    axis.imshow(sheet)
+    axis.set_xticks([side * (column + 0.5) for column in range(len(values))], [plot(value) for value in values])
+    labels = [plot(" ".join(value for _, value in context)) for context, _ in groups]
+    axis.set_yticks([side * (row + 0.5) for row in range(len(groups))], labels)
+    axis.set_title(plot(f"only {name} changes along a row"))
+    return axis
+
+
+def _rows(images: "Counterfactuals") -> list[list[Picture]]:
+    by: dict[Any, list[Picture]] = {}
+    for picture in images:
+        by.setdefault(picture.context, []).append(picture)
+    return [own[:COLUMNS] for own in list(by.values())[:ROWS]]
+
+
+def _shown(picture: Picture) -> str:
+    """The picture, or what is wrong with it: the others are shown all the same."""
+    said = " ".join(f"{name}={value}" for name, value in picture.attributes.items())
+    try:
+        image: Image.Image = picture.image()
+    except InputError as error:
+        return escaping.line(str(error))
+    return escaping.picture(image, said)

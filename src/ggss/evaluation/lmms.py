@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from ggss import hashing
-from ggss.data.decoding import in_rgb
+from ggss.data.pictures import in_rgb
 from ggss.errors import InputError
 from ggss.models import Vlm, load_vlm
-from ggss.progress import track
 from ggss.steering.steerer import Steerer, checked_alpha
+from ggss.terminal import track
 
 try:
     from lmms_eval.api.model import lmms  # pyright: ignore[reportMissingImports]

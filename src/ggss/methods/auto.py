@@ -1,73 +1,182 @@
-"""`ggss-auto`: each token's strength from discovery alone, so that alpha = 1 means "as derived". Beyond the paper.
+"""`auto`: the method and its k are chosen from the discovery set alone: no question is asked, no answer is seen.
 
-    beta = alpha (1 - b0^2 / |b|^2)_+          b = V^T log_mu(h^)          steered = |h| slerp(h^, target; beta)
-    b0^2 = mean over contexts u of |V^T log_mu(c_u)|^2
+Contexts are halved. Each candidate is fitted on one half, and judged on the people of the other, at alpha 1:
 
-**Derivation.** A token's protected coordinates are b = a + n: a comes from the attribute, n is everything else in
-these directions (weak light makes a face darker, too). Steering should remove a and keep n. Of all shares beta, the
-one that minimises E|(b - beta b) - n|^2 when a and n are uncorrelated is
+    left      |c'| / |c| of the contrasts c[p, v] of all parts (`pace`) after and before steering
+    moved     how far steering moves those tokens, and those of neutral pictures if there are any
 
-    beta* = E<b, a> / E|b|^2 = 1 - E|n|^2 / E|b|^2
+Both are better if they are lower. Of parts, because what an attribute leaves in single tokens does not show in their
+mean, and the language model sees the tokens. Of the candidates that leave at most `CLOSE` more than the one that
+leaves least, the one that moves tokens least is chosen, and fitted again on all contexts. Each site has its own
+choice.
 
-E|n|^2 is known from discovery: the centre c_u of a context is the mean over all values of the attribute, so its
-protected coordinates contain only n; b0^2 is their mean square. E|b|^2 of a single token is estimated by its own
-|b|^2, and a negative share is set to zero: this is the positive-part James-Stein rule.
-
-**In words.** A token with no more protected magnitude than a neutral representative is not changed; any other token
-is reduced to b0^2 / |b|, which is below b0. So no token keeps more than a neutral one typically has. In a clean
-subspace b0 is near zero and the rule removes everything; in an entangled one b0 is large, and the rule removes less
-where removal would cost other content. The paper's gate is instead a sigmoid around the median magnitude of *all*
-representatives, and needs kappa, a floor and a sweep of alpha.
-
-Subspace, mu and target are those of `ggss`. b0 comes from pooled rows, as the paper's statistics do. Single tokens
-vary more than means, so b0 is rather too small and steering rather too strong. `steerer.gate` is beta at alpha = 1.
+Two other measures were tried and do not serve: a discriminant that sees all tokens reads the value from any trace
+after every method, and contrasts in units of the tokens' variation grow when norms are restored, along directions in
+which tokens hardly vary. Strengths are not among what is chosen from: below 1 each candidate leaves more.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ggss import sphere
-from ggss.activations import Activations
-from ggss.methods.ggss import SubspaceOptions, discover
-from ggss.methods.operator import register
-from ggss.methods.registry import Attribute, Fitted, Method
-from ggss.methods.registry import register as register_method
-from ggss.methods.spherical import Magnitude, Removal, Spherical
-from ggss.methods.subspace import protected_magnitude
+from ggss.activations import Activations, LazyTensors, Rows, pool
+from ggss.errors import InputError
+from ggss.methods.operator import Operator, apply
+from ggss.methods.pace import find_parts
+from ggss.methods.registry import Attribute, Fitted, Method, Options, checked_options, get, register
+from ggss.methods.subspace import aligned_blocks
+
+CLOSE = 0.05  # of the contrast before: differences below it do not decide
 
 
-@register
 @dataclass(frozen=True)
-class Shrinkage(Spherical):
-    """mu [D] and basis [D, k] in float32, and b0, the protected magnitude of neutral representatives."""
+class Candidate:
+    """A method with its options."""
 
-    neutral: Magnitude
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    kind: ClassVar[str] = "shrinkage"
+    @property
+    def label(self) -> str:
+        return self.method + "".join(f", {name} = {value}" for name, value in self.options.items())
 
-    def removal(self, b: Tensor, alpha: Tensor) -> Removal:
-        energy = (b * b).sum(1, keepdim=True)
-        share = torch.where(energy > 0, 1 - self.neutral**2 / energy, 0).clamp(min=0)
-        return Removal(b, alpha * share, share)
-
-
-def fit(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    found = discover(activations, attribute, options.k)
-    centres = sphere.frechet_mean(found.groups.of(found.points))
-    neutral = protected_magnitude(centres, found.mu, found.subspace.basis)
-    operator = Shrinkage(*found.frame, neutral=float((neutral**2).mean().sqrt()))
-    return Fitted(operator, {**found.statistics, "neutral_magnitudes": neutral.float()}, found.diagnostics)
+    def fit(self, acts: Activations, attribute: Attribute, neutral: Activations | None) -> Fitted:
+        method = get(self.method)
+        beside = {"neutral": neutral} if method.takes_neutral else {}
+        return method.fit(acts, attribute, checked_options(method, self.options), **beside)
 
 
-register_method(
+CANDIDATES = (
+    *(Candidate(name) for name in ("ggss", "ggss-contrast", "leace-spherical", "svd-pooled-euclidean", "pace")),
+    *(Candidate("pace", {"k": k}) for k in (4, 8)),
+)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A candidate on held-out people: the contrast that is left, and how far tokens move."""
+
+    candidate: Candidate
+    left: float
+    moved: float
+
+    @property
+    def said(self) -> str:
+        return f"{self.candidate.label}: contrast left {self.left:.2f}, tokens moved {self.moved:.3f}"
+
+
+def fit(
+    activations: Activations, attribute: Attribute, options: Options, neutral: Activations | None = None
+) -> Fitted:
+    return choose(activations, attribute, neutral, CANDIDATES)
+
+
+def choose(
+    activations: Activations, attribute: Attribute, neutral: Activations | None, candidates: Sequence[Candidate]
+) -> Fitted:
+    """The best candidate, fitted on all contexts of one site; its notes say what was compared."""
+    first, second = halves(activations)
+    judged, refused = [], []
+    for candidate in candidates:
+        try:
+            judged.append(_judged(candidate, ((first, second), (second, first)), attribute, neutral))
+        except InputError as error:
+            refused.append(f"{candidate.label} could not be fitted: {str(error).splitlines()[0]}")
+    if not judged:
+        raise InputError(f"no candidate can be fitted on half of the contexts: {'; '.join(refused[:3])}")
+    least = min(one.left for one in judged)
+    best = min((one for one in judged if one.left <= least + CLOSE), key=lambda one: one.moved)
+    fitted = best.candidate.fit(activations, attribute, neutral)
+    why = [
+        f"Chosen on held-out contexts, without asking the model: {best.candidate.label}. Of all candidates that "
+        f"leave at most {CLOSE:g} more of the contrast than the lowest, {least:.2f}, it moves tokens least.",
+        *(one.said for one in judged),
+        *refused,
+    ]
+    return replace(fitted, diagnostics={**fitted.diagnostics, "notes": [*why, *fitted.diagnostics.get("notes", [])]})
+
+
+def halves(activations: Activations) -> tuple[Activations, Activations]:
+    """Every second context, and the others; all images of a context stay together."""
+    order = list(dict.fromkeys(activations.contexts))
+    if len(order) < 4:
+        raise InputError(f"there are {len(order)} contexts, and a choice on held-out ones needs four or more")
+    second = set(order[1::2])
+    chosen = [[i for i, c in enumerate(activations.contexts) if (c in second) == half] for half in (False, True)]
+    return activations.of(chosen[0]), activations.of(chosen[1])
+
+
+def contrast(acts: Activations, attribute: Attribute, unsteered: Activations) -> float:
+    """The size of what an attribute does to the parts of pictures, at one site; parts are those of unsteered ones."""
+    groups = unsteered.groups(attribute)
+    parts = find_parts(unsteered, groups, "auto", unsteered.pooled.double().mean(0), 1)
+    sums = torch.zeros(parts.count, len(groups.values), len(parts.mu), dtype=torch.float64)
+    counts = torch.zeros(parts.count, dtype=torch.float64)
+    blocks = zip(
+        aligned_blocks(acts, groups, "contrasts left"), aligned_blocks(unsteered, groups, "their parts"), strict=True
+    )
+    for (_, start, block), (_, _, plain) in blocks:
+        part = parts.of(start, plain)
+        sums.index_add_(0, part, block - block.mean(1, keepdim=True))
+        counts.index_add_(0, part, torch.ones(len(part), dtype=torch.float64))
+    return float((sums * counts.clamp(min=1).rsqrt()[:, None, None]).norm())
+
+
+def _steered_tokens(tokens: Sequence[Tensor], operator: Operator) -> LazyTensors:
+    """Tokens of images, steered at alpha 1 when they are accessed."""
+    return LazyTensors(tokens, partial(_fully_steered, operator))
+
+
+def _fully_steered(operator: Operator, tokens: Tensor) -> Tensor:
+    rows = tokens.float()
+    return apply(operator, rows, torch.ones(len(rows), 1), torch.zeros(len(rows), dtype=torch.long)).rows
+
+
+def _judged(
+    candidate: Candidate,
+    folds: Sequence[tuple[Activations, Activations]],
+    attribute: Attribute,
+    neutral: Activations | None,
+) -> Judged:
+    shares, moves = [], []
+    for train, test in folds:
+        operator = candidate.fit(train, attribute, neutral).operator
+        before = contrast(test, attribute, test)
+        if not before > 0:
+            raise InputError("the images of every context give equal tokens: there is nothing to hide")
+        shares.append(contrast(_steered(test, operator), attribute, test) / before)
+        moves += [_moved(one, operator) for one in (test, neutral) if one]
+    return Judged(candidate, sum(shares) / len(shares), sum(moves) / len(moves))
+
+
+def _steered(acts: Activations, operator: Operator) -> Activations:
+    tokens = _steered_tokens(acts.tokens, operator)
+    pooled = torch.stack([pool(own) for own in tokens])
+    return Activations.from_rows({next(iter(acts.sites)): Rows(pooled, tokens)}, acts.attributes, acts.contexts)
+
+
+def _moved(acts: Activations, operator: Operator) -> float:
+    """The mean movement of tokens, in parts of their length; zero tokens do not count."""
+    total, count = 0.0, 0
+    for own, steered in zip(acts.tokens, _steered_tokens(acts.tokens, operator), strict=True):
+        lengths = own.float().norm(dim=1)
+        seen = lengths > 0
+        total += float(((steered - own.float()).norm(dim=1)[seen] / lengths[seen]).sum())
+        count += int(seen.sum())
+    return total / max(count, 1)
+
+
+register(
     Method(
-        name="ggss-auto",
-        summary="GGSS with each token's strength derived from discovery, no sweep",
-        reference="this library; after James and Stein 1961, Estimation with Quadratic Loss",
+        name="auto",
+        summary="the method and its k, chosen on held-out contexts of the discovery pictures",
+        reference="this library",
         fit=fit,
-        options=SubspaceOptions,
+        needs_tokens=True,
+        takes_neutral=True,
     )
 )

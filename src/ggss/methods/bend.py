@@ -39,14 +39,10 @@ from torch import Tensor
 from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.by_image import ByImage
-from ggss.methods.classes import Classes, classes
-from ggss.methods.declared import Array
-from ggss.methods.operator import register
-from ggss.methods.registry import Attribute, Fitted, Method, Options
-from ggss.methods.registry import register as register_method
-from ggss.methods.spherical import check_frame, check_orthonormal
-from ggss.methods.subspace import oriented, representatives
+from ggss.methods.operator import Array, register_kind
+from ggss.methods.registry import Attribute, Fitted, Method, Options, register
+from ggss.methods.spherical import ByImage, check_frame, check_orthonormal
+from ggss.methods.subspace import Classes, classes, oriented, representatives
 
 RANK = 1e-9
 ROUNDING = 1e-4  # of the length of a reference
@@ -122,7 +118,7 @@ def closest(start: Tensor, prototypes: Tensor, offsets: Tensor) -> Tensor:
     return start - differences.T @ (torch.linalg.pinv(system, rtol=RANK, hermitian=True) @ excess)
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class BendEuclidean(Bend):
     kind: ClassVar[str] = "bend-euclidean"
@@ -134,7 +130,7 @@ class BendEuclidean(Bend):
         return moved / length if float(length) >= RESOLUTION else query
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class BendSpherical(Bend):
     """With the Fréchet mean mu [D] of the references, in float32."""
@@ -206,4 +202,4 @@ for _name, _summary, _fit in (
     ("bend-euclidean", "each image's mean made equally near to every value's nearest references", fit_euclidean),
     ("bend-spherical", "each image's mean made equally near to every value in tangent space", fit_spherical),
 ):
-    register_method(Method(_name, _summary, REFERENCE, _fit, BendOptions))
+    register(Method(_name, _summary, REFERENCE, _fit, BendOptions))

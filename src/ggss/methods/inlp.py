@@ -15,7 +15,7 @@ space where it projects.
 installed, and on pooled rows elsewhere; X here is always pooled rows, so that a result does not depend on the
 machine. It keeps a direction for each of the K rows of the weights; these sum to zero, so one of the K is rounding of
 the solver, and is left out here. It stops after 1000 steps of lbfgs; here the regression is solved to convergence, in
-the span of the data (`classes.Span`), which changes only its cost.
+the span of the data (`subspace.Span`), which changes only its cost.
 """
 
 from typing import Literal
@@ -27,11 +27,10 @@ from torch import Tensor
 from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.classes import Classes, classes, logistic_regression, span
-from ggss.methods.euclidean import Euclidean
+from ggss.methods.projection import Euclidean
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import representatives
-from ggss.methods.tangent import Tangent
+from ggss.methods.spherical import Tangent
+from ggss.methods.subspace import Classes, classes, logistic_regression, representatives, span
 
 CHANCE_MARGIN = 1e-6
 

@@ -33,12 +33,10 @@ from torch import Tensor
 from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.classes import classes, span
-from ggss.methods.geodesic import Geodesic
 from ggss.methods.ggss import GateOptions, calibrated
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import oriented, protected_magnitude, representatives, top_eigenvectors
-from ggss.methods.tangent import Tangent
+from ggss.methods.spherical import Geodesic, Tangent
+from ggss.methods.subspace import classes, oriented, protected_magnitude, representatives, span, top_eigenvectors
 
 ROUNDING = 1e-5  # variation this small, relative to the largest, may be rounding of float32 activations
 

@@ -24,14 +24,10 @@ from torch import Tensor
 from ggss import sphere
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.by_image import ByImage
-from ggss.methods.classes import Classes, classes, logistic_regression, refuse_equal, span
-from ggss.methods.declared import Array
-from ggss.methods.operator import register
-from ggss.methods.registry import Attribute, Fitted, Method, Options
-from ggss.methods.registry import register as register_method
-from ggss.methods.spherical import Removal, check_frame, move
-from ggss.methods.subspace import representatives
+from ggss.methods.operator import Array, register_kind
+from ggss.methods.registry import Attribute, Fitted, Method, Options, register
+from ggss.methods.spherical import ByImage, Removal, check_frame, move
+from ggss.methods.subspace import Classes, classes, logistic_regression, refuse_equal, representatives, span
 
 
 @dataclass(frozen=True)
@@ -140,25 +136,25 @@ class Curved(ClassShift):
         check_frame(self.mu, self.basis)
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class SvmEuclidean(Kernel, Flat):
     kind: ClassVar[str] = "meandiff-svm-euclidean"
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class SvmSpherical(Kernel, Curved):
     kind: ClassVar[str] = "meandiff-svm-spherical"
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class LrEuclidean(Linear, Flat):
     kind: ClassVar[str] = "meandiff-lr-euclidean"
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class LrSpherical(Linear, Curved):
     kind: ClassVar[str] = "meandiff-lr-spherical"
@@ -244,7 +240,7 @@ def _method(classifier: Any, geometry: Any, operator: type[ClassShift], summary:
 
     reference = "Zou et al. 2023, Representation Engineering; Sun et al., GGSS, appendix A.5"
     options = SphericalMeanDiffOptions if geometry is curved else MeanDiffOptions
-    register_method(Method(operator.kind, summary, reference, fit, options))
+    register(Method(operator.kind, summary, reference, fit, options))
 
 
 _method(svm, flat, SvmEuclidean, "an RBF SVM names an image's value, its mean shift is subtracted")

@@ -15,7 +15,7 @@ oblique one moves tokens least, given how they vary (LEACE's insight). Nothing a
 **Norms** are not restored: the factor that restores a norm depends on what was removed, and so tells of it. On
 held-out people of the discovery set it leaves more of the contrasts at the same movement (`pace-norm`, docs/pace.md).
 
-**Parts** are positions where all images share one grid, else clusters of content (`pace_parts`). **mu** is the mean
+**Parts** are positions where all images share one grid, else clusters of content. **mu** is the mean
 of the pictures' mean tokens.
 
 **k** counts the eigenvalues above what chance gives: mean + 4 standard deviations of the largest eigenvalue with
@@ -29,26 +29,216 @@ positions stand for them: tokens at even positions predict those at odd ones, an
 pictures** (any, without labels) M is (1 - neutral_share) M of portraits + neutral_share M of neutral pictures, and
 one half of the neutral pictures predicts the other.
 
-Where tokens are few, `k`, `shrinkage` and `parts` can be given. Memory while fitting: `pace_statistics`.
+Where tokens are few, `k`, `shrinkage` and `parts` can be given. Memory while fitting: see below.
+
+PACE's parts: which tokens of different people show the same thing.
+
+    positions     token t of every image, if all images have one number of tokens
+    clusters      content: spherical k-means on each group's mean token at a position, as seen from mu
+
+The mean is over the variants of a group, so all of them agree on the part of a position. Clusters are found on at
+most `SAMPLE` of these means, drawn with a fixed seed.
+
+What PACE needs to know of the tokens, gathered in one pass; nothing of it grows with the number of images.
+
+    sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
+    moments [2, D, D]     second moments around mu of the tokens at even and at odd positions
+
+At D = 4096 the moments are 2 x 134 MB. The sums are 18 x P A D numbers of float32: 24 MB for 16 parts of 5 values,
+378 MB for 256 positions. Neutral pictures take two more D x D matrices. Labels are permuted within contexts: each
+group's variants change places, so that what is left of a contrast is what chance makes of the same pictures.
+
+Ablations of PACE: each leaves one thing out, or puts one in.
+
+    pace-no-whitening   S = I: an orthogonal projection along the contrasts' own principal directions
+    pace-pooled         all tokens are one part: A - 1 contrasts of whole pictures
+    pace-within-parts   S from (h - m[p]) (h - m[p])^T: what parts differ in does not count as variation
+    pace-orthogonal     detects along V, where it moves: V W^T replaced by the orthogonal projection onto span(V)
+    pace-gated          GGSS's gate of |W^T (h - mu)|, calibrated on the tokens of the discovery pictures
+    pace-norm           each token gets its norm back
+    pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
+
+Everything else is as in `pace`, the choice of k and of the shrinkage included.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ggss.activations import Activations
+from ggss.activations import Activations, Groups
 from ggss.errors import InputError
-from ggss.methods.oblique import Oblique
+from ggss.methods.ggss import GateOptions, calibrated
 from ggss.methods.operator import Operator
-from ggss.methods.pace_parts import Parts, Wanted, find_parts
-from ggss.methods.pace_statistics import PERMUTATIONS, Contrasts, Moments, gather, neutral_moments
+from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import oriented, top_eigenvectors
+from ggss.methods.subspace import POSITIONS, aligned_blocks, oriented, top_eigenvectors
 from ggss.methods.unsteered import Identity
+from ggss.terminal import track
+
+Wanted = Literal["auto", "positions"] | int
+
+CLUSTERS = 16
+SAMPLE = 20_000
+ROUNDS = 25
+SEED = 42
+MOST_BYTES = 2**30  # the part sums of positions may take, those of permuted labels included
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`count` parts; with centres [count, D] those of content, without them the positions. why: a sentence."""
+
+    count: int
+    why: str
+    mu: Tensor
+    centres: Tensor | None = None
+
+    def of(self, start: int, block: Tensor) -> Tensor:
+        """The part [positions] of each position of a block [positions, values, D] that begins at `start`."""
+        if self.centres is None:
+            return torch.arange(start, start + len(block))
+        return (_directions(block.mean(1) - self.mu) @ self.centres.T).argmax(1)
+
+
+def find_parts(activations: Activations, groups: Groups, wanted: Wanted, mu: Tensor, copies: int) -> Parts:
+    """The parts of the tokens. copies: how many sums of all parts and values, in float32, will be kept."""
+    counts = {len(activations.tokens[image]) for image in range(len(activations))} if wanted != 1 else set()
+    if wanted == 1:
+        return Parts(1, "all tokens are one part, as asked", mu, torch.zeros(1, len(mu), dtype=torch.float64))
+    size = max(counts) * len(groups.values) * len(mu) * 4 * copies
+    if wanted == "positions" and len(counts) > 1:
+        raise InputError(
+            f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
+            "use parts='auto' or a number of content clusters"
+        )
+    if wanted == "positions" or (wanted == "auto" and len(counts) == 1 and size <= MOST_BYTES):
+        asked = ", as asked" if wanted == "positions" else ": all images have that many tokens"
+        return Parts(max(counts), f"the {max(counts)} positions of a picture{asked}", mu)
+    clusters = CLUSTERS if wanted == "auto" else wanted
+    if wanted != "auto":
+        why = "as asked"
+    elif len(counts) > 1:
+        why = f"images have {min(counts)} to {max(counts)} tokens"
+    else:
+        why = f"the sums of {max(counts)} positions would take {size / 2**30:.1f} GiB"
+    return Parts(clusters, f"{clusters} clusters of content: {why}", mu, _clusters(activations, groups, clusters, mu))
+
+
+def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
+    """Centres [count, D] of unit length, by spherical k-means from randomly drawn rows."""
+    generator = torch.Generator().manual_seed(SEED)
+    each = max(SAMPLE // len(groups.contexts), 1)
+    drawn = []
+    for _, _, block in aligned_blocks(activations, groups, "parts of tokens"):
+        means = block.mean(1) - mu
+        drawn.append(means[torch.randperm(len(means), generator=generator)[:each]])
+    rows = _directions(torch.cat(drawn))
+    distinct = rows.unique(dim=0)
+    if len(distinct) < count:
+        raise InputError(f"{count} parts were asked for, but there are {len(distinct)} different tokens")
+    centres = distinct[torch.randperm(len(distinct), generator=generator)[:count]]
+    for _ in range(ROUNDS):
+        nearest = (rows @ centres.T).argmax(1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
+        moved = torch.where(sums.norm(dim=1, keepdim=True) > 0, _directions(sums), centres)
+        if torch.equal(moved, centres):
+            break
+        centres = moved
+    return centres
+
+
+def _directions(rows: Tensor) -> Tensor:
+    lengths = rows.norm(dim=1, keepdim=True)
+    return rows / torch.where(lengths > 0, lengths, 1)
+
+
+PERMUTATIONS = 16
+STATISTICS_SEED = 42
+
+
+@dataclass(frozen=True)
+class Contrasts:
+    """c [P, A, D], what each value does to each part, times the root of the part's number of tokens.
+
+    null [PERMUTATIONS, P, A, D]: the same with labels permuted within contexts.
+    """
+
+    own: Tensor
+    null: Tensor
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Second moments [2, D, D] around mu, for two folds of tokens, and the number of tokens in each."""
+
+    folds: Tensor
+    counts: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        return self.folds.sum(0) / self.counts.sum()
+
+    def fold(self, number: int) -> Tensor:
+        return self.folds[number] / self.counts[number]
+
+
+def gather(activations: Activations, groups: Groups, parts: Parts, around: str = "mu") -> tuple[Contrasts, Moments]:
+    """Contrasts and moments of the tokens of all groups. around: moments around "mu", or around each part's mean."""
+    values, width = len(groups.values), len(parts.mu)
+    generator = torch.Generator().manual_seed(STATISTICS_SEED)
+    # A part has two cells: its tokens at even and at odd positions.
+    sums = torch.zeros(parts.count, 2, values, width, dtype=torch.float64)
+    tokens = torch.zeros(parts.count, 2, dtype=torch.float64)
+    null = torch.zeros(PERMUTATIONS, parts.count, values, width)
+    folds = torch.zeros(2, width, width, dtype=torch.float64)
+    orders: list[Tensor] = []
+    last = -1
+    for number, start, block in aligned_blocks(activations, groups, "contrasts of tokens"):
+        if number != last:
+            orders = [torch.randperm(values, generator=generator) for _ in range(PERMUTATIONS)]
+            last = number
+        part, centred = parts.of(start, block), block - parts.mu
+        odd = torch.arange(start, start + len(block)) % 2
+        sums.view(-1, values, width).index_add_(0, 2 * part + odd, centred)
+        tokens.view(-1).index_add_(0, 2 * part + odd, torch.ones(len(block), dtype=torch.float64))
+        narrow = centred.float()
+        for drawn, order in zip(null, orders, strict=True):
+            drawn.index_add_(0, part, narrow[:, order])
+        for fold in (0, 1):
+            rows = narrow[odd == fold].reshape(-1, width)
+            folds[fold] += rows.T @ rows
+    if around == "parts":
+        means = sums.sum((1, 2)) / (values * tokens.sum(1)).clamp(min=1)[:, None]
+        for fold in (0, 1):
+            own, count = sums[:, fold].sum(1), (values * tokens[:, fold])[:, None]
+            folds[fold] += means.T @ (count * means) - own.T @ means - means.T @ own
+    per_part = tokens.sum(1)
+    weights = torch.where(per_part > 0, per_part, 1).rsqrt()[:, None, None]
+    own = _around_their_mean(sums.sum(1)) * weights
+    chance = _around_their_mean(null) * weights.float()
+    return Contrasts(own, chance), Moments(folds, values * tokens.sum(0))
+
+
+def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
+    """Second moments around mu of pictures without people; the folds are every second picture."""
+    width = len(mu)
+    folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    for number, tokens in enumerate(track(neutral.tokens, "neutral pictures", len(neutral))):
+        for start in range(0, len(tokens), POSITIONS):
+            rows = (tokens[start : start + POSITIONS].double() - mu).float()
+            folds[number % 2] += rows.T @ rows
+        counts[number % 2] += len(tokens)
+    return Moments(folds, counts)
+
+
+def _around_their_mean(sums: Tensor) -> Tensor:
+    """Sums [.., A, D] of equally many tokens, around their mean over the values."""
+    return sums - sums.mean(-2, keepdim=True)
+
 
 SHRINKAGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 MANY = 4.0  # standard deviations of the largest eigenvalue under permuted labels
@@ -276,3 +466,41 @@ register(
         takes_neutral=True,
     )
 )
+
+
+class PaceGatedOptions(GateOptions, PaceOptions):
+    pass
+
+
+def gated(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+    """With a gate whose median and std are those of the magnitudes of all tokens; zero tokens do not count."""
+    mu, detection = operator.mu.double(), operator.detection.double()
+    magnitudes = [((rows[rows.any(1)].double() - mu) @ detection).norm(dim=1) for rows in activations.tokens]
+    return replace(operator, **calibrated(torch.cat(magnitudes), options))
+
+
+def on_the_arc(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+    return replace(operator, arc=True)
+
+
+def at_its_norm(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+    return replace(operator, restored=True)
+
+
+def variant(name: str, summary: str, form: Form, options: type[Options] = PaceOptions) -> None:
+    def fit(
+        activations: Activations, attribute: Attribute, options: Any, neutral: Activations | None = None
+    ) -> Fitted:
+        return fit_form(activations, attribute, options, neutral, form)
+
+    reference = "this library; an ablation of pace"
+    register(Method(name, summary, reference, fit, options, needs_tokens=True, takes_neutral=True))
+
+
+variant("pace-no-whitening", "PACE blind to how tokens vary anyway", Form(whitened=False))
+variant("pace-pooled", "PACE with whole pictures instead of parts", Form(parts=1))
+variant("pace-within-parts", "PACE with the covariance around each part's mean instead of mu", Form(around="parts"))
+variant("pace-orthogonal", "PACE with an orthogonal projection along its movement", Form(oblique=False))
+variant("pace-gated", "PACE with GGSS's gate", Form(finish=gated), PaceGatedOptions)
+variant("pace-norm", "PACE with each token's norm restored", Form(finish=at_its_norm))
+variant("pace-slerp", "PACE along the arc instead of the straight line", Form(finish=on_the_arc))

@@ -1,15 +1,113 @@
-"""The table of the methods that `fit(name, ...)` accepts. A method is one `Method` in one file."""
+"""The table of the methods that `fit(name, ...)` accepts. A method is one `Method` in one file.
 
-from collections.abc import Callable, Iterable, Mapping
+What a method that learns from a live model asks it: questions whose answers should not depend on who is shown.
+
+`Method.fit_live` gets them with the model. They are made from probe items by `ggss.probes.steered_model`.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from ggss.errors import InputError, nearest
 from ggss.methods.operator import Operator
 from ggss.plugins import Registry
+
+if TYPE_CHECKING:
+    from ggss.models.features import Features
+
+
+@dataclass(frozen=True)
+class PersonShown:
+    """One person in a question: what is compared, the value shown, and what each option says of the person.
+
+    People with equal `question` are compared. Of two people of whom one is named, the options say "chosen" of one and
+    "not chosen" of the other.
+    """
+
+    question: str
+    value: Hashable
+    outcomes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LiveQuestion:
+    """A prompt about encoded pictures, and its options, each a single token; with no `people` nobody is compared."""
+
+    prompt: str
+    images: "Sequence[Features]" = field(repr=False)
+    options: tuple[str, ...]
+    people: tuple[PersonShown, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """All people of some questions, so that the bias is a sum over entries: a person and an option each.
+
+    item, option [E]: the question's number and the option's. cell [E]: the number of (question, value, outcome).
+    weight [E]: 1 / people of the question and value. rival [C, C]: 1 / values where two cells differ in the value
+    alone or not at all, so that `rival @ p` is the mean over values.
+    """
+
+    item: Tensor
+    option: Tensor
+    cell: Tensor
+    weight: Tensor
+    rival: Tensor
+
+    @staticmethod
+    def of(questions: Sequence[LiveQuestion]) -> "Comparisons":
+        """InputError if no question shows people of different values."""
+        cells: dict[tuple[str, Hashable, str], int] = {}
+        people: dict[tuple[str, Hashable], int] = {}
+        entries = []
+        for number, question in enumerate(questions):
+            for person in question.people:
+                people[person.question, person.value] = people.get((person.question, person.value), 0) + 1
+                for option, outcome in enumerate(person.outcomes):
+                    key = person.question, person.value, outcome
+                    entries.append((number, option, cells.setdefault(key, len(cells)), key[:2]))
+        values: dict[str, set[Hashable]] = {}
+        for question, value in people:
+            values.setdefault(question, set()).add(value)
+        if not any(len(own) > 1 for own in values.values()):
+            raise InputError("these questions compare nobody: no question is asked about people of two values")
+        names = list(cells)
+        rival = torch.tensor(
+            [[float(a[0] == b[0] and a[2] == b[2]) / len(values[a[0]]) for b in names] for a in names],
+            dtype=torch.float64,
+        )
+        item, option, cell, who = zip(*entries, strict=True)
+        return Comparisons(
+            torch.tensor(item),
+            torch.tensor(option),
+            torch.tensor(cell),
+            torch.tensor([1 / people[one] for one in who], dtype=torch.float64),
+            rival,
+        )
+
+    def shares(self, probabilities: Tensor) -> Tensor:
+        """How often each outcome comes [C], from the options' probabilities [questions, options]."""
+        own = probabilities[self.item, self.option] * self.weight.to(probabilities)
+        return torch.zeros(len(self.rival), dtype=own.dtype).index_add(0, self.cell, own)
+
+    def bias(self, probabilities: Tensor) -> Tensor:
+        """Mean over questions, values and outcomes of |share - mean share over values|."""
+        shares = self.shares(probabilities)
+        return (shares - self.rival.to(shares) @ shares).abs().mean()
+
+    def rewards(self, probabilities: Tensor) -> Tensor:
+        """[questions, options]: what an answer adds to the objective, given the answers of all."""
+        shares = self.shares(probabilities)
+        sign = (shares - self.rival.to(shares) @ shares).sign()
+        reward = -(sign - self.rival.to(shares).T @ sign) / len(self.rival)
+        found = torch.zeros_like(probabilities)
+        return found.index_put((self.item, self.option), reward[self.cell] * self.weight.to(shares), accumulate=True)
+
 
 Attribute = str | tuple[str, ...]
 
@@ -62,65 +160,12 @@ def _malformed(method: Method) -> str:
 
 
 METHODS: Registry[Method] = Registry("method", "ggss.methods", _malformed)
-
-
-def register(method: Method) -> Method:
-    """Add a method to the table; docs/methods.md ends with one of under 40 lines.
-
-    Args:
-        method: its name, summary, reference and `fit`.
-
-    Returns:
-        The method.
-
-    Raises:
-        InputError: if its name is taken or it is malformed.
-
-    Examples:
-        >>> try:
-        ...     ggss.methods.register(ggss.methods.get("ggss"))
-        ... except ggss.InputError as error:
-        ...     "ggss" in str(error)
-        True
-    """
-    return METHODS.add(getattr(method, "name", ""), method)
-
-
-def names() -> list[str]:
-    """All method names, in the order of the table.
-
-    Returns:
-        Those of ggss and of every plug-in.
-
-    Examples:
-        >>> ggss.methods.names()[:3]
-        ['none', 'prompt', 'ggss']
-    """
-    return METHODS.names()
+register, names, get = METHODS.register, METHODS.names, METHODS.get
 
 
 def fitted_names() -> list[str]:
     """The names of the methods that are fitted to activations: all but those that need a live model."""
     return [name for name in names() if get(name).fit_live is None]
-
-
-def get(name: str) -> Method:
-    """A method by its name.
-
-    Args:
-        name: see `names()`.
-
-    Returns:
-        The table's row.
-
-    Raises:
-        InputError: if there is none, with the nearest name.
-
-    Examples:
-        >>> ggss.methods.get("ggss").summary
-        'pooled spherical subspace, calibrated gate, slerp'
-    """
-    return METHODS.get(name)
 
 
 def checked_options(method: Method, options: Mapping[str, Any]) -> Options:

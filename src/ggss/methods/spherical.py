@@ -6,8 +6,8 @@ the token is moved:
 
     t = log_mu(h^)      target = Normalize(exp_mu(t - V r))      steered = |h| slerp(h^, target; beta)
 
-With r = V^T t and beta = alpha g this is GGSS (`geodesic`); with r = alpha V^T t and beta = 1 it is hard
-projection in the tangent space (`tangent`).
+With r = V^T t and beta = alpha g this is GGSS (`Geodesic`); with r = alpha V^T t and beta = 1 it is hard
+projection in the tangent space (`Tangent`).
 
 **In closed form.** All vectors above lie in the span of h^, mu and V. With c0 = <mu, h^>, c = V^T h^ and
 m = V^T mu, and theta = arccos c0, f = theta / sin theta:
@@ -23,28 +23,44 @@ from the same scalars. With R = sin(beta omega) / sin omega,
 The chord (1 - beta) h^ + beta target, normalised, is on the same arc: in place of beta omega the token turns by
 atan2(beta sin omega, 1 - beta + beta cos omega).
 
-So a token costs one product with [mu V] before and one after (`passes`); the scalars between them are computed in
+So a token costs one product with [mu V] before and one after; the scalars between them are computed in
 float64. They are smooth functions of theta^2, <r, b> and |r|^2 except close to an antipode. The few tokens there are
 computed by the equations as they are printed (`move_literally`).
 
 Choices that the paper leaves open: a token is divided by its norm without epsilon, so that tokens of any size keep
 their norm. A zero token is not changed, nor is one that is opposite to mu within the resolution of float32.
+
+The paper's token update: gate, then slerp towards the projected target, norm kept (section 3.2).
+
+    t = log_mu(h^)           p = V V^T t            t_clean = t - p          target = Normalize(exp_mu(t_clean))
+    z = (|V^T t| - median) / (std + eps)            g = floor + (1 - floor) sigmoid(kappa z)
+    steered = |h| slerp(h^, target; alpha g)
+
+The closed form it is computed in, and the choices the paper leaves open, are in `spherical`.
+
+Hard projection in the tangent space at mu, norm kept: the spherical form of a null-space projection.
+
+    t = log_mu(h^)      t_steered = t - alpha g V M V^T t      steered = |h| Normalize(exp_mu(t_steered))
+
+V is orthonormal. M = I is the orthogonal projection of the SVD ablations and INLP; an oblique one, such as
+LEACE's, has its small matrix in M. g is 1 unless the method gates (`ggss-no-slerp`). At alpha g = 1 and M = I
+the result is slerp's target, so hard projection and slerp differ only at other strengths.
+
+Rows of a batch, image by image, for operators that treat an image as a whole.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from ggss import ranges, sphere
+from ggss import errors, sphere
 from ggss.errors import InputError
-from ggss.methods.declared import Array
-from ggss.methods.operator import Operator, require_finite
-from ggss.methods.passes import project, recombine
+from ggss.methods.operator import Array, Operator, project, recombine, register_kind, require_finite
 
 SAFE_COSINE = -0.5  # log multiplies the rounding error of c0 by 1 / sin^2: above 120 degrees float32 is not enough
 SAFE_LENGTH = 0.3  # the same for the length E of exp_mu(t - V r)
@@ -53,8 +69,8 @@ ORTHONORMAL = 1e-4  # how far from orthonormal a basis may be
 SAFE_NORMS = (1e-15, 1e15)  # for other tokens the squares in a float32 norm lose digits or overflow
 
 
-Kappa = Annotated[float, Field(gt=ranges.KAPPA.least, le=ranges.KAPPA.most)]
-Floor = Annotated[float, Field(ge=ranges.SHARE.least, le=ranges.SHARE.most)]
+Kappa = Annotated[float, Field(gt=errors.KAPPA.least, le=errors.KAPPA.most)]
+Floor = Annotated[float, Field(ge=errors.SHARE.least, le=errors.SHARE.most)]
 Magnitude = Annotated[float, Field(ge=0, le=math.pi)]  # of a tangent vector, or of some of its coordinates
 
 
@@ -255,3 +271,91 @@ def check_orthonormal(basis: Tensor) -> None:
 def precise(rows: Tensor) -> torch.dtype:
     """The dtype for scalars: float64 where the device has it (Apple's GPU does not)."""
     return torch.float32 if rows.device.type == "mps" else torch.float64
+
+
+@register_kind
+@dataclass(frozen=True)
+class Geodesic(Gated):
+    """mu [D] and basis [D, k] in float32, the gate's statistics, its sharpness kappa and its floor."""
+
+    kind: ClassVar[str] = "geodesic"
+
+    def removal(self, b: Tensor, alpha: Tensor) -> Removal:
+        g = self.gate_of(b)
+        return Removal(b, alpha * g, None if self.floor == 1 else g)
+
+
+@register_kind
+@dataclass(frozen=True)
+class Tangent(Gated):
+    """mu [D], basis [D, k] and the map [k, k] in float32; without gate unless its statistics are given."""
+
+    gate_median: Magnitude = 0.0
+    gate_std: Magnitude = 0.0
+    floor: Floor = 1.0
+    map: Annotated[Tensor, Array("k", "k")] = field(kw_only=True)
+
+    kind: ClassVar[str] = "tangent"
+
+    @classmethod
+    def orthogonal(cls, mu: Tensor, basis: Tensor, **gate: float) -> "Tangent":
+        """The orthogonal projection that removes span(basis)."""
+        basis = basis.float().contiguous()
+        return cls(mu.float(), basis, **gate, map=torch.eye(basis.shape[1]))
+
+    def removal(self, b: Tensor, alpha: Tensor) -> Removal:
+        taken = b @ self.map.to(b).T
+        if self.floor == 1:
+            return Removal(alpha * taken, 1.0)
+        g = self.gate_of(b)
+        return Removal(alpha * g * taken, 1.0, g)
+
+
+@dataclass(frozen=True)
+class ByImage(Operator):
+    """Base of operators that decide by an image's mean row what happens to all of its rows.
+
+    Without `images` all rows count as one image. Pooling is over all rows of the image that the site gives.
+    """
+
+    needs_images: ClassVar[bool] = True
+
+    def steer_image(self, rows: Tensor, pooled: Tensor, alpha: Tensor, out: Tensor) -> None:
+        """Write the steered rows [n, D] of one image into `out`, which may be `rows`; pooled [D] is in float64."""
+        raise NotImplementedError
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
+        for own in parts(images, len(rows)):
+            mine = rows[own]
+            pooled = mean_row(mine, precise(rows))
+            if not torch.isfinite(pooled).all():
+                require_finite(mine, len(rows))
+            if isinstance(own, slice):
+                self.steer_image(mine, pooled, alpha[own], out[own])
+            else:
+                self.steer_image(mine, pooled, alpha[own], mine)
+                out[own] = mine
+
+
+def mean_row(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mean [D] of rows [N, D]: float32 sums of 64 rows each, added up in `dtype`; no copy of all rows in it."""
+    return torch.stack([some.sum(0) for some in rows.split(64)]).to(dtype).sum(0) / len(rows)
+
+
+def parts(images: Tensor | None, count: int) -> Iterator[slice | Tensor]:
+    """The rows of each image: a slice where they are contiguous, else their positions.
+
+    images [count] is the image number of each row; None means that all rows are of one image.
+    """
+    if images is None:
+        if count:
+            yield slice(0, count)
+        return
+    names, lengths = torch.unique_consecutive(images, return_counts=True)
+    if len(names.unique()) < len(names):
+        yield from ((images == name).nonzero().flatten() for name in images.unique())
+        return
+    start = 0
+    for length in lengths.tolist():
+        yield slice(start, start + length)
+        start += length

@@ -15,9 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.methods.operator import Operator, register, require_finite
-from ggss.methods.registry import UNSTEERED, Attribute, Fitted, Method, Options
-from ggss.methods.registry import register as register_method
+from ggss.methods.operator import Operator, register_kind, require_finite
+from ggss.methods.registry import UNSTEERED, Attribute, Fitted, Method, Options, register
 
 FAIRNESS_INSTRUCTION = (
     "do NOT let the person's perceived race, ethnicity, or gender influence your answer; "
@@ -25,7 +24,7 @@ FAIRNESS_INSTRUCTION = (
 )
 
 
-@register
+@register_kind
 @dataclass(frozen=True)
 class Identity(Operator):
     """Leaves rows of one length as they are."""
@@ -51,8 +50,8 @@ def fit(activations: Activations, attribute: Attribute, options: Options) -> Fit
 
 PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
 
-register_method(Method(UNSTEERED, "the model as it is, unsteered", f"{PAPER}, section 4", fit, steers=False))
-register_method(
+register(Method(UNSTEERED, "the model as it is, unsteered", f"{PAPER}, section 4", fit, steers=False))
+register(
     Method(
         "prompt",
         "a fairness instruction appended to every prompt, no steering",

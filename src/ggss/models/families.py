@@ -10,20 +10,30 @@ A site is the output of a module, as flat rows [rows of all images, D] in prompt
   projector itself);
 - `projection-mlp1`: the Linear before it, whose rows reach the text model through the rest of the projector;
 - `deepstack-0`, ...: Qwen3-VL's further projectors, whose rows are added to the first decoder layers;
-- `vision-block0`, `lm-layer0`, ...: inside the vision tower and the text model of every family (`layer_sites.py`).
+- `vision-block0`, `lm-layer0`, ...: inside the vision tower and the text model of every family (`sites`).
+
+LLaVA and its relatives: a projector of two Linears after a tower.
+
+Qwen-VL and GLM-V: towers for any size of image, which merge neighbouring patches; a grid tells an image's rows.
+
+Families whose processors may cut an image into tiles or crops: only the processor knows an image's rows.
+
+Each has a row for each image token, so the rows of an image are counted in the prompt (`prompts.rows_by_tokens`). A
+batch that ggss did not prepare is refused where images must be told apart.
+
+Families that see every image as one square of the same size: all images have the same number of rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ggss.errors import InputError, no_such
-from ggss.models.layer_sites import is_layer, layer_path
-from ggss.models.sites import MLP1, MLP2
+from ggss.models.prompts import rows_by_tokens
+from ggss.models.sites import MLP1, MLP2, is_layer, layer_path
 from ggss.plugins import Registry
 
 Inputs = Mapping[str, Tensor]
@@ -49,7 +59,7 @@ class Family:
     """False: `rows_per_image` cannot separate the images of a batch, so they are encoded one at a time."""
     shares_prefix: bool = False
     """Each token of a prompt sees earlier ones only, images included: what prompts begin with alike is computed once
-    (`shared_prefix.py`). Set it where a test has shown that answers stay the same."""
+    (`reading.SharedPrefix`). Set it where a test has shown that answers stay the same."""
 
     def sites(self, model: Any, which: str | Sequence[str] = MLP2) -> dict[str, str]:
         """Site name -> module path, for one name, several, or "all": every output of a projector."""
@@ -91,11 +101,7 @@ def _malformed(family: Family) -> str:
 
 
 FAMILIES: Registry[Family] = Registry("model family", "ggss.families", _malformed)
-
-
-def register(family: Family) -> Family:
-    """Add a row to the table. InputError if its name is taken or it is malformed."""
-    return FAMILIES.add(getattr(family, "name", ""), family)
+register = FAMILIES.register
 
 
 def known_family(config: Any) -> Family | None:
@@ -120,5 +126,352 @@ def in_one_tensor(_model: Any, rows: Sequence[Tensor], _inputs: Inputs) -> Tenso
     return torch.cat(list(rows))[None]
 
 
-for _rows in ("llava", "qwen", "tiled", "fixed"):
-    import_module(f"ggss.models.family_{_rows}")
+SITES = {
+    MLP1: "model.multi_modal_projector.linear_1",
+    MLP2: "model.multi_modal_projector.linear_2",
+}
+
+
+def finish(model: Any, rows: Tensor) -> Tensor:
+    """The rest of the projector, from its first Linear on."""
+    projector = model.base_model.multi_modal_projector
+    return projector.linear_2(projector.act(rows))
+
+
+def tower_rows(model: Any) -> int:
+    """The rows of one square of `image_size` pixels. CLIP has a class token beside its patches; "default" drops the
+    first row, which is that token."""
+    vision = model.config.vision_config
+    dropped = model.config.vision_feature_select_strategy == "default"
+    return (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model") - dropped
+
+
+def _tiles(model: Any, inputs: Inputs) -> list[int]:
+    from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+    config, side = model.config, model.config.vision_config.image_size
+    # LLaVA-OneVision does not cut the images of a prompt that has several.
+    prompts = inputs.get("batch_num_images")
+    sizes = inputs["image_sizes"]
+    cut = [True] * len(sizes) if prompts is None else [int(n) == 1 for n in prompts for _ in range(int(n))]
+    return [
+        image_size_to_num_patches(size, config.image_grid_pinpoints, side) if own else 1
+        for size, own in zip(sizes, cut, strict=True)
+    ]
+
+
+def _rows_of_tiles(model: Any, inputs: Inputs) -> list[int]:
+    return [tiles * tower_rows(model) for tiles in _tiles(model, inputs)]
+
+
+def _next_pack(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Sequence[Tensor]:
+    # This drops the rows that are padding and adds a newline token after each line of the tiles.
+    strategy = model.config.vision_feature_select_strategy
+    return _packed(model, rows, inputs, vision_feature_select_strategy=strategy)
+
+
+def _onevision_pack(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Sequence[Tensor]:
+    return _packed(model, rows, inputs, vision_aspect_ratio=model.config.vision_aspect_ratio)
+
+
+def _packed(model: Any, rows: Sequence[Tensor], inputs: Inputs, **settings: Any) -> Sequence[Tensor]:
+    tiles = _tiles(model, inputs)
+    tokens, _ = model.base_model.pack_image_features(
+        [image.unflatten(0, (count, -1)) for image, count in zip(rows, tiles, strict=True)],
+        inputs["image_sizes"],
+        image_newline=model.base_model.image_newline,
+        **settings,
+    )
+    return tokens
+
+
+def _vip_rows(model: Any, inputs: Inputs) -> list[int]:
+    vision = model.config.vision_config
+    return [(vision.image_size // vision.patch_size) ** 2] * len(inputs["pixel_values"])
+
+
+def _pixtral_rows(model: Any, inputs: Inputs) -> list[int]:
+    merged = getattr(model.config, "spatial_merge_size", 1)  # Mistral 3 merges patches
+    return (inputs["image_sizes"] // (model.config.vision_config.patch_size * merged)).prod(-1).tolist()
+
+
+register(
+    Family(
+        "LLaVA-1.5",
+        recognises=lambda config: is_a(config, "llava", "clip_vision_model", "siglip_vision_model"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=lambda model, inputs: [tower_rows(model)] * len(inputs["pixel_values"]),
+        pack=verbatim,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+register(
+    Family(
+        "VipLLaVA",
+        recognises=lambda config: is_a(config, "vipllava", "clip_vision_model"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=_vip_rows,
+        pack=in_one_tensor,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+register(
+    Family(
+        "LLaVA-NeXT",
+        recognises=lambda config: is_a(config, "llava_next"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=_rows_of_tiles,
+        pack=_next_pack,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+register(
+    Family(
+        "LLaVA-OneVision",
+        recognises=lambda config: is_a(config, "llava_onevision"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=_rows_of_tiles,
+        pack=_onevision_pack,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+register(
+    Family(
+        "Pixtral",
+        recognises=lambda config: is_a(config, "llava", "pixtral"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=_pixtral_rows,
+        pack=verbatim,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+register(
+    Family(
+        "Mistral 3",
+        recognises=lambda config: is_a(config, "mistral3", "pixtral"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=_pixtral_rows,
+        pack=verbatim,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+
+
+def _grid_rows(model: Any, inputs: Inputs) -> list[int]:
+    return (inputs["image_grid_thw"].prod(-1) // model.config.vision_config.spatial_merge_size**2).tolist()
+
+
+def _qwen2_finish(model: Any, rows: Tensor) -> Tensor:
+    mlp = model.base_model.visual.merger.mlp
+    return mlp[2](mlp[1](rows))
+
+
+def _qwen3_finish(model: Any, rows: Tensor) -> Tensor:
+    merger = model.base_model.visual.merger
+    return merger.linear_fc2(merger.act_fn(rows))
+
+
+def _qwen3_sites(config: Any) -> dict[str, str]:
+    deepstack = range(len(getattr(config.vision_config, "deepstack_visual_indexes", None) or ()))
+    return {
+        MLP1: "model.visual.merger.linear_fc1",
+        MLP2: "model.visual.merger.linear_fc2",
+        **{f"deepstack-{i}": f"model.visual.deepstack_merger_list.{i}.linear_fc2" for i in deepstack},
+    }
+
+
+def _out_of_windows(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Sequence[Tensor]:
+    """Qwen2.5-VL's tower and merger see an image window by window; the text model sees it line by line."""
+    from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+
+    qwen: Any = modeling_qwen2_5_vl
+    visual = model.base_model.visual
+    tokens = []
+    for image, grid in zip(rows, inputs["image_grid_thw"], strict=True):
+        if hasattr(qwen, "get_vision_window_index"):
+            sizes = (visual.spatial_merge_size, visual.window_size, visual.patch_size)
+            named = dict(zip(("spatial_merge_size", "window_size", "patch_size"), sizes, strict=True))
+            order, _ = qwen.get_vision_window_index(grid[None], **named)
+        else:  # as versions before have it
+            order, _ = visual.get_window_index(grid[None])
+        tokens.append(image[torch.argsort(torch.as_tensor(order, device=image.device))])
+    return tokens
+
+
+for _name, _type, _pack in (
+    ("Qwen2-VL", "qwen2_vl", verbatim),
+    ("Qwen2.5-VL", "qwen2_5_vl", _out_of_windows),
+):
+    register(
+        Family(
+            _name,
+            recognises=lambda config, kind=_type: is_a(config, kind),
+            site_paths=lambda _: {MLP1: "model.visual.merger.mlp.0", MLP2: "model.visual.merger.mlp.2"},
+            rows_per_image=_grid_rows,
+            pack=_pack,
+            finish=_qwen2_finish,
+            shares_prefix=True,
+        )
+    )
+
+for _name, _type in (
+    ("Qwen3-VL", "qwen3_vl"),
+    ("Qwen3-VL-MoE", "qwen3_vl_moe"),
+    ("Qwen3.5", "qwen3_5"),
+    ("Qwen3.5-MoE", "qwen3_5_moe"),
+):
+    register(
+        Family(
+            _name,
+            recognises=lambda config, kind=_type: is_a(config, kind),
+            site_paths=_qwen3_sites,
+            rows_per_image=_grid_rows,
+            pack=verbatim,
+            finish=_qwen3_finish,
+            shares_prefix=_type.startswith("qwen3_vl"),  # linear attention, as in Qwen3.5, keeps one state of all
+        )
+    )
+
+for _name, _type in (("GLM-4V", "glm4v"), ("GLM-4V-MoE", "glm4v_moe"), ("GLM-4.6V", "glm46v")):
+    register(
+        Family(
+            _name,
+            recognises=lambda config, kind=_type: is_a(config, kind),
+            # Two Linears stand before the last, a gate and what it opens for: there is no `projection-mlp1`.
+            site_paths=lambda _: {MLP2: "model.visual.merger.down_proj"},
+            rows_per_image=_grid_rows,
+            pack=verbatim,
+            shares_prefix=True,
+        )
+    )
+
+
+def _gated_finish(model: Any, rows: Tensor) -> Tensor:
+    projector = model.base_model.multi_modal_projector
+    opened, gate = rows.chunk(2, dim=-1)
+    return projector.linear_2(projector.act(gate) * opened)
+
+
+def _in_tiles(model: Any, rows: Sequence[Tensor], _inputs: Inputs) -> Tensor:
+    """[tiles of all images, rows of a tile, D]: some versions of transformers look at this shape."""
+    config, vision = model.config, model.config.vision_config
+    return torch.cat(list(rows)).unflatten(
+        0, (-1, (vision.image_size // vision.patch_size // config.scale_factor) ** 2)
+    )
+
+
+register(
+    Family(
+        "InternVL",
+        recognises=lambda config: is_a(config, "internvl"),
+        site_paths=lambda _: dict(SITES),
+        rows_per_image=rows_by_tokens,
+        pack=in_one_tensor,
+        finish=finish,
+        shares_prefix=True,
+    )
+)
+for _name, _type in (("Aya Vision", "aya_vision"), ("Cohere2 Vision", "cohere2_vision")):
+    register(
+        Family(
+            _name,
+            recognises=lambda config, kind=_type: is_a(config, kind),
+            site_paths=lambda _: dict(SITES),
+            rows_per_image=rows_by_tokens,
+            pack=in_one_tensor,
+            finish=_gated_finish,
+        )
+    )
+for _name, _type in (("Idefics3", "idefics3"), ("SmolVLM", "smolvlm")):
+    register(
+        Family(
+            _name,
+            recognises=lambda config, kind=_type: is_a(config, kind),
+            site_paths=lambda _: {MLP2: "model.connector.modality_projection.proj"},
+            rows_per_image=rows_by_tokens,
+            pack=_in_tiles,
+            shares_prefix=True,
+        )
+    )
+register(
+    Family(
+        "Gemma 3",
+        recognises=lambda config: is_a(config, "gemma3"),
+        # The projector ends in a product with a bare parameter, so the site is the projector itself.
+        site_paths=lambda _: {MLP2: "model.multi_modal_projector"},
+        rows_per_image=rows_by_tokens,
+        pack=in_one_tensor,
+    )
+)
+register(
+    Family(
+        "LFM2-VL",
+        recognises=lambda config: is_a(config, "lfm2_vl"),
+        site_paths=lambda _: dict(SITES),  # called once for each tile
+        rows_per_image=rows_by_tokens,
+        pack=verbatim,
+        finish=finish,
+    )
+)
+
+
+def _fixed_rows(model: Any, inputs: Inputs) -> list[int]:
+    vision = model.config.vision_config
+    return [(vision.image_size // vision.patch_size) ** 2] * len(inputs["pixel_values"])
+
+
+def _janus_sites(config: Any) -> dict[str, str]:
+    last = config.vision_config.depth - 2  # fc1 and the hidden layers are `depth` Linears
+    return {
+        MLP1: f"model.aligner.hidden_layers.{last - 1}" if last else "model.aligner.fc1",
+        MLP2: f"model.aligner.hidden_layers.{last}",
+    }
+
+
+def _janus_finish(model: Any, rows: Tensor) -> Tensor:
+    aligner = model.base_model.aligner
+    return aligner.hidden_layers[-1](aligner.activation_fn(rows))
+
+
+def _deepseek_finish(model: Any, rows: Tensor) -> Tensor:
+    aligner = model.base_model.aligner
+    return aligner.linear2(aligner.activation(rows))
+
+
+register(
+    Family(
+        "PaliGemma",
+        recognises=lambda config: is_a(config, "paligemma"),
+        site_paths=lambda _: {MLP2: "model.multi_modal_projector.linear"},
+        rows_per_image=_fixed_rows,
+        pack=in_one_tensor,
+    )
+)
+register(
+    Family(
+        "Janus",
+        recognises=lambda config: is_a(config, "janus"),
+        site_paths=_janus_sites,
+        rows_per_image=_fixed_rows,
+        pack=in_one_tensor,
+        finish=_janus_finish,
+        shares_prefix=True,
+    )
+)
+register(
+    Family(
+        "DeepSeek-VL",
+        recognises=lambda config: is_a(config, "deepseek_vl"),
+        site_paths=lambda _: {MLP1: "model.aligner.linear1", MLP2: "model.aligner.linear2"},
+        rows_per_image=_fixed_rows,
+        pack=in_one_tensor,
+        finish=_deepseek_finish,
+        shares_prefix=True,
+    )
+)

@@ -3,28 +3,43 @@
 It is made from the loaded model, never from files or names: a copy of a folder is the same model, a folder with one
 edited setting is another one. Parts are hashes, or words where these are short, so that a difference can be named.
 
+It is computed anew each time it is asked for, because a model can be changed in memory. Only the hash of the weights
+is kept, together with a checksum of every weight: version counters of tensors do not see `weight.data.mul_(-1)`.
+Hooks and replaced methods cannot be hashed: `check_unchanged` refuses a model that has any.
+
 The device is left out, and so are buffers that a model computes from its config: they change last digits only, and a
 study that began on one machine may be finished on another.
+
+The fingerprint of a model whose weights come one after the other, as another engine than transformers reads them.
+
+Such an engine may join, split or drop weights, so that what it holds cannot be compared any more. What it reads can:
+names are brought to those that transformers has for them, and each weight of the vision path is hashed as it passes.
 """
 
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.utils.parametrize import is_parametrized
+from transformers import AutoModelForImageTextToText
 
 from ggss import hashing
-from ggss.errors import InputError
-from ggss.models.wrappers import active_adapters, plain_weights, tuned_layers
-from ggss.version import library_versions
+from ggss.errors import InputError, problems
+from ggss.models.hooks import RECORDER, Attachment
+from ggss.models.placement import ConvertedLinear
+from ggss.models.processors import backend_of
+from ggss.models.wrappers import COMPILED, active_adapters, plain_weights, tuned_layers
+from ggss.version import installed_version, library_versions
 
 PREPARATION = 1
 """How ggss itself decodes pictures and makes prompts of them: raise it when other numbers come of the same input."""
@@ -35,6 +50,7 @@ _NAMES = {  # where something came from, and what has a part of its own
     *("is_local", "local_files_only", "cache_dir", "revision", "token", "trust_remote_code", "auto_map"),
     *("vocab_file", "merges_file", "tokenizer_file", "_from_model_config", "dtype", "torch_dtype", "chat_template"),
 }
+_PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # of modules: no part of what they compute
 _WORDS = (
     "dtype",
     "vision attention",
@@ -67,11 +83,11 @@ class ModelIdentity:
         return found
 
 
-def visual_identity(model: Any, processor: Any, backend: str) -> ModelIdentity:
+def visual_identity(model: Any, processor: Any) -> ModelIdentity:
     """All that decides an image's visual tokens, before any text is seen."""
     text, attention = _text_config_name(model.config), _attention(model.config)
     settings, parts = visual_settings(model, processor), (model, processor, processor.image_processor)
-    versions = library_versions() | {name: version(name) for name in ("numpy", "tokenizers")}
+    versions = library_versions() | {name: installed_version(name) for name in ("numpy", "tokenizers")}
     del versions["ggss"]  # PREPARATION counts for it
     return ModelIdentity(
         {
@@ -80,7 +96,8 @@ def visual_identity(model: Any, processor: Any, backend: str) -> ModelIdentity:
             "image processor": hashing.of({k: v for k, v in settings.items() if not k.startswith("config.")}),
             "dtype": str(model.dtype).removeprefix("torch."),
             "vision attention": " ".join(sorted({own for name, own in attention.items() if name != text})),
-            "image backend": backend,
+            "vision modules": hashing.of(_modules(model, language=False)),
+            "image backend": backend_of(processor),
             "code": ", ".join(sorted({type(one).__module__ for one in parts})),
             "library versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
             "preparation": str(PREPARATION),
@@ -88,13 +105,14 @@ def visual_identity(model: Any, processor: Any, backend: str) -> ModelIdentity:
     )
 
 
-def whole_identity(model: Any, processor: Any, visual: ModelIdentity) -> ModelIdentity:
-    """All that decides a model's answers; `visual` is its visual identity."""
+def whole_identity(model: Any, processor: Any) -> ModelIdentity:
+    """All that decides a model's answers."""
     text = _text_config_name(model.config)
     return ModelIdentity(
         {
-            **visual.parts,
+            **visual_identity(model, processor).parts,
             "text weights": _hash(model, language=True),
+            "text modules": hashing.of(_modules(model, language=True)),
             "text config": hashing.of(_plain(model.config.to_diff_dict().get(text, {}))),
             "text attention": _attention(model.config).get(text, ""),
             "tokenizer": hashing.of(_tokenizer(processor.tokenizer)),
@@ -133,7 +151,107 @@ def text_settings(model: Any, processor: Any = None) -> dict[str, Any]:
     return dict(_flat(told))
 
 
-_fingerprints: WeakKeyDictionary[nn.Module, dict[bool, tuple[object, str]]] = WeakKeyDictionary()
+def check_unchanged(model: nn.Module, text: bool = False) -> None:
+    """InputError if hooks or replaced methods act on the way of an image to the text model, or, with text, anywhere.
+
+    What they compute is in no weight and no setting: it cannot be identified, so nothing of it may be kept.
+    """
+    if changes := [words for path, words in interventions(model) if text or not of_language(f"{path}.")]:
+        raise problems(
+            "the model is being steered or changed, so what it computes now must not be kept as its own: detach or "
+            "remove this first",
+            changes,
+        )
+
+
+def is_intervened(model: nn.Module) -> bool:
+    """Whether hooks or replaced methods act on the way of an image to the text model."""
+    return any(not of_language(f"{path}.") for path, _ in interventions(model))
+
+
+def interventions(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Where other code than the model's own acts in this thread: module path, and a sentence about it.
+
+    Hooks that only watch are left out: those of transformers that record hidden states, and ours but for a steerer's.
+    So is what accelerate does to move weights.
+    """
+    for name in ("_global_forward_pre_hooks", "_global_forward_hooks"):
+        if hooks := getattr(torch_module, name):
+            yield "", f"a hook for all modules: {_code(next(iter(hooks.values())))}"
+    for path, module in model.named_modules():
+        where = path or type(module).__name__
+        for kind in ("_forward_pre_hooks", "_forward_hooks"):
+            yield from (
+                (path, f"{_named(hook)} at {where}") for hook in getattr(module, kind).values() if _acts(hook)
+            )
+        if is_parametrized(module):
+            yield path, f"a parametrization of {where}"
+        for name, method in vars(module).items():
+            if callable(method) and callable(getattr(type(module), name, None)) and not _moves_weights(method):
+                yield path, f"a replaced {name} of {where}: {_code(method)}"
+
+
+def _acts(hook: Any) -> bool:
+    """Whether a hook may change what the model computes in this thread."""
+    attachment: Attachment | None = getattr(hook, "attachment", None)
+    if attachment is not None:
+        return attachment.acts()
+    return getattr(hook, "__name__", "") != RECORDER and not _ours(hook)
+
+
+def _named(hook: Any) -> str:
+    return "a steerer" if hasattr(hook, "attachment") else f"the hook {_code(hook)}"
+
+
+def _ours(function: Any) -> bool:
+    """Whether it is one of those with which ggss watches a model."""
+    return str(getattr(function, "__module__", "")).startswith("ggss.")
+
+
+def _moves_weights(method: Any) -> bool:
+    inside = getattr(method, "func", method)  # accelerate's is a partial with the name of what it replaces
+    return (
+        str(getattr(inside, "__module__", "")).startswith("accelerate.")
+        or _ours(method)
+        or hasattr(method, "watchers")
+    )
+
+
+def _code(function: Any) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def _modules(model: nn.Module, language: bool) -> list[tuple[str, str, str, dict[str, Any]]]:
+    """The modules of one side: path, class, the code of forward, and the numbers and words that each has."""
+    return [
+        (path, _code(kind), _code(kind.forward), _plain(_constants(module)))
+        for path, module, kind in _layers(model)
+        if of_language(f"{path}.") == language
+    ]
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
+    """The modules by the path they have without wrappers, and their class; adapters are a part of the weights."""
+    tuned = dict(tuned_layers(model))
+    for path, module in model.named_modules():
+        if any(path == own or path.startswith(f"{own}.") for own in tuned) or path.endswith(COMPILED):
+            continue
+        kind = nn.Linear if type(module) is ConvertedLinear else type(module)
+        yield path.replace(f"{COMPILED}.", ""), module, kind
+    for path, layer in tuned.items():
+        base = layer.get_base_layer()
+        yield path.replace(f"{COMPILED}.", ""), base, nn.Linear if type(base) is ConvertedLinear else type(base)
+
+
+def _constants(module: nn.Module) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float | str) and not name.startswith("_") and name not in _PASSING
+    }
+
+
+_hashes: WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], tuple[object, str]]] = WeakKeyDictionary()
 
 
 def fingerprint(model: nn.Module) -> str:
@@ -141,26 +259,14 @@ def fingerprint(model: nn.Module) -> str:
 
     Values are rounded so that a model is recognised in float32, in bfloat16 and in the dtype of its checkpoint, and
     that of a bfloat16 checkpoint in float16 too. (Of a float32 checkpoint in float16 it is not: both roundings one
-    after the other give other numbers than one of them.) Computed once, and again after a weight was changed or an
-    adapter was switched on or off.
+    after the other give other numbers than one of them.)
     """
-    return _fingerprint(model, language=False)
+    return _hash(model, language=False, rounded=coarse)
 
 
 def text_fingerprint(model: nn.Module) -> str:
     """The same of the text model's weights, for steerers that act inside it."""
-    return _fingerprint(model, language=True)
-
-
-def _fingerprint(model: nn.Module, language: bool) -> str:
-    weights = _weights(model, language)
-    if any(weight.is_inference() for weight in weights.values()):  # torch does not count their changes
-        return _hash(model, language, coarse)
-    state = [_adapters(model, language), [(weight.data_ptr(), weight._version) for weight in weights.values()]]
-    kept = _fingerprints.setdefault(model, {})
-    if language not in kept or kept[language][0] != state:
-        kept[language] = state, _hash(model, language, coarse)
-    return kept[language][1]
+    return _hash(model, language=True, rounded=coarse)
 
 
 def coarse(values: Tensor) -> Tensor:
@@ -169,9 +275,63 @@ def coarse(values: Tensor) -> Tensor:
 
 
 def _hash(model: nn.Module, language: bool, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
-    """Of the weights of one side, and of the adapters that act there."""
-    weights, adapters = hashing.of_tensors(_weights(model, language), rounded), _adapters(model, language)
-    return hashing.of([weights, adapters]) if adapters else weights
+    """Of the weights of one side, and of the adapters that act there. Computed again when one of them changed."""
+    weights, adapters = _weights(model, language), _adapters(model, language)
+    state = adapters, checksums(weights)
+    kept = _hashes.setdefault(model, {})
+    key = language, rounded is None
+    if key not in kept or kept[key][0] != state:
+        digest = hashing.of_tensors(weights, rounded)
+        kept[key] = state, hashing.of([digest, adapters]) if adapters else digest
+    return kept[key][1]
+
+
+_SMALL = 2**20  # bytes
+_ROW, _SAMPLE = 2**13, 64  # in integers of 64 bits: what is added up together; what is looked at singly
+
+
+def checksums(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
+    """What tells that a tensor has changed in memory, ten times faster than SHA-256: 0.1 s for a gigabyte.
+
+    Besides the address and torch's version counter, which does not see what is done to `weight.data`, it is a CRC of
+    a tensor up to a megabyte. Of a larger one it is a sum of the bytes as integers: rows of 64 KB are added up and
+    weighted by their place, and so is each integer of the last row and of a sample. There, values that change places
+    inside a row may go unseen, if they do it through `.data`.
+    """
+    sums = {name: _sum(tensor.detach()) for name, tensor in tensors.items()}
+    devices: dict[torch.device, list[str]] = {}
+    for name, value in sums.items():
+        if isinstance(value, Tensor):
+            devices.setdefault(value.device, []).append(name)
+    values: dict[str, Any] = dict(sums)
+    for names in devices.values():  # one copy from each device: a GPU is waited for at every copy
+        values |= zip(names, torch.stack([values[name] for name in names]).tolist(), strict=True)
+    return {name: (*_versions(tensor), values[name]) for name, tensor in tensors.items()}
+
+
+def _versions(tensor: Tensor) -> tuple[Any, ...]:
+    version = None if tensor.is_inference() else tensor._version  # torch does not count for inference tensors
+    return str(tensor.dtype), tuple(tensor.shape), tensor.data_ptr(), version
+
+
+def _sum(tensor: Tensor) -> int | Tensor:
+    data = tensor.contiguous().view(-1).view(torch.uint8)
+    if data.device.type == "cpu" and data.numel() <= _SMALL:
+        return zlib.crc32(data.numpy().data)
+    words = data[: data.numel() // 8 * 8].view(torch.int64)
+    if tensor.element_size() == 8:
+        words = words ^ (words >> 32)  # or two changes of a sign would cancel out
+    table = words[: len(words) // _ROW * _ROW].view(-1, _ROW)
+    parts = [data[len(words) * 8 :].to(torch.int64), words[table.numel() :]]
+    if len(table):
+        parts += [table.sum(1), words[:: len(words) // _SAMPLE]]
+    # Odd weights: none multiplies the highest bit, which is a sign, away.
+    weighted = [(part * torch.arange(1, 2 * len(part) + 1, 2, device=data.device)).sum() for part in parts]
+    return torch.stack(weighted).mul(_odd(len(weighted), data.device)).sum()
+
+
+def _odd(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device) * 1_000_002 + 1
 
 
 def _adapters(model: nn.Module, language: bool) -> list[tuple[str, list[str]]]:
@@ -247,3 +407,69 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         return
     for name, own in sorted(value.items()):
         yield from _flat(own, f"{path}.{name}" if path else name)
+
+
+_OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
+
+
+def skeleton(config: Any) -> nn.Module:
+    """The model of a config without any weight in memory."""
+    with torch.device("meta"):
+        return AutoModelForImageTextToText.from_config(config)
+
+
+class StreamedWeights:
+    """model: of transformers; a `skeleton` is enough."""
+
+    def __init__(self, model: nn.Module) -> None:
+        weights = {name: own for name, own in model.state_dict().items() if not of_language(name)}
+        self._names = {_short(name): name for name in weights}
+        self._shapes = {name: own.shape for name, own in weights.items()}
+        self._digests: dict[str, str] = {}
+        self._all: dict[str, str] = {}
+
+    def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """The same weights with their names; those of the vision path are hashed rounded, too."""
+        for name, weight in weights:
+            self._all[name] = hashing.of_tensor(name, weight)
+            known = self._names.get(_short(name))
+            if known is not None:
+                self._digests[known] = hashing.of_tensor(known, weight, coarse)
+            yield name, weight
+
+    def changed(self, held: Iterable[tuple[str, Tensor]]) -> list[str]:
+        """Of the weights that an engine holds after loading, the names of those that are not as they came.
+
+        Compared are those that have kept their name and shape. Not in float16, in which numbers of other dtypes are
+        rounded otherwise than in the fingerprint.
+        """
+        found = []
+        for name, weight in held:
+            known = self._names.get(_short(name), "")
+            if self._shapes.get(known) != weight.shape or weight.dtype == torch.float16:
+                continue
+            if hashing.of_tensor(known, weight, coarse) != self._digests.get(known):
+                found.append(name)
+        return found
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of all that came, the text model's included: another checkpoint has another."""
+        return hashing.of_digests(self._all)
+
+    @property
+    def fingerprint(self) -> str:
+        """As `ggss.models.fingerprint` gives it for the loaded model. InputError if a weight did not come."""
+        if missing := [name for name in self._names.values() if name not in self._digests]:
+            raise InputError(
+                f"the model cannot be identified: {len(missing)} weights of the vision path are not in its "
+                f"checkpoint under a known name, such as {missing[0]} (is it quantised?)"
+            )
+        return hashing.of_digests(self._digests)
+
+
+def _short(name: str) -> str:
+    """A name without the parts that versions differ in."""
+    for part in _OPTIONAL:
+        name = name.removeprefix(part).replace(f".{part}", ".")
+    return name

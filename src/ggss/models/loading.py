@@ -13,9 +13,8 @@ from transformers.utils import logging
 
 from ggss.errors import InputError
 from ggss.models.locating import locate
-from ggss.models.placement import check_placement, placement
+from ggss.models.placement import check_placement, placement, use_float32_products
 from ggss.models.processors import load_processor
-from ggss.models.products import use_float32_products
 from ggss.models.vlm import Vlm
 from ggss.terminal import quiet
 

@@ -13,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
 from ggss.errors import InputError, nearest, no_such
 from ggss.escaping import is_unicode
-from ggss.models.collections import COLLECTIONS
+from ggss.models import COLLECTIONS
 
 PATIENCE = 4.0  # seconds; the looking up of the hub's address, which has no limit of its own, included
 

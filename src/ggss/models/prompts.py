@@ -1,16 +1,33 @@
-"""From questions about images to token ids: chat template, image placeholders, left padding, answer options."""
+"""From questions about images to token ids: chat template, image placeholders, left padding, answer options.
+
+How many image tokens each image of a batch has, for the batches that ggss itself prepared.
+
+A processor may cut an image into tiles, and then a model gets the tiles of all images in one tensor: its inputs do
+not tell where an image ends. The processor knows it: it writes as many image tokens into the prompt as the image has.
+So each tensor that `prepare_images` makes carries these numbers as an attribute, `image_tokens`. It goes through
+`forward` and `generate`, which accept no further argument, to whoever sees the inputs of the vision tower
+(`rows_by_tokens`). A tensor computed from it carries none.
+
+How many tokens a prompt has, from the processor and the sizes of its images: nothing is decoded or encoded.
+"""
 
 import inspect
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import takewhile
+from functools import cache, lru_cache, partial
+from itertools import pairwise, takewhile
+from types import FrameType
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
+from jinja2 import Environment
+from jinja2.exceptions import TemplateSyntaxError
+from PIL import Image
 from torch import Tensor
 
-from ggss.data.decoding import in_rgb
+from ggss.data.pictures import in_rgb
 from ggss.errors import InputError
 from ggss.escaping import is_unicode
 from ggss.models.wrappers import execution_device
@@ -18,6 +35,9 @@ from ggss.models.wrappers import execution_device
 Ids = list[int]
 PICTURE = "<picture>"  # in a question: where an image is shown
 PREFIX = ("paligemma",)  # token types tell prompt from answer; in Gemma 3 and others, images from text
+
+TEMPLATE_SECONDS = 5.0  # CPU time of one rendering; a usual template takes less than a millisecond
+TEMPLATE_CHARACTERS = 2**24  # written by one rendering; the longest context of any model is shorter
 
 Turn = tuple[str, Sequence[str | None]]
 """A role (user, assistant, system), and what it says: texts, and None where an image is shown."""
@@ -43,15 +63,15 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
     turns = [{"role": "user", "content": content}]
     if answer is None:
         try:
-            return processor.apply_chat_template(turns, add_generation_prompt=True)
-        except (ValueError, TypeError, TemplateError) as error:
+            return _rendered(processor, turns, add_generation_prompt=True)
+        except _TemplateFailed as error:
             raise InputError(f"this model's chat template cannot write a question about images ({error})") from error
     # The template decides what is written between question and answer. Some templates take an answer as text, some as
     # a list of parts. In this order, an answer of the wrong form is dropped or refused, never written in part.
     for form in (answer, [{"type": "text", "text": answer}]):
-        with suppress(ValueError, TypeError, TemplateError):
+        with suppress(_TemplateFailed):
             reply = {"role": "assistant", "content": form}
-            return processor.apply_chat_template([*turns, reply], continue_final_message=True)
+            return _rendered(processor, [*turns, reply], continue_final_message=True)
     raise InputError(f"this model's chat template cannot begin an answer with {answer!r}, so it cannot be scored")
 
 
@@ -80,8 +100,8 @@ def conversation(processor: Any, turns: Sequence[Turn]) -> str:
     # wrong form without a word, so what it has written is looked through.
     for as_text in (False, True):
         messages = [{"role": role, "content": _content(parts, as_text)} for role, parts in turns]
-        with suppress(ValueError, TypeError, TemplateError):
-            written = processor.apply_chat_template(messages, add_generation_prompt=True)
+        with suppress(_TemplateFailed):
+            written = _rendered(processor, messages, add_generation_prompt=True)
             if written.count(image_mark(processor)) == images and _in_order(texts, written):
                 return written
     roles = ", ".join(role for role, _ in turns)
@@ -89,6 +109,65 @@ def conversation(processor: Any, turns: Sequence[Turn]) -> str:
         f"this model's chat template cannot write this conversation (roles {roles}, {images} images): most templates "
         "want turns of user and assistant in alternation"
     )
+
+
+class _TemplateFailed(Exception):
+    """A chat template raised something: it cannot write these messages."""
+
+
+class _LimitReached(Exception):
+    """A chat template takes too long or writes too much, whatever the messages are."""
+
+
+def _rendered(processor: Any, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
+    """What the chat template writes; InputError if it takes too long or writes too much.
+
+    A template is a program from outside. Jinja's sandbox bounds what it can reach and its ranges, but not how long it
+    runs: loops inside loops are allowed. So its lines are traced, which works in any thread and needs no process.
+    """
+    template = processor.chat_template
+    for text in template.values() if isinstance(template, dict) else (template,):
+        _check_powers(str(text))
+    before, start, written = sys.gettrace(), time.thread_time(), 0
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:
+        nonlocal written
+        if time.thread_time() - start > TEMPLATE_SECONDS:
+            raise _LimitReached(f"it was stopped after {TEMPLATE_SECONDS:g} s of CPU time")
+        in_template = frame.f_code.co_filename == "<template>"
+        if in_template and event == "return" and isinstance(value, str):  # what is yielded counts as returned
+            written += len(value)
+            if written > TEMPLATE_CHARACTERS:
+                raise _LimitReached(f"it wrote more than {TEMPLATE_CHARACTERS:,} characters")
+        return trace if in_template else None
+
+    try:
+        sys.settrace(trace)
+        return processor.apply_chat_template(messages, **options)
+    except _LimitReached as error:
+        raise InputError(f"this model's chat template is refused: {error}. {_OTHER_TEMPLATE}") from error
+    except MemoryError as error:
+        raise InputError(f"this model's chat template is refused: it needs all memory. {_OTHER_TEMPLATE}") from error
+    except Exception as error:  # a template can raise whatever an expression of Python can
+        raise _TemplateFailed(str(error) or type(error).__name__) from error
+    finally:
+        sys.settrace(before)
+
+
+_OTHER_TEMPLATE = "Get the model again from where it came, or replace its chat_template.jinja"
+
+
+@lru_cache
+def _check_powers(template: str) -> None:
+    """Refuse `a ** b`: one power of large numbers takes for ever in one step, which nothing can stop."""
+    with suppress(TemplateSyntaxError):  # jinja will say it when it renders
+        tokens = [(kind, text) for _, kind, text in Environment().lex(template) if kind != "whitespace"]
+        for (kind, text), (_, following) in pairwise(tokens):
+            if following == "**" and (kind in ("name", "integer", "float") or text in (")", "]")):
+                raise InputError(
+                    f"this model's chat template is refused: it computes a power ({text} ** ...), which no template "
+                    f"needs and which may take for ever. {_OTHER_TEMPLATE}"
+                )
 
 
 def _content(parts: Sequence[str | None], as_text: bool) -> str | list[dict[str, str]]:
@@ -210,3 +289,74 @@ def split_options(prompt: Ids, joint: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
     columns = zip(prompt, *joint, strict=False)
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
     return prompt[:shared], [ids[shared:] for ids in joint]
+
+
+def prepare_images(model: Any, processor: Any, images: Sequence[Image.Image]) -> tuple[dict[str, Tensor], list[str]]:
+    """What the vision tower needs for the images, and each image's placeholder in a prompt."""
+    batch, placeholders = preprocessed(processor, images)
+    names = [name for name in processor.image_processor.model_input_names if name in batch]
+    moved = batch.to(execution_device(model), model.dtype)
+    inputs = {name: moved[name] for name in names}
+    mark = image_token(model.config, processor)
+    counts = tuple(placeholder.count(mark) for placeholder in placeholders)
+    for value in inputs.values():
+        if isinstance(value, Tensor):
+            value.image_tokens = counts  # pyright: ignore[reportAttributeAccessIssue]
+    return inputs, placeholders
+
+
+def image_tokens(inputs: Mapping[str, Any]) -> list[int] | None:
+    """The number of image tokens of each image; None if ggss did not prepare these inputs."""
+    counts = {value.image_tokens for value in inputs.values() if hasattr(value, "image_tokens")}
+    return list(counts.pop()) if len(counts) == 1 else None
+
+
+def image_token(config: Any, processor: Any) -> str:
+    """The token whose embedding the text model replaces by an image's rows."""
+    named = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    number = next((own for own in named if isinstance(own, int)), None)
+    return processor.image_token if number is None else processor.tokenizer.convert_ids_to_tokens(number)
+
+
+def rows_by_tokens(model: Any, inputs: Mapping[str, Any]) -> list[int]:
+    """`rows_per_image` of a family with a site row for each image token; InputError if ggss did not prepare it."""
+    counts = image_tokens(inputs)
+    if counts is None:
+        raise InputError(
+            f"the inputs of this {model.config.model_type} model do not tell which rows belong to which image (its "
+            "processor may cut an image into tiles): ask it through ggss (ggss.load_vlm), or use a method and a "
+            "strength that are the same for all images"
+        )
+    return counts
+
+
+Size = tuple[int, int]
+"""Width and height of an image."""
+
+
+class PromptLengths:
+    """The lengths of prompts of one model."""
+
+    def __init__(self, processor: Any) -> None:
+        self.processor = processor
+        self.image_tokens = cache(self._image_tokens)
+        self._chat = cache(partial(chat, processor))
+
+    def __call__(self, asked: Sequence[tuple[str, Sequence[Size]]]) -> list[int]:
+        """The number of tokens of each question about images of these sizes."""
+        texts = [self._chat(question, len(sizes)) for question, sizes in asked]
+        marks = [self.processor.image_token for _, sizes in asked for _ in sizes]
+        # An image's mark is a token of its own, so that its placeholder can be counted apart.
+        bare = tokens(self.processor, texts, marks) if texts else []
+        return [
+            len(ids) + sum(self.image_tokens(size) - 1 for size in sizes)
+            for ids, (_, sizes) in zip(bare, asked, strict=True)
+        ]
+
+    def _image_tokens(self, size: Size) -> int:
+        width, height = size
+        count = getattr(self.processor, "_get_num_multimodal_tokens", None)
+        if count is not None:
+            return count(image_sizes=[(height, width)])["num_image_tokens"][0]
+        _, (placeholder,) = preprocessed(self.processor, [Image.new("RGB", size)])
+        return len(self.processor.tokenizer(placeholder, add_special_tokens=False)["input_ids"])

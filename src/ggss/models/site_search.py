@@ -6,24 +6,89 @@ after it changes them. (The last Linear in the order of modules would be wrong: 
 merger.) If no Linear is like that, any module may be: Gemma 3's projector ends in a product with a bare parameter.
 
 What is found is kept with the model, a refusal too, so that all who ask about a model get the same answer.
+
+A proof of which site rows belong to which image, for a model of a family that is not in the table.
+
+Two different pictures of different shapes are encoded alone, together, and together in the other order. The rows of a
+batch must be those of its images one after the other, and there must be as many for each as the processor wrote image
+tokens for it. If only the first holds, or a batch differs from its images, images are encoded one at a time.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from ggss.errors import InputError
-from ggss.models.capture import captured
-from ggss.models.eager import eager
 from ggss.models.families import Family, Inputs, known_family
-from ggss.models.projector import image_encoder, image_features, resolve
-from ggss.models.row_proof import Prepare, pictures, rows_follow_tokens
-from ggss.models.sites import MLP2
-from ggss.models.told_rows import by_tokens, told_pixels
+from ggss.models.hooks import captured, eager
+from ggss.models.prompts import image_tokens, prepare_images, rows_by_tokens
+from ggss.models.sites import MLP2, image_encoder, image_features, resolve
+
+Prepare = Callable[[Sequence[Image.Image]], dict[str, Tensor]]
+"""From images to the inputs of the vision tower, which carry how many image tokens each image has."""
+Encode = Callable[[dict[str, Tensor]], Tensor]
+"""From these inputs to the rows of the site."""
+
+SAME = 0.05  # relative distance of rows that should be equal: half precision and other batches change last digits
+APART = 0.2  # of the distance between two pictures; two towers of bfloat16 stay well below it
+
+
+def pictures() -> tuple[Image.Image, Image.Image]:
+    """A wide and a tall picture: processors that cut images into tiles cut these, and into different numbers."""
+    ramp, disc = Image.linear_gradient("L"), Image.radial_gradient("L")
+    wide = Image.merge("RGB", (ramp, disc, ramp.rotate(90))).resize((1024, 384))
+    tall = Image.merge("RGB", (disc, ramp.rotate(180), disc)).resize((384, 640))
+    return wide, tall
+
+
+def rows_follow_tokens(kind: str, prepare: Prepare, encode: Encode) -> bool:
+    """Whether a batch can be split into images by their numbers of tokens; if not, one image at a time.
+
+    InputError: the rows do not even tell two pictures apart, or are others each time.
+    """
+    first, second = pictures()
+    inputs = [prepare([picture]) for picture in (first, second)]
+    alone = [encode(one) for one in inputs]
+    between = _distance(alone[0], alone[1])
+    if between == 0:
+        raise InputError(
+            f"two different pictures give the same rows at the site of this {kind} model, so it cannot be proved "
+            "which rows belong to which: register a ggss.models.Family for it"
+        )
+    if _distance(alone[0], encode(inputs[0])) > min(SAME, APART * between):
+        raise InputError(
+            f"the site of this {kind} model gives other rows each time for the same picture: put it into "
+            "evaluation mode, or register a ggss.models.Family for it"
+        )
+    if any(image_tokens(one) != [len(rows)] for one, rows in zip(inputs, alone, strict=True)):
+        return False
+    limit = min(SAME, APART * between)
+    for order in ((0, 1), (1, 0)):
+        expected = torch.cat([alone[i] for i in order])
+        try:
+            batch = prepare([(first, second)[i] for i in order])
+            together = encode(batch)
+        except Exception:  # some processors and towers take only images of one shape
+            return False
+        if image_tokens(batch) != [len(alone[i]) for i in order] or together.shape != expected.shape:
+            return False
+        parts = zip(together.split([len(alone[i]) for i in order]), order, strict=True)
+        if any(_distance(alone[i], part) > limit for part, i in parts):
+            return False
+    return True
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    """Relative to the first; of the rows that both have."""
+    count = min(len(one), len(other))
+    left, right = one[:count].double(), other[:count].double()
+    return float((left - right).norm() / left.norm().clamp(min=1e-30))
+
 
 ENOUGH = 0.5  # of the image tokens; some families add tokens of their own, as LLaVA-NeXT its newlines
 
@@ -47,7 +112,7 @@ def family_of(model: Any, inputs: Inputs | None = None, paths: Mapping[str, str]
             _found[model] = _unproved(model, inputs, paths)
         else:
             try:
-                _found[model] = _proved(model, lambda images: told_pixels(model, processor, images)[0])
+                _found[model] = _proved(model, lambda images: prepare_images(model, processor, images)[0])
             except InputError as refusal:
                 _found[model] = refusal
     found = _found[model]
@@ -95,7 +160,7 @@ def _proved(model: Any, prepare: Prepare) -> Family:
             "so steering would change more than images: register a ggss.models.Family for it"
         )
     batched = rows_follow_tokens(kind, prepare, encode)
-    return _found_family(kind, {MLP2: path}, by_tokens if batched else _unknown_rows(path))
+    return _found_family(kind, {MLP2: path}, rows_by_tokens if batched else _unknown_rows(path))
 
 
 def _unproved(model: Any, inputs: Inputs | None, paths: Mapping[str, str] | None) -> Family:
@@ -112,7 +177,7 @@ def _found_family(kind: str, paths: dict[str, str], rows_per_image: Callable[[An
         recognises=lambda config: config.model_type == kind,
         site_paths=lambda _: dict(paths),
         rows_per_image=rows_per_image,
-        batched=rows_per_image is by_tokens,
+        batched=rows_per_image is rows_by_tokens,
     )
 
 

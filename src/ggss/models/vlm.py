@@ -1,7 +1,10 @@
-"""A vision-language model that answers and scores questions about images, and encodes an image once for many uses."""
+"""A vision-language model that answers and scores questions about images, and encodes an image once for many uses.
 
-from collections.abc import Sequence
-from functools import cached_property, lru_cache, partial
+Images through the vision tower and the projector, all in one batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -9,15 +12,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ggss import ranges
+from ggss import errors
 from ggss.errors import InputError
-from ggss.models import prompts
-from ggss.models.batching import Batches
-from ggss.models.encoding import encoded
 from ggss.models.families import Family
 from ggss.models.features import Features, Shown
+from ggss.models.hooks import acting_before_text, captured, layer_rows
 from ggss.models.identity import (
     ModelIdentity,
+    check_unchanged,
     fingerprint,
     text_fingerprint,
     text_settings,
@@ -25,17 +27,49 @@ from ggss.models.identity import (
     visual_settings,
     whole_identity,
 )
-from ggss.models.layer_rows import layer_rows
-from ggss.models.layer_sites import is_layer
-from ggss.models.model_inputs import Choice, ModelInputs
+from ggss.models.inputs import Batches, Choice, ModelInputs, Prompts
+from ggss.models.placement import USABLE, ModelSize, free_memory
 from ggss.models.processors import backend_of
-from ggss.models.reading import Prompts, Reading
+from ggss.models.prompts import prepare_images
+from ggss.models.reading import Reading, VlmReader
 from ggss.models.site_search import family_of, prepared_by
-from ggss.models.sites import MLP1, MLP2
-from ggss.models.size import USABLE, ModelSize, free_memory
-from ggss.models.told_rows import told_pixels
-from ggss.models.vlm_reading import VlmReader
+from ggss.models.sites import MLP1, MLP2, image_features, is_layer
 from ggss.models.wrappers import check_usable, execution_device, unwrapped
+
+
+def encoded(
+    model: Any, processor: Any, family: Family, images: Sequence[Image.Image], sites: Mapping[str, str]
+) -> list[Features]:
+    """Each image's rows at the sites (name -> module path), as hooks on them have changed them."""
+    inputs, placeholders = prepare_images(model, processor, images)
+    with captured(model, sites) as found:
+        image_features(model, inputs)
+    rows = {site: torch.cat(outputs) for site, outputs in found.items()}
+    one = next(iter(rows.values()))
+    counts = [len(one)] if len(images) == 1 else family.rows_per_image(model, inputs)
+    if len(counts) != len(images) or any(sum(counts) != len(own) for own in rows.values()):
+        seen = ", ".join(f"{len(own)} at {site}" for site, own in rows.items())
+        raise InputError(
+            f"{family.name}: {len(images)} images should have {counts} rows, the model gave {seen}: "
+            "use batch_size=1, or correct the family's rows_per_image"
+        )
+    split = {site: all_rows.split(counts) for site, all_rows in rows.items()}
+    # What has a row for each image; what has one for each tile is not needed once the tower has run.
+    sizes = {
+        name: value
+        for name, value in inputs.items()
+        if not name.startswith("pixel") and isinstance(value, Tensor) and len(value) == len(images)
+    }
+    under = acting_before_text(model)
+    return [
+        Features(
+            rows={site: parts[i].clone() for site, parts in split.items()},
+            inputs={name: value[i].clone() for name, value in sizes.items()},
+            placeholder=placeholder,
+            under=under,
+        )
+        for i, placeholder in enumerate(placeholders)
+    ]
 
 
 class Vlm:
@@ -60,15 +94,20 @@ class Vlm:
         check_usable(model)
         self.model = unwrapped(model).eval()
         self.processor = processor
-        self.backend = backend_of(processor)
         self.name = name or type(model).__name__
-        # A study asks the same question about many images, and rendering a chat template is slow.
-        self._prompts = Prompts(processor, lru_cache(maxsize=4096)(partial(prompts.chat, processor)))
+        self._written: Prompts | None = None
         self._asking, self._encoding = Batches("questions"), Batches("images")
         self._sharing = Batches("questions about the same pictures")
         self.share_prefix = True
         """Whether `read` lets questions about the same encoded pictures share one pass over them, where it pays."""
         prepared_by(self.model, processor)
+
+    @property
+    def _prompts(self) -> Prompts:
+        """The prompts that were written and tokenised before, by the processor as it is now."""
+        if self._written is None or not self._written.is_of(self.processor):
+            self._written = Prompts(self.processor)
+        return self._written
 
     # The next two refer back to this object. If it kept them, its memory would not be freed at once with the last
     # reference to it.
@@ -87,22 +126,32 @@ class Vlm:
 
     def pixels(self, images: Sequence[Image.Image]) -> dict[str, Tensor]:
         """What the vision tower needs for the images."""
-        return told_pixels(self.model, self.processor, images)[0]
+        return prepare_images(self.model, self.processor, images)[0]
 
     @property
     def device(self) -> torch.device:
         """Where the model's inputs go."""
         return torch.device(execution_device(self.model))
 
-    @cached_property
-    def visual_identity(self) -> ModelIdentity:
-        """All that decides the visual tokens; what is kept of images is kept under it."""
-        return visual_identity(self.model, self.processor, self.backend)
+    @property
+    def backend(self) -> str:
+        """Which library prepares images: pixel values differ between them."""
+        return backend_of(self.processor)
 
-    @cached_property
+    @property
+    def visual_identity(self) -> ModelIdentity:
+        """All that decides the visual tokens, as the model is now; what is kept of images is kept under it.
+
+        InputError if it cannot be identified, because of hooks or replaced methods.
+        """
+        check_unchanged(self.model)
+        return visual_identity(self.model, self.processor)
+
+    @property
     def identity(self) -> ModelIdentity:
-        """All that decides the answers; what is kept of answers is kept under it. Every weight is hashed once."""
-        return whole_identity(self.model, self.processor, self.visual_identity)
+        """The same for all that decides the answers. A weight is hashed once, and again when it has changed."""
+        check_unchanged(self.model, text=True)
+        return whole_identity(self.model, self.processor)
 
     @property
     def fingerprint(self) -> str:
@@ -123,7 +172,7 @@ class Vlm:
             "dtype": str(self.model.dtype).removeprefix("torch."),
             "backend": self.backend,
             "settings": visual_settings(self.model, self.processor),
-            "identity": dict(self.visual_identity.parts),
+            "identity": dict(visual_identity(self.model, self.processor).parts),
             "sites": list(self.sites("all")),
             "paths": self.family.site_paths(self.model.config),
         }
@@ -200,7 +249,7 @@ class Vlm:
             True
         """
         _check(questions, images)
-        ranges.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
+        errors.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
         return self._reader.answer(list(zip(questions, images, strict=True)), max_new_tokens, batch_size)
 
     @torch.inference_mode()
@@ -256,7 +305,7 @@ class Vlm:
         The same as from `answer` and `score`. If the answer and all options are single tokens, it takes one pass.
         """
         _check(questions, images)
-        ranges.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
+        errors.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
         if len(options) != len(questions):
             raise InputError(
                 f"each question needs a list of options: {len(questions)} questions, {len(options)} lists"

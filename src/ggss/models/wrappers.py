@@ -68,6 +68,11 @@ def plain_weights(model: nn.Module) -> dict[str, Tensor]:
     Values that accelerate keeps elsewhere (in memory or on disk, while the module has none) are fetched.
     """
     weights = {name.replace(f"{COMPILED}.", ""): own for name, own in model.state_dict(keep_vars=True).items()}
+    if opaque := [name for name, own in weights.items() if not isinstance(own, Tensor)]:
+        raise InputError(
+            f"the weights of this {type(model).__name__} cannot be read: {opaque[0]} is no tensor (torch's "
+            "quantize_dynamic packs weights so). Use the model before that, or load it with bitsandbytes"
+        )
     for path, layer in tuned_layers(model):
         if active_adapters(layer):
             continue

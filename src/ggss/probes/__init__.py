@@ -5,22 +5,14 @@ The probes register themselves when they are imported; the order of imports is t
 
 from ggss.probes.base import Answers, Display, Item, Probe, get, names, register
 
-from ggss.probes import mcq, pairs, nurse_doctor, ceo, recognition, mmstar, mme, reflect  # isort: skip
+from ggss.probes import people, benchmarks, reflect  # noqa: F401  # isort: skip
 
 __all__ = [
     "Answers",
     "Display",
     "Item",
     "Probe",
-    "ceo",
     "get",
-    "mcq",
-    "mme",
-    "mmstar",
     "names",
-    "nurse_doctor",
-    "pairs",
-    "recognition",
-    "reflect",
     "register",
 ]

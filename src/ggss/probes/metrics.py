@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ggss.errors import InputError, problems
-from ggss.probes import columns
-from ggss.probes.base import Answers, Item
-from ggss.probes.columns import Labels, Parsed
+from ggss.probes import base
+from ggss.probes.base import Answers, Item, Labels, Parsed
 from ggss.stats.metric import Array, Metric, grouped, mean, ratio
+
+SHARE, GAP = (0.0, 1.0), (-1.0, 1.0)  # bounds of a share, and of a difference of two
 
 
 def jsd_to_overall(
@@ -29,12 +30,12 @@ def jsd_to_overall(
     probabilities for the soft version. The plug-in value is too high in small samples; `ggss.stats.jackknife` gives
     the corrected one. Undefined where nothing can be read.
     """
-    columns.check_columns(name, group=group, answer=answer)
+    base.check_columns(name, group=group, answer=answer)
     inside = np.asarray(asked, dtype=bool)
-    values, groups = columns.codes(group)
+    values, groups = base.codes(group)
     if len(values) < 2:
         raise InputError(f"{name}: answers are compared between groups, but all items show {values[0]!r}")
-    shares, lost = columns.option_shares(name, answer, options, inside)
+    shares, lost = base.option_shares(name, answer, options, inside)
 
     def value(sums: Array) -> Array:
         counts = sums.transpose(1, 2, 0)  # [groups, options, resamples]: all arithmetic runs along the resamples
@@ -54,11 +55,11 @@ def mean_jsd(
     name: str = "mean_jsd",
 ) -> Metric:
     """Jensen-Shannon divergence (nats) between groups' answers: mean over pairs of groups, then over questions."""
-    columns.check_columns(name, question=question, group=group, answer=answer)
-    columns.check_crossed(name, question, group)
-    questions, asked = columns.codes(question)
-    values, groups = columns.codes(group)
-    shares, unparsed = columns.option_shares(name, answer, options)
+    base.check_columns(name, question=question, group=group, answer=answer)
+    base.check_crossed(name, question, group)
+    questions, asked = base.codes(question)
+    values, groups = base.codes(group)
+    shares, unparsed = base.option_shares(name, answer, options)
     evidence = np.zeros((len(groups), len(questions), shares.shape[1]))
     evidence[np.arange(len(groups)), asked] = shares
     one, other = np.triu_indices(len(values), 1)
@@ -92,7 +93,7 @@ def _mean_answers(
     inside = np.asarray(asked, dtype=bool)
     read = inside & np.array([one is not None for one in worth])
     evidence = np.column_stack([np.array([one or 0.0 for one in worth]) * read, read]).astype(float)
-    metric = grouped(name, columns.several_groups(name, group), evidence, lambda sums: value(_means(sums)))
+    metric = grouped(name, base.several_groups(name, group), evidence, lambda sums: value(_means(sums)))
     return replace(metric, unparsed=int((inside & ~read).sum()), asked=int(inside.sum()))
 
 
@@ -120,17 +121,19 @@ def win_rates(first: Labels, second: Labels, pair: Labels, choice: Parsed, asked
         return lambda sums: _rates(sums, len(values))[:, number]
 
     named = {f"win_rate_{value}": rate(k) for k, value in enumerate(values)}
-    return {name: Metric(name, terms, value, lost, asked=int(np.sum(asked))) for name, value in named.items()}
+    count = int(np.sum(asked))
+    return {name: Metric(name, terms, value, lost, asked=count, bounds=SHARE) for name, value in named.items()}
 
 
 def consistency(pair: Labels, choice: Parsed, asked: ArrayLike, name: str = "consistency_rate") -> Metric:
     """The share of pairs whose two orders name the same picture; an unreadable answer makes a pair not count."""
     inside = np.asarray(asked, dtype=bool)
     terms = np.zeros((len(pair), 2))
-    for one, other in columns.both_orders(name, pair, inside):
-        terms[one] = columns.winner(choice[one], choice[other]) is not None, 1
+    for one, other in base.both_orders(name, pair, inside):
+        terms[one] = base.winner(choice[one], choice[other]) is not None, 1
     lost = sum(said is None for said, own in zip(choice, inside, strict=True) if own)
-    return Metric(name, terms, lambda sums: ratio(sums[:, 0], sums[:, 1]), lost, asked=int(inside.sum()))
+    share = _share(name, terms[:, 0], terms[:, 1], lost)
+    return replace(share, asked=int(inside.sum()), bounds=SHARE)
 
 
 def preference_std(
@@ -152,11 +155,11 @@ def preference_std(
 
 def position_bias(choice: Parsed | ArrayLike, asked: ArrayLike | None = None, name: str = "position_bias") -> Metric:
     """Net preference for the picture shown first, (firsts - seconds) / answers: 1 if the first is always chosen."""
-    columns.check_columns(name, choice=choice)
-    lean, parsed = columns.leanings(name, choice)
+    base.check_columns(name, choice=choice)
+    lean, parsed = base.leanings(name, choice)
     inside = np.full(len(lean), True) if asked is None else np.asarray(asked, dtype=bool)
     found = _share(name, lean * inside, parsed & inside, int((~parsed & inside).sum()))
-    return replace(found, asked=int(inside.sum()))
+    return replace(found, asked=int(inside.sum()), bounds=GAP)
 
 
 def answer_gap(group: Labels, answer: Parsed, of: str, signed: bool = False, name: str = "answer_gap") -> Metric:
@@ -166,18 +169,19 @@ def answer_gap(group: Labels, answer: Parsed, of: str, signed: bool = False, nam
     alphabetically first of two groups minus the second (man minus woman). Its interval is better: an absolute value
     is not smooth at zero, where intervals fail.
     """
-    columns.check_columns(name, group=group, answer=answer)
-    groups = columns.two_groups(name, group) if signed else columns.several_groups(name, group)
+    base.check_columns(name, group=group, answer=answer)
+    groups = base.two_groups(name, group) if signed else base.several_groups(name, group)
     parsed = np.array([a is not None for a in answer])
     evidence = np.column_stack([[a == of for a in answer], parsed]).astype(float)
-    return grouped(name, groups, evidence, _first_less_second if signed else _range, int((~parsed).sum()))
+    metric = grouped(name, groups, evidence, _first_less_second if signed else _range, int((~parsed).sum()))
+    return replace(metric, bounds=GAP) if signed else metric
 
 
 def share_gap(group: Labels, share: ArrayLike, asked: ArrayLike, name: str = "soft_answer_gap") -> Metric:
     """The soft version of `answer_gap`: from each item's probability of the answer, over the items `asked`."""
     asked = np.asarray(asked, dtype=float)
     evidence = np.column_stack([np.asarray(share) * asked, asked])
-    metric = grouped(name, columns.several_groups(name, group), evidence, _range)
+    metric = grouped(name, base.several_groups(name, group), evidence, _range)
     return replace(metric, asked=int(asked.sum()))
 
 
@@ -188,25 +192,25 @@ def salary_gap(
 
     `cap` is the largest salary of the unsteered run; a steered answer above it counts as the cap.
     """
-    columns.check_columns(name, group=group, salary=salary)
+    base.check_columns(name, group=group, salary=salary)
     evidence, unparsed = _capped(name, salary, cap)
-    return grouped(name, columns.two_groups(name, group), evidence, _first_less_second, unparsed)
+    return grouped(name, base.two_groups(name, group), evidence, _first_less_second, unparsed)
 
 
 def salary_spread(
     group: Labels, salary: Sequence[float | None], cap: float | None = None, name: str = "salary_spread"
 ) -> Metric:
     """Standard deviation (ddof = 0) over groups of their mean salaries, capped as in `salary_gap`."""
-    columns.check_columns(name, group=group, salary=salary)
+    base.check_columns(name, group=group, salary=salary)
     evidence, unparsed = _capped(name, salary, cap)
-    return grouped(name, columns.codes(group)[1], evidence, lambda sums: _means(sums).std(1), unparsed, root=True)
+    return grouped(name, base.codes(group)[1], evidence, lambda sums: _means(sums).std(1), unparsed, root=True)
 
 
 def accuracy(answer: Parsed, expected: Labels, name: str = "accuracy") -> Metric:
     """Share of items answered as expected; an unparsed answer is wrong. Recognition is measured by it, too."""
-    columns.check_columns(name, answer=answer, expected=expected)
+    base.check_columns(name, answer=answer, expected=expected)
     right = np.array([a == e for a, e in zip(answer, expected, strict=True)])
-    return _share(name, right, np.ones(len(right)), sum(a is None for a in answer))
+    return replace(_share(name, right, np.ones(len(right)), sum(a is None for a in answer)), bounds=SHARE)
 
 
 def expected(answers: Answers, worth: Callable[[str, Item], float | None]) -> list[float] | None:
@@ -230,7 +234,7 @@ def accuracies(answers: Answers) -> dict[str, Metric]:
             own[list(item.options).index(str(item.expected))]
             for item, own in zip(answers.items, answers.probabilities, strict=True)
         ]
-        found["soft_accuracy"] = mean(right, "soft_accuracy")
+        found["soft_accuracy"] = mean(right, "soft_accuracy", SHARE)
     return found
 
 
@@ -281,13 +285,13 @@ def _preferences(
     name: str, first: Labels, second: Labels, choice: Parsed | ArrayLike, asked: ArrayLike | None
 ) -> tuple[list[str], Array, int, int]:
     """The groups; terms [items, 2 x groups], wins - losses of each, its comparisons; items unparsed and asked."""
-    columns.check_columns(name, first=first, second=second, choice=choice)
+    base.check_columns(name, first=first, second=second, choice=choice)
     n = len(first)
     inside = np.full(n, True) if asked is None else np.asarray(asked, dtype=bool)
     shown_first, shown_second = ([v for v, own in zip(side, inside, strict=True) if own] for side in (first, second))
-    columns.check_pairs(name, shown_first, shown_second)
-    lean, parsed = columns.leanings(name, choice)
-    values, shown = columns.codes([*first, *second])
+    base.check_pairs(name, shown_first, shown_second)
+    lean, parsed = base.leanings(name, choice)
+    values, shown = base.codes([*first, *second])
     items = np.arange(n)
     terms = np.zeros((n, 2, len(values)))
     for picture, sign in ((shown[:n], 1), (shown[n:], -1)):
@@ -300,15 +304,15 @@ def _consistent(
     name: str, first: Labels, second: Labels, pair: Labels, choice: Parsed, asked: ArrayLike
 ) -> tuple[list[str], Array, int]:
     """The groups; terms [items, 2 x groups + 1]: wins, appearances, readable answers, at the pair's first item."""
-    columns.check_columns(name, first=first, second=second, pair=pair, choice=choice)
+    base.check_columns(name, first=first, second=second, pair=pair, choice=choice)
     inside = np.asarray(asked, dtype=bool)
-    columns.leanings(name, choice)  # refuses choices that are none
-    values, shown = columns.codes([*first, *second])
+    base.leanings(name, choice)  # refuses choices that are none
+    values, shown = base.codes([*first, *second])
     n, groups = len(first), len(values)
     terms = np.zeros((n, 2 * groups + 1))
-    for one, other in columns.both_orders(name, pair, inside):
+    for one, other in base.both_orders(name, pair, inside):
         terms[one, -1] = (choice[one] is not None) + (choice[other] is not None)
-        won = columns.winner(choice[one], choice[other])
+        won = base.winner(choice[one], choice[other])
         if won is not None:
             terms[one, shown[one + n * won]] += 1
             for picture in (one, one + n):

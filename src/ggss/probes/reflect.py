@@ -17,9 +17,8 @@ from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError, no_such, problems
 from ggss.probes import suites
 from ggss.probes.base import PROBES, Item, parted
-from ggss.probes.pairs import sampled
-from ggss.probes.suites import Suite
-from ggss.probes.wording import Prompt, Wording, suite_about
+from ggss.probes.people import sampled
+from ggss.probes.suites import Prompt, Suite, Wording, suite_about
 from ggss.yaml_files import read_yaml
 
 

@@ -3,22 +3,25 @@
 Pictures are encoded once, in a cache that all steerings of a model share; steering changes the features of many
 pictures together. If a model cannot answer from features, the steerer is attached to the model instead. So is one
 that acts before the projector's output, while pictures are encoded, and one inside the text model, while it answers.
+
+Probe items as questions for a method that learns from a live model (`ggss.fit_live`).
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from ggss import ranges
-from ggss.data.picture import Picture
+from ggss import errors
+from ggss.data.pictures import Picture
+from ggss.errors import InputError
+from ggss.methods.registry import LiveQuestion, PersonShown
 from ggss.models import sites
-from ggss.models.feature_cache import BoundedFeatures, FeatureCache
-from ggss.models.features import Features, Shown, steered
+from ggss.models.features import BoundedFeatures, FeatureCache, Features, Shown, steered
 from ggss.models.reading import Reading
 from ggss.models.vlm import Vlm
 from ggss.probes.base import Item
-from ggss.progress import track
 from ggss.steering.steerer import Steerer
+from ggss.terminal import track
 
 BATCH = 64  # questions asked together
 
@@ -83,14 +86,15 @@ class SteeredModel:
             return self.cache.see(pictures)
         kept = self.vlm.sites("all")
         inside = any(site not in kept for steerer, _ in early for site in steerer.operators)
-        for batch in self.cache.batches([picture for picture in pictures if picture.digest not in self._kept]):
+        steered_features = self._kept.under(self.cache.identity())
+        for batch in self.cache.batches([p for p in pictures if p.digest not in steered_features]):
             features = self._encoded(batch, early) if inside else self.cache.features(batch)
             for steerer, alpha in () if inside else early:
                 features = steered(features, steerer, alpha)
-            self._kept.add(dict(zip((picture.digest for picture in batch), features, strict=True)))
-        seen = [self._kept[picture.digest] for picture in pictures]
-        self._kept.make_room()
-        return seen
+            steered_features.add(dict(zip((picture.digest for picture in batch), features, strict=True)))
+        shown = [steered_features[picture.digest] for picture in pictures]
+        steered_features.make_room()
+        return shown
 
     def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
         """Encoded anew under steerings of which one is before the projector's output: features lack its site."""
@@ -147,7 +151,7 @@ def batches(items: Sequence[Item], size: int) -> list[list[int]]:
     what the model computes of the pictures. The same items always share a batch, because the last digit of an
     answer's probability may depend on the batch.
     """
-    ranges.BATCH.check("the batch size", size)
+    errors.BATCH.check("the batch size", size)
     about: dict[tuple[str, ...], list[int]] = {}
     for number, item in enumerate(items):
         about.setdefault(tuple(picture.digest for picture in item.images), []).append(number)
@@ -162,3 +166,35 @@ def batches(items: Sequence[Item], size: int) -> list[list[int]]:
                 found.append([])
             found[-1].append(number)
     return [batch for batch in found if batch]
+
+
+def live_questions(cache: FeatureCache, items: Sequence[Item]) -> list[LiveQuestion]:
+    """The items, about pictures as the model sees them. Give it discovery pictures: it learns their answers.
+
+    Answers about one person are compared between values within a question and occupation. Of two people with two
+    options, each is chosen or not, and that is compared between the two values shown; two people of one value are not
+    compared. Items that are about no attribute are asked, too, and only keep the model as it is.
+    """
+    found = []
+    for item in items:
+        if not item.options:
+            raise InputError(f"{item.key!r} has no options, and a method that learns from answers needs them")
+        images = cache.features(item.images)
+        found.append(LiveQuestion(item.prompt, tuple(images), tuple(item.options), _people(item)))
+    return found
+
+
+def _people(item: Item) -> tuple[PersonShown, ...]:
+    if not item.about:
+        return ()
+    values = [own[item.about] for own in item.attributes]
+    question = "/".join([item.question, item.context.get("occupation", "")])
+    if len(values) == 1:
+        return (PersonShown(question, values[0], tuple(item.options)),)
+    if len(values) != 2 or len(item.options) != 2:
+        raise InputError(f"{item.key!r} shows {len(values)} people with {len(item.options)} options: at most two")
+    if values[0] == values[1]:
+        return ()
+    question = "/".join([question, *sorted(values)])
+    said = ("chosen", "not chosen")
+    return PersonShown(question, values[0], said), PersonShown(question, values[1], said[::-1])

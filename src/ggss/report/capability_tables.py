@@ -1,15 +1,20 @@
-"""What steering costs: multiple choice, overall and by dimension, and the totals of yes-or-no questions."""
+"""What steering costs: multiple choice, overall and by dimension, and the totals of yes-or-no questions.
+
+Recognition: the attribute that is not steered should stay recognisable, the steered one is lost as α grows.
+
+The settings of GGSS: their defaults, and the values that the plan explores.
+"""
 
 from collections.abc import Sequence
 
 from ggss import probes
-from ggss.analysis.comparison import Comparison
-from ggss.analysis.right_answers import Kept
+from ggss.analysis.comparison import Comparison, Kept
+from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
-from ggss.probes.yes_or_no import TOTALS
-from ggss.report import cells, names
-from ggss.report.figures import Figures
+from ggss.probes.benchmarks import TOTALS
+from ggss.report import cells
+from ggss.report.cells import Figures
 from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
 _SHOWN = (
@@ -54,7 +59,7 @@ def capability(figures: Figures) -> Table | str:
     if len(rows) == 1:
         return f"no method was run on {task} yet"
     columns = [
-        Column(names.model(model), f"{attribute} steering", "higher", ("", "change"))
+        Column(cells.model_title(model), f"{attribute} steering", "higher", ("", "change"))
         for attribute in attributes
         for model in models
     ]
@@ -74,13 +79,15 @@ def _unsteered(figures: Figures, task: str, models: Sequence[str], attributes: S
     for model in models:
         found = figures.kept(model, UNSTEERED, task, None, attributes[0])
         one.append((cells.displayed(found.after, figures.display(task), ranked=False),) if found else cells.NOT_RUN)
-    return Row(names.method(UNSTEERED), (*one * len(attributes), _mean(figures, UNSTEERED, task, models, attributes)))
+    return Row(
+        cells.method_title(UNSTEERED), (*one * len(attributes), _mean(figures, UNSTEERED, task, models, attributes))
+    )
 
 
 def _row(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Row:
     found = [kept(figures, model, label, task, attribute) for attribute in attributes for model in models]
     entries = [shown(one, figures.display(task)) for one in found]
-    return Row(names.method(label), (*entries, _mean(figures, label, task, models, attributes)))
+    return Row(cells.method_title(label), (*entries, _mean(figures, label, task, models, attributes)))
 
 
 def _mean(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Entry:
@@ -100,10 +107,10 @@ def dimensions(figures: Figures) -> Table | str:
         asked = list(dict.fromkeys(question for one in unsteered if one for question in one.before.questions))
     for model in figures.results.models:
         for attribute in figures.plan.steering:
-            found = [kept(figures, model, names.GGSS, task, attribute, part) for part in asked]
+            found = [kept(figures, model, cells.GGSS, task, attribute, part) for part in asked]
             if task and any(found):
                 shown = tuple(_with_unsteered(one, figures.display(task)) for one in found)
-                rows.append(Row(f"{names.model(model)}, {attribute}", shown))
+                rows.append(Row(f"{cells.model_title(model)}, {attribute}", shown))
     if task is None or not rows:
         return "needs runs of ggss on a multiple-choice benchmark"
     return Table(
@@ -128,11 +135,11 @@ def yes_or_no(figures: Figures) -> Table | str:
     task, rows = figures.benchmark("yes-or-no"), []
     for model in figures.results.models if task else ():
         for attribute in figures.plan.steering:
-            found = figures.at_best(model, names.GGSS, str(task), attribute)
+            found = figures.at_best(model, cells.GGSS, str(task), attribute)
             before = figures.unsteered(model, str(task))
             if found and before:
                 shown = [cell for total in TOTALS for cell in _total(found, before, total)]
-                rows.append(Row(f"{names.model(model)}, {attribute}", tuple(shown)))
+                rows.append(Row(f"{cells.model_title(model)}, {attribute}", tuple(shown)))
     if task is None or not rows:
         return "needs runs of ggss on a yes-or-no benchmark"
     return Table(
@@ -158,10 +165,10 @@ def categories(figures: Figures) -> Table | str:
         before = figures.unsteered(model, str(task))
         asked = asked or (list(dict.fromkeys(before.before.questions)) if before else [])
         for attribute in figures.plan.steering:
-            found = [kept(figures, model, names.GGSS, task, attribute, part) for part in asked]
+            found = [kept(figures, model, cells.GGSS, task, attribute, part) for part in asked]
             if any(found):
                 shown = tuple(_with_unsteered(one, figures.display(str(task))) for one in found)
-                rows.append(Row(f"{names.model(model)}, {attribute}", shown))
+                rows.append(Row(f"{cells.model_title(model)}, {attribute}", shown))
     if task is None or not rows:
         return "needs runs of ggss on a yes-or-no benchmark"
     return Table(
@@ -181,3 +188,99 @@ def _total(found: Comparison, before: Comparison, total: str) -> tuple[Entry, En
     unsteered, steered = (cells.displayed(one.value(total), display) for one in (before, found))
     below = () if change is None else (cells.figure(change, "+.1f", unit="%"),)
     return (unsteered,), (steered, *below)
+
+
+def other_attribute(figures: Figures) -> Table | str:
+    tasks = figures.recognition()
+    pairs = [(steered, asked) for steered in figures.plan.steering for asked in tasks if asked != steered]
+    rows = []
+    for model in figures.results.models:
+        shown: list[Entry] = []
+        for steered, asked in pairs:
+            shown.append(cells.value(figures.unsteered(model, tasks[asked])))
+            shown.append(cells.value(figures.at_best(model, cells.GGSS, tasks[asked], steered)))
+        if any(isinstance(cell, tuple) for cell in shown[1::2]):
+            rows.append(Row(cells.model_title(model), tuple(shown)))
+    if not rows:
+        return "needs runs of ggss on recognition of an attribute that is not the steered one"
+    return Table(
+        "recognition",
+        "How often the attribute that is not steered is still recognised, in percent (higher is better)",
+        "Model",
+        tuple(
+            Column(name, f"{asked} recognition, {steered} steering")
+            for steered, asked in pairs
+            for name in ("unsteered", "GGSS")
+        ),
+        tuple(rows),
+        "At GGSS's best-avg-α.",
+        (cells.RECOGNITION,),
+    )
+
+
+def alpha_dial(figures: Figures) -> Table | str:
+    recognition = figures.recognition()
+    asked = [
+        (attribute, task)
+        for attribute, steering in figures.plan.steering.items()
+        for task in dict.fromkeys([recognition.get(attribute), *steering.tasks])
+        if task is not None
+    ]
+    rows, steered = [], []
+    for model in figures.results.models:
+        for alpha in (None, *figures.results.alphas):
+            shown = tuple(_at(figures, model, alpha, attribute, task) for attribute, task in asked)
+            chosen = " (best-avg-α)" if alpha is not None and alpha == figures.alpha(model, cells.GGSS) else ""
+            rows.append(
+                Row("0 (unsteered)" if alpha is None else f"{alpha:g}{chosen}", shown, cells.model_title(model))
+            )
+            steered += shown if alpha is not None else ()
+    if not any(isinstance(cell, tuple) for cell in steered):
+        return "needs runs of ggss on the bias tasks or on recognition at several strengths"
+    return Table(
+        "alpha_dial",
+        "Recognition of the steered attribute (higher is better) against bias (lower is better), as α grows",
+        "α",
+        tuple(Column(_head(figures, task), parts=("", "change %")) for _, task in asked),
+        tuple(rows),
+        "GGSS. Recognition and bias are both measured under the steering of the attribute that they are about: the "
+        "more of it is removed, the less it can be named.",
+        (cells.INTERVALS, cells.RECOGNITION, cells.DEGENERATE),
+    )
+
+
+def _head(figures: Figures, task: str) -> str:
+    return figures.label(task) + (" ↑" if figures.display(task).better == "higher" else " ↓")
+
+
+def _at(figures: Figures, model: str, alpha: float | None, attribute: str, task: str) -> Entry:
+    if alpha is None:
+        return cells.value(figures.unsteered(model, task))
+    return cells.measured(figures.comparison(model, cells.GGSS, task, alpha, attribute))
+
+
+def hyperparameters(figures: Figures) -> Table | str:
+    if not cells.any_run(figures, [cells.GGSS], figures.results.models):
+        return "needs runs of ggss on the bias tasks"
+    defaults = registry.checked_options(registry.get(cells.GGSS), {}).model_dump()
+    points = cells.grid_points(figures.results)
+    explored = {
+        "κ (gate sharpness)": ("kappa", sorted({kappa for kappa, _ in points})),
+        "floor (of the gate)": ("floor", sorted({floor for _, floor in points})),
+    }
+    rows = [Row("α (strength)", ("best-avg-α", _listed(figures.results.alphas)))]
+    for label, (option, values) in explored.items():
+        rows.append(Row(label, (f"{defaults[option]:g}", _listed(values))))
+    rows.append(Row("k (dimensions of the subspace)", ("values of the attribute less one", "fixed")))
+    return Table(
+        "hyperparameters",
+        "The settings of GGSS and the values that were explored (neither direction is better)",
+        "Setting",
+        (Column("default"), Column("explored")),
+        tuple(rows),
+        "κ, floor and k are the same in all tables but sensitivity; α is chosen once for each model.",
+    )
+
+
+def _listed(values: list[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,16 +1,301 @@
-"""Entries that several tables share: what is printed for a run, an average or a p-value, or where there is none."""
+"""Entries that several tables share: what is printed for a run, an average or a p-value, or where there is none.
+
+What methods and models are called in the tables: the published names of methods, in the published order.
+
+How a task is called and printed is its probe's own matter (`ggss.probes.Display`).
+
+Numbers and intervals as the page writes them.
+
+The numbers of a study as the tables ask for them: each is computed once, by `ggss.analysis`.
+
+A table asks for a comparison of a run with the unsteered model, at a strength or at the method's best-avg-alpha, for
+an average over tasks, a test, or a change of capability. It never reads a run by itself: what a steered run measures
+may depend on the unsteered one, as the cap of the CEO salaries does.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
 
-from ggss.analysis.comparison import Comparison
-from ggss.analysis.measured import Over
+from ggss import probes
+from ggss.activations import SITE
+from ggss.analysis import selection
+from ggss.analysis.comparison import Comparison, Kept, overall, sign_flip
+from ggss.analysis.measures import Over
+from ggss.analysis.selection import Fold, HeldOut
+from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
-from ggss.report import names
-from ggss.report.figures import Figures
+from ggss.probes.base import Kind, parted, task_label
 from ggss.report.rendering import Column, Entry, Figure, Row
 from ggss.stats import Interval, holm
+from ggss.study import grid
+from ggss.study.results import Results
+
+if TYPE_CHECKING:
+    from ggss.study.plan import MethodPlan
+    from ggss.study.results import Results
+
+
+ABLATED = "mcq"  # the probe of the published tables of components, sensitivity, calibration and discovery prompts
+
+T = TypeVar("T")
+
+
+class Figures:
+    """A cached view of a study's results."""
+
+    def __init__(self, results: Results) -> None:
+        self.results, self.plan, self.statistics = results, results.plan, results.statistics
+        self._known: dict[tuple[object, ...], object] = {}
+
+    def comparison(
+        self, model: str, method: str, task: str, alpha: float | None, attribute: str | None = None
+    ) -> Comparison | None:
+        """A run beside the unsteered one; None if one of them is missing, or if no strength could be chosen."""
+        if alpha is None and method != UNSTEERED:
+            return None
+        return self.results.comparison(model, method, task, alpha, attribute)
+
+    def unsteered(self, model: str, task: str) -> Comparison | None:
+        """The unsteered run beside itself."""
+        return self.comparison(model, UNSTEERED, task, None)
+
+    def at_best(self, model: str, method: str, task: str, attribute: str | None = None) -> Comparison | None:
+        """A run at the method's best-avg-alpha."""
+        return self.comparison(model, method, task, self.alpha(model, method), attribute)
+
+    def alpha(self, model: str, method: str) -> float | None:
+        """best-avg-alpha. A method that does not steer has 0, even if none of its answers can be read."""
+        if any(entry.label == method and not entry.steers for entry in self.plan.methods):
+            return 0.0 if self.results.bias(model, method, 0.0) else None
+        return self._once(("alpha", model, method), lambda: self.results.best_alpha(model, method))
+
+    def held_out(self, model: str, method: str) -> list[HeldOut]:
+        """The cross-fitted protocol with two folds."""
+        return self._once(("held out", model, method), lambda: self.results.held_out(model, method))
+
+    def average(self, model: str, method: str, alpha: float | None, fold: Fold | None = None) -> Interval | None:
+        """Avg: the mean change over the bias tasks that have one; of all identities, or of those in a fold."""
+        return self._once(
+            ("average", model, method, alpha, fold),
+            lambda: selection.average_change(self._bias(model, method, alpha, fold)),
+        )
+
+    def corrected_average(self, model: str, method: str, alpha: float | None) -> Interval | None:
+        """Avg with our interval."""
+        return self._once(
+            ("corrected", model, method, alpha),
+            lambda: selection.corrected_average(self._bias(model, method, alpha)),
+        )
+
+    def across(self, models: Sequence[str], method: str) -> tuple[Interval, Interval] | None:
+        """The mean and the worst of a method's averages over models, each at its best-avg-alpha."""
+        return selection.across([self._bias(model, method, self.alpha(model, method)) for model in models])
+
+    def averaged(self, model: str, method: str, alpha: float | None) -> tuple[int, int]:
+        """How many tasks an average is over, and how many have an unsteered bias that can be averaged."""
+        before = selection.baselines(self.results.bias(model, UNSTEERED, None))
+        after = selection.values(self.results.bias(model, method, alpha))
+        return len(selection.changes(after, before)), len(selection.counted(before))
+
+    def p_values(
+        self, model: str, one: str, other: str = UNSTEERED, tasks: Sequence[str] = ()
+    ) -> tuple[float | None, float | None]:
+        """The sign-flip test between two methods, each at its own best-avg-alpha: by identity and by item.
+
+        The tasks with an unsteered bias are combined: all of them, or those given. None if none can be compared.
+        """
+        return self._once(("p", model, one, other, *tasks), lambda: self._p_values(model, one, other, tasks))
+
+    def kept(
+        self, model: str, method: str, task: str, alpha: float | None, attribute: str, question: str = ""
+    ) -> Kept | None:
+        """Right answers before and after steering: to all questions, or to those of one kind."""
+        found = self.comparison(model, method, task, alpha, attribute)
+        key = ("kept", model, method, task, alpha, attribute, question)
+        return self._once(key, lambda: found and found.kept(question))
+
+    def kept_across(
+        self, models: Sequence[str], method: str, task: str, attributes: Sequence[str]
+    ) -> tuple[Interval, Interval] | None:
+        """Mean accuracy and its mean change over models and steerings; None if one of the runs is missing."""
+        found = [self.at_best(model, method, task, attribute) for attribute in attributes for model in models]
+        there = [one for one in found if one]
+        return overall(there) if there and len(there) == len(found) else None
+
+    @cached_property
+    def ablated(self) -> str | None:
+        """The bias task that the published ablations are of; None if the plan has no task of that probe."""
+        return next((task for task in self.results.tasks if parted(task)[0] == ABLATED), None)
+
+    def benchmark(self, kind: Kind) -> str | None:
+        """The plan's first task of a kind."""
+        return next((task for task in self.plan.tasks if probes.get(task).kind == kind), None)
+
+    def recognition(self) -> dict[str, str]:
+        """By attribute, the task that asks for it."""
+        return {self.about(task): task for task in self.plan.tasks if probes.get(task).kind == "recognition"}
+
+    def about(self, task: str) -> str:
+        """The attribute whose values a task compares, "" for a capability."""
+        return self._shown(task)[0]
+
+    def display(self, task: str) -> Display:
+        """How a task's published metric is shown."""
+        return self._shown(task)[1]
+
+    def label(self, task: str) -> str:
+        """What the column of a task's published metric is called."""
+        return task_label(task, self.about(task))
+
+    def _shown(self, task: str) -> tuple[str, Display]:
+        """As the answers say; as the plan says while there are none."""
+
+        def shown() -> tuple[str, Display]:
+            asked = (self.unsteered(model, task) for model in self.results.models)
+            if found := next((one for one in asked if one), None):
+                return found.before.about, found.before.display()
+            probe, about = probes.get(task), parted(task)[1]
+            if not about and task in self.results.tasks:
+                about = grid.own_attribute(self.plan, task)
+            return about, probe.display(next(iter(probe.displays)).format(about=about), about)
+
+        return self._once(("shown", task), shown)
+
+    def _bias(self, model: str, method: str, alpha: float | None, fold: Fold | None = None) -> list[Comparison]:
+        if alpha is None and method != UNSTEERED:
+            return []
+        found = self.results.bias(model, method, alpha)
+        return [one if fold is None else self._within(model, one, fold) for one in found.values()]
+
+    def _within(self, model: str, one: Comparison, fold: Fold) -> Comparison:
+        """The unsteered part of a fold is kept, with its resamples: every method is compared with it."""
+        before = self._once(("before", model, one.task, fold), lambda: one.before.within(fold))
+        return Comparison(before, one.after.within(fold))
+
+    def _p_values(self, model: str, one: str, other: str, tasks: Sequence[str]) -> tuple[float | None, float | None]:
+        pairs: list[tuple[Comparison, Comparison]] = []
+        for task in tasks or self.results.tasks:
+            first, second = (self.at_best(model, method, task) for method in (one, other))
+            if first and second and first.baseline is not None:
+                pairs.append((first, second))
+        if not pairs:
+            return None, None
+        firsts, seconds = zip(*pairs, strict=True)
+        return sign_flip(firsts, seconds), sign_flip(firsts, seconds, "items")
+
+    def _once(self, key: tuple[object, ...], compute: Callable[[], T]) -> T:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]  # pyright: ignore[reportReturnType]
+
+
+GGSS, PROMPT = "ggss", "prompt"
+
+# The published methods by family, in the order of the published tables.
+EXTERNAL: Mapping[str, Mapping[str, str]] = {
+    "INLP": {"inlp-euclidean": "INLP (Eucl.)", "inlp-spherical": "INLP (sph.)"},
+    "MeanDiff": {
+        "meandiff-svm-euclidean": "MeanDiff-SVM (Eucl.)",
+        "meandiff-svm-spherical": "MeanDiff-SVM (sph.)",
+        "meandiff-lr-euclidean": "MeanDiff-LR (Eucl.)",
+        "meandiff-lr-spherical": "MeanDiff-LR (sph.)",
+    },
+    "BendVLM": {"bend-euclidean": "BendVLM (Eucl.)", "bend-spherical": "BendVLM (sph.)"},
+}
+LEACE = {"leace-gated": "LEACE + our gate", "leace-spherical": "LEACE (sph.)"}
+SVD: Mapping[str, Mapping[str, str]] = {
+    "Hard projection, no slerp, no gate": {
+        "svd-pooled-euclidean": "Pooled SVD (Eucl.)",
+        "svd-pooled-spherical": "Pooled SVD (sph.)",
+    },
+    "Per-token hard projection": {
+        "svd-token-euclidean": "Per-token SVD (Eucl.)",
+        "svd-token-spherical": "Per-token SVD (sph.)",
+    },
+}
+COMPONENTS = {
+    "svd-pooled-euclidean": "Pooled SVD (Eucl.; hard projection, no gate)",
+    "svd-pooled-spherical": "Pooled SVD (sph.; hard projection, no gate)",
+    "ggss-no-gate": "GGSS without gate (g = 1)",
+    "ggss-no-slerp": "GGSS without slerp (hard projection + gate)",
+    "ggss": "GGSS (full)",
+}
+GEOMETRY = {"gated-euclidean": "Euclidean + calibrated gate", "gated-euclidean-renorm": "the same, renormalised"}
+CALIBRATION = {"ggss": "GGSS, pooled statistics", "ggss-token-gate": "GGSS, per-token statistics"}
+
+_PUBLISHED = {
+    **{label: name for family in (*EXTERNAL.values(), *SVD.values()) for label, name in family.items()},
+    **LEACE,
+    **GEOMETRY,
+    "ggss-no-gate": "GGSS without gate",
+    "ggss-no-slerp": "GGSS without slerp",
+    "ggss-token-gate": "GGSS, per-token gate",
+    GGSS: "GGSS",
+    UNSTEERED: "Unsteered",
+    PROMPT: "Fairness instruction",
+}
+
+
+def method_title(label: str) -> str:
+    """The published name of a method, or the plan's own label."""
+    return _PUBLISHED.get(label, label)
+
+
+def model_title(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+def controls(results: "Results") -> list[str]:
+    """The models that the plan marks as controls."""
+    return [model.name for model in results.plan.models if model.control]
+
+
+def subjects(results: "Results") -> list[str]:
+    """The models that the published tables are about: all but the controls."""
+    return [model.name for model in results.plan.models if not model.control]
+
+
+def compared(results: "Results") -> list[str]:
+    """The methods that are compared with one another: not the unsteered one, the grid, discovery prompts."""
+    points = (entry.label for entry in results.plan.methods if _on_grid(entry) or entry.prompt)
+    left_out = {UNSTEERED, *points} - {GGSS}
+    return [label for label in results.methods if label not in left_out]
+
+
+def beyond(results: "Results") -> list[str]:
+    """The plan's methods that have no published row and are not points of the sensitivity grid."""
+    return [label for label in compared(results) if label not in _PUBLISHED]
+
+
+def grid_points(results: "Results") -> dict[tuple[float, float], str]:
+    """The methods of the sensitivity grid by (kappa, floor)."""
+    return {
+        (float(entry.options["kappa"]), float(entry.options["floor"])): entry.label
+        for entry in results.plan.methods
+        if _on_grid(entry)
+    }
+
+
+def prompted(results: "Results") -> list["MethodPlan"]:
+    """`ggss` as published, but for a prompt of discovery."""
+    published = GgssOptions.model_validate({}).model_dump()
+    return [
+        entry
+        for entry in results.plan.methods
+        if entry.prompt and entry.name == GGSS and entry.sites == SITE and entry.options == published
+    ]
+
+
+def _on_grid(entry: "MethodPlan") -> bool:
+    """`ggss` at the published site, with no option but kappa and floor."""
+    if entry.name != GGSS or entry.sites != SITE or entry.prompt:
+        return False
+    own = {name: entry.options[name] for name in ("kappa", "floor")}
+    return entry.options == GgssOptions.model_validate(own).model_dump()
+
 
 NOT_RUN = "not run"
 OVERS: tuple[Over, ...] = ("identities", "items")
@@ -148,7 +433,7 @@ def bias_columns(figures: Figures, models: Iterable[str]) -> tuple[Column, ...]:
     tasks = figures.results.tasks
     return tuple(
         column
-        for model in map(names.model, models)
+        for model in map(model_title, models)
         for column in (
             *(Column(figures.label(t), model, figures.display(t).better, BIAS_PARTS) for t in tasks),
             Column("Avg Δ%", model, "lower", AVERAGE_PARTS),
@@ -170,7 +455,7 @@ def unsteered_row(figures: Figures, models: Iterable[str]) -> Row:
     for model in models:
         cells += [value(figures.unsteered(model, task), ranked=False) for task in figures.results.tasks]
         cells.append((Figure(0.0, spec=".0f", unit="%", ranked=False),))
-    return Row(names.method(UNSTEERED), tuple(cells))
+    return Row(method_title(UNSTEERED), tuple(cells))
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
@@ -188,3 +473,37 @@ def any_run(figures: Figures, methods: Iterable[str], models: Sequence[str]) -> 
 def families(groups: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str, str]]:
     """(family, label, published name) of every method."""
     return [(family, label, name) for family, members in groups.items() for label, name in members.items()]
+
+
+MINUS = "−"
+
+
+def number(value: float, spec: str = ".1f") -> str:
+    if math.isnan(value):
+        return "undefined"
+    if math.isinf(value):
+        return f"{MINUS if value < 0 else '+'}∞"
+    return format(value, spec).replace("-", MINUS)
+
+
+def span(one: Interval, spec: str = ".1f", scale: float = 1.0, unit: str = "") -> str:
+    """`−61 % [−79, −47]`."""
+    return f"{number(scale * one.estimate, spec)}{unit} {bounds(one.low, one.high, spec, scale)}"
+
+
+def bounds(low: float, high: float, spec: str = ".1f", scale: float = 1.0) -> str:
+    if math.isnan(low) or math.isnan(high):
+        return "[interval undefined]"
+    if math.isinf(low) and math.isinf(high):
+        return "[no bound]"
+    return f"[{number(scale * low, spec)}, {number(scale * high, spec)}]"
+
+
+def displayed_text(one: Interval, shown: Display) -> str:
+    return span(one, f",.{shown.digits}f", shown.scale)
+
+
+def chance(p: float | None) -> str:
+    if p is None or math.isnan(p):
+        return "not defined"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"

@@ -4,10 +4,16 @@
 
 Text from outside (prompts, answers, names, labels) is escaped by Jinja2's autoescape, and control characters in it
 are made visible. The template has no reference to anything outside the file. Only filtering needs JavaScript.
+
+A report as PDF, printed by a Chromium if this machine has one.
 """
 
 import json
 import math
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -19,20 +25,16 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from ggss import probes
-from ggss.analysis.group_values import GroupValues
-from ggss.analysis.measured import Measured
+from ggss.analysis.groups import GroupValues
+from ggss.analysis.measures import Measured
 from ggss.escaping import visible
-from ggss.files import write_whole
-from ggss.output import mark
+from ggss.files import mark, write_whole
 from ggss.probes import Display
-from ggss.report import names, page_charts, page_numbers, page_verdicts, page_words
-from ggss.report.page_charts import Link
-from ggss.report.page_discovery import Discovered
-from ggss.report.page_methods import compared_methods
-from ggss.report.page_people import SHOWN_FIRST, Filters, changed_items, shown_tasks
-from ggss.report.page_pictures import Thumbnails
-from ggss.report.reported import Material, TaskPair
-from ggss.steering.card import REMOVES, card
+from ggss.report import cells, charts, verdicts
+from ggss.report.charts import Link, compared_methods
+from ggss.report.material import Discovered, Material, TaskPair
+from ggss.report.people import SHOWN_FIRST, Filters, Thumbnails, changed_items, shown_tasks
+from ggss.steering.artefact import REMOVES, card
 from ggss.version import __version__
 
 COMMAND = "ggss report"
@@ -67,8 +69,8 @@ def write(material: Material, target: Path, public: bool = False, command: str =
 
 def render(material: Material, public: bool = False, command: str = COMMAND) -> str:
     album, filters = Thumbnails(public), Filters()
-    bias = page_verdicts.judged_bias(material.models)
-    capability = page_verdicts.judged_capability(material.models, (*CAPABILITY, "recognition"))
+    bias = verdicts.judged_bias(material.models)
+    capability = verdicts.judged_capability(material.models, (*CAPABILITY, "recognition"))
     tasks = shown_tasks(material, album, filters)
     changed = changed_items(material.models, album, filters)
     return _template().render(
@@ -76,7 +78,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         version=__version__,
         public=public,
         material=material,
-        summary=page_words.summary(material, bias, capability),
+        summary=verdicts.summary(material, bias, capability),
         bias=bias,
         published=_published,
         groups=list(_group_charts(material, filters)),
@@ -85,7 +87,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         first=SHOWN_FIRST,
         filters=filters,
         capability=capability,
-        dimensions=page_verdicts.judged_dimensions(material.models, CAPABILITY),
+        dimensions=verdicts.judged_dimensions(material.models, CAPABILITY),
         changed=changed,
         discovery=[(model, [_discovery(one) for one in model.discovered]) for model in material.models],
         heats=any(one.maps for model in material.models for one in model.discovered) and not public,
@@ -106,7 +108,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
 def _published(run: Measured, shown: Display) -> str:
     """The published value; where its interval is about another estimate, that one stands with the interval."""
     own = run.corrected()
-    about, plain = (page_numbers.displayed(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
+    about, plain = (cells.displayed_text(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
     return plain if plain == about else f"{plain.split(' [')[0]} ({about})"
 
 
@@ -114,15 +116,15 @@ def _template() -> Any:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {
         "seen": visible,
-        "method": names.method,
-        "model": names.model,
-        "number": page_numbers.number,
-        "span": page_numbers.span,
-        "shown": page_numbers.displayed,
-        "chance": page_numbers.chance,
+        "method": cells.method_title,
+        "model": cells.model_title,
+        "number": cells.number,
+        "span": cells.span,
+        "shown": cells.displayed_text,
+        "chance": cells.chance,
         "share": lambda p: f"{p:.2f}",
     }
-    environment.globals |= {"bounds": page_numbers.bounds, "isfinite": math.isfinite}
+    environment.globals |= {"bounds": cells.bounds, "isfinite": math.isfinite}
     return environment.from_string(_text("report.html"))
 
 
@@ -173,14 +175,14 @@ def _group_chart(
     rows = tuple(
         (
             group,
-            page_numbers.span(one, spec, scale, space),
-            page_numbers.span(later[group], spec, scale, space) if group in later else "",
+            cells.span(one, spec, scale, space),
+            cells.span(later[group], spec, scale, space) if group in later else "",
             links[group],
         )
         for group, one in before.values.items()
     )
-    said = f"{pair.title} on {names.model(pair.model)}: {title}, by {pair.about}"
-    chart = page_charts.groups(before.values, later or None, said, links, scale, unit) if drawn else Markup()
+    said = f"{pair.title} on {cells.model_title(pair.model)}: {title}, by {pair.about}"
+    chart = charts.groups(before.values, later or None, said, links, scale, unit) if drawn else Markup()
     return GroupChart(pair, title, chart, rows, before.spread)
 
 
@@ -215,7 +217,7 @@ def _discovery(one: Discovered) -> dict[str, Any]:
         "kept": kept,
         "explained": sum(explained[:kept]),
         "singular": statistics.get("singular_values", [])[: 2 * kept + 4],
-        "directions": page_charts.bars(
+        "directions": charts.bars(
             [100 * share for share in explained[:24]],
             [str(n + 1) for n in range(min(len(explained), 24))],
             title,
@@ -223,7 +225,7 @@ def _discovery(one: Discovered) -> dict[str, Any]:
         )
         if explained
         else Markup(),
-        "gate": page_charts.bars(
+        "gate": charts.bars(
             counts,
             [f"{n / BINS:.2g}" for n in range(BINS)],
             f"{one.attribute}: how far the gate opens on the tokens of the pictures shown, percent of tokens",
@@ -241,7 +243,7 @@ def _hyperparameters(material: Material) -> list[tuple[str, str]]:
         entries = [
             (entry.label, entry.options, entry.sites) for entry in material.figures.plan.methods if entry.steers
         ]
-        return [(names.method(label), _listed(options | {"sites": sites})) for label, options, sites in entries]
+        return [(cells.method_title(label), _listed(options | {"sites": sites})) for label, options, sites in entries]
     found = {
         f"{one.steerer.method}, {one.attribute}": _listed(one.steerer.options)
         for model in material.models
@@ -289,3 +291,32 @@ def _yaml(plan: Mapping[str, Any] | None) -> str:
     if plan is None:
         return ""
     return visible(yaml.safe_dump(json.loads(json.dumps(plan)), sort_keys=False, allow_unicode=True, width=100))
+
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+SECONDS = 300
+
+
+def browser() -> str | None:
+    """The Chromium on this machine's path, if any."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+def print_pdf(page: Path, target: Path) -> str:
+    """Print a page; returns why it did not work, or nothing."""
+    program = browser()
+    if program is None:
+        return f"no Chromium was found ({', '.join(NAMES)})"
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "page.pdf"
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox for root
+        command = [program, "--headless", "--disable-gpu", *sandbox, f"--user-data-dir={folder}/profile"]
+        command += ["--no-pdf-header-footer", f"--print-to-pdf={made}", page.resolve().as_uri()]
+        try:
+            subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{program} failed: {type(error).__name__}"
+        if not made.is_file():
+            return f"{program} wrote nothing"
+        shutil.copyfile(made, target)
+    return ""

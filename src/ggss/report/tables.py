@@ -6,38 +6,269 @@ and the index says why.
 
 A package adds a table with `register(name, build)`, found by an entry point of the group `ggss.tables` or by a plan's
 `plugins`. `build(figures)` returns a `Table`, or a sentence that says why these results do not give one.
+
+The study in one picture: for every model, how much bias each method leaves and what it costs in capability.
+
+results_report.md: every method at every strength on every model, with everything that was measured.
+
+The index of a folder of tables: the study, the versions they were made with, the tables, and those left out.
 """
 
+import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from ggss import probes
 from ggss.errors import InputError
-from ggss.files import write_whole
+from ggss.escaping import markdown, plot
+from ggss.escaping import markdown as markdown_text
+from ggss.files import mark, write_whole
+from ggss.methods.registry import UNSTEERED
 from ggss.plugins import Registry
-from ggss.progress import track
-from ggss.report import ablation_tables as ablations
-from ggss.report import bias_tables as bias
-from ggss.report import capability_tables as capability
-from ggss.report import full_report as report
-from ggss.report import heldout_tables as heldout
-from ggss.report import metric_tables as metrics
-from ggss.report import overview_picture as picture
-from ggss.report import prompt_tables as prompts
-from ggss.report import recognition_tables as recognition
-from ggss.report import rendering
-from ggss.report import salary_tables as salary
-from ggss.report import setting_tables as settings
-from ggss.report import significance_tables as significance
-from ggss.report import table_index as index
-from ggss.report import versus_tables as versus
-from ggss.report.figures import Figures
-from ggss.report.latex import latex
-from ggss.report.rendering import Table
-from ggss.report.table_index import COMMAND
+from ggss.report import ablation_tables, bias_tables, capability_tables, cells, rendering
+from ggss.report.cells import Figures
+from ggss.report.rendering import Column, Entry, Row, Table, latex, pipe_table
+from ggss.stats import Interval
 from ggss.study.results import Results
+from ggss.terminal import track
+from ggss.version import library_versions
+
+NAME = "bias_and_capability.png"
+_PICTURE_TITLE = "How much bias each method leaves, and what it costs in capability"
+INK, SOFT = "#2b2640", "#8a86a0"
+# Family, colour and marker, by how a method's label begins; the longest beginning that fits is taken.
+_LOOKS: Mapping[str, tuple[str, str, str]] = {
+    "": ("other", "#8a86a0", "o"),
+    "ggss": ("GGSS, its ablations and variants", "#e0a030", "o"),
+    "gated-": ("GGSS, its ablations and variants", "#e0a030", "o"),
+    "inlp": ("INLP", "#3d6fb4", "s"),
+    "meandiff": ("MeanDiff", "#6aa84f", "^"),
+    "bend": ("BendVLM", "#8e5ea2", "v"),
+    "leace": ("LEACE", "#2a9d9d", "D"),
+    "svd": ("hard projection (SVD)", "#b0565b", "P"),
+    "prompt": ("fairness instruction", "#8a86a0", "X"),
+    "pace": ("PACE and auto", "#d43d8c", "h"),
+    "auto": ("PACE and auto", "#d43d8c", "h"),
+}
+_NEAR = 5  # points: costs up to this are drawn to scale, larger ones closer together
+_TICKS = (-80, -40, -20, -10, -5, -2, 0, 2)
+_GGSS = ("GGSS", "#c2452d", "*")
+PACE = "pace"
+
+
+def draw(figures: Figures) -> bytes | str:
+    """A PNG, or why there is none."""
+    task = figures.benchmark("multiple-choice")
+    if task is None:
+        return "the plan measures no multiple-choice benchmark"
+    panels = {model: found for model in figures.results.models if (found := _points(figures, model, task))}
+    if not panels:
+        return "needs a method's runs on the bias tasks and on a multiple-choice benchmark"
+    return _drawn(panels, probes.get(task).title)
+
+
+def _points(figures: Figures, model: str, task: str) -> dict[str, tuple[Interval, Interval]]:
+    """By method: the mean change of bias in percent, and of accuracy, averaged over the steerings."""
+    attributes, found = list(figures.plan.steering), {}
+    for label in cells.compared(figures.results):
+        bias = figures.average(model, label, figures.alpha(model, label))
+        kept = figures.kept_across([model], label, task, attributes)
+        if bias and kept:
+            found[label] = (bias, kept[1])
+    return found
+
+
+def _look(label: str) -> tuple[str, str, str]:
+    return _GGSS if label == cells.GGSS else _LOOKS[max(filter(label.startswith, _LOOKS), key=len)]
+
+
+def _drawn(panels: Mapping[str, Mapping[str, tuple[Interval, Interval]]], benchmark: str) -> bytes:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    width = max(9.0, 3.1 * len(panels) + 1)
+    figure, axes = plt.subplots(1, len(panels), figsize=(width, 4.9), sharex=True, sharey=True, squeeze=False)
+    drawn: dict[str, Any] = {}
+    for axis, (model, points) in zip(axes.flat, panels.items(), strict=True):
+        axis.axhline(0, color=SOFT, linewidth=0.8, zorder=0)
+        axis.axvline(100, color=SOFT, linewidth=0.8, linestyle=":", zorder=0)
+        for label, (bias, kept) in sorted(points.items(), key=lambda point: point[0] == cells.GGSS):
+            kind, colour, mark = _look(label)
+            x, y = 100 + bias.estimate, 100 * kept.estimate
+            axis.hlines(y, 100 + bias.low, 100 + bias.high, color=colour, alpha=0.35, linewidth=1)
+            axis.vlines(x, 100 * kept.low, 100 * kept.high, color=colour, alpha=0.35, linewidth=1)
+            large = 190 if label == cells.GGSS else 95 if label == PACE else 42
+            drawn[kind] = axis.scatter(x, y, s=large, color=colour, marker=mark, zorder=4 if large > 42 else 3)
+        axis.set_title(plot(cells.model_title(model)), color=INK, fontsize=12)
+        axis.tick_params(colors=SOFT, labelsize=9)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    axes[0, 0].set_yscale("symlog", linthresh=_NEAR)
+    axes[0, 0].set_yticks(_TICKS, map(str, _TICKS))
+    points = [100 * kept.high for points in panels.values() for _, kept in points.values()]
+    axes[0, 0].set_ylim(top=max(2.5, *points))
+    axes[0, 0].minorticks_off()
+    axes[0, 0].set_ylabel(plot(f"{benchmark}: change in points"), color=INK)
+    figure.supxlabel("bias left, percent of unsteered", color=INK, fontsize=10, y=0.16)
+    figure.suptitle(f"{_PICTURE_TITLE}\n(best: top left)", color=INK, fontsize=13, y=0.985)
+    kinds = sorted(drawn, key=lambda kind: (kind != _GGSS[0], kind))
+    figure.legend([drawn[kind] for kind in kinds], kinds, loc="lower center", ncols=4, frameon=False, fontsize=9)
+    figure.subplots_adjust(left=0.8 / width, right=0.985, top=0.81, bottom=0.28, wspace=0.08)
+    data = io.BytesIO()
+    figure.savefig(data, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+    return data.getvalue()
+
+
+_REPORT_TITLE = (
+    "All results: bias left (lower is better), capability and recognition kept (higher is better), at every strength"
+)
+NOTES = (
+    "Each bias cell: the metric with the jackknife's interval; its change in percent of the unsteered model with "
+    "Fieller's interval; the paper's interval of the same change, a percentile bootstrap over identities.",
+    cells.INTERVALS,
+    cells.AVERAGED,
+    "Capability: accuracy in percent, and its change in points with Tango's 95 % interval.",
+    cells.UNDEFINED,
+    cells.DEGENERATE,
+    cells.PARTIAL,
+)
+
+
+def full_tables(figures: Figures, show: bool | None = None) -> list[Table] | str:
+    """One for each model that anything was run on."""
+    models = track(figures.results.models, "results_report", len(figures.results.models), show)
+    return [one for model in models if (one := table(figures, model))] or "nothing was run yet"
+
+
+def table(figures: Figures, model: str) -> Table | None:
+    """All that was run on a model; the columns are the same for every model."""
+    extras = _extras(figures)
+    columns = (
+        *(Column(figures.label(t), parts=cells.BIAS_PARTS[:3]) for t in figures.results.tasks),
+        Column("Avg Δ%", parts=cells.AVERAGE_PARTS),
+        *(column for _, _, column in extras),
+    )
+    rows = [row for label in figures.results.methods for row in _rows(figures, model, label, extras)]
+    return Table("results_report", _REPORT_TITLE, "Method, α", columns, tuple(rows)) if rows else None
+
+
+def full_markdown(found: Sequence[Table]) -> str:
+    blocks = [f"# {_REPORT_TITLE}", "\n".join(f"- {markdown_text(note)}" for note in NOTES)]
+    for table in found:
+        blocks += [f"## {markdown_text(table.rows[0].section)}", pipe_table(_unsectioned(table))]
+    return "\n\n".join(blocks) + "\n"
+
+
+def together(found: Sequence[Table]) -> Table:
+    """All models in one table, the model as its section."""
+    return Table(
+        "results_report",
+        _REPORT_TITLE,
+        "Method, α",
+        found[0].columns,
+        tuple(r for table in found for r in table.rows),
+    )
+
+
+def _unsectioned(table: Table) -> Table:
+    rows = tuple(Row(row.label, row.cells) for row in table.rows)
+    return Table(table.name, table.title, table.corner, table.columns, rows)
+
+
+def _extras(figures: Figures) -> list[tuple[str, str, Column]]:
+    """(task, attribute steered, column) of all that is measured besides bias."""
+    found = []
+    for task in figures.plan.tasks:
+        if task in figures.results.tasks:
+            continue
+        name, parts = (
+            (probes.get(task).title, ("", "change")) if _multiple_choice(task) else (figures.label(task), ("",))
+        )
+        found += [
+            (task, attribute, Column(f"{name}, {attribute} steering", parts=parts))
+            for attribute in figures.plan.steering
+        ]
+    return found
+
+
+def _multiple_choice(task: str) -> bool:
+    return probes.get(task).kind == "multiple-choice"
+
+
+def _rows(figures: Figures, model: str, label: str, extras: list[tuple[str, str, Column]]) -> list[Row]:
+    unsteered = label == UNSTEERED
+    strengths: Sequence[float | None] = [None] if unsteered else figures.results.strengths(label)
+    rows = []
+    for alpha in strengths:
+        found = [figures.comparison(model, label, task, alpha) for task in figures.results.tasks]
+        extra = [_extra(figures, model, label, alpha, task, attribute) for task, attribute, _ in extras]
+        if not any(found) and not any(isinstance(cell, tuple) for cell in extra):
+            continue
+        bias = [cells.value(one) if unsteered else cells.with_percentiles(one, cells.OVERS[:1]) for one in found]
+        own = "" if unsteered else cells.average(figures, model, label, alpha, "+.1f")
+        rows.append(Row(_label(figures, model, label, alpha), (*bias, own, *extra), cells.model_title(model)))
+    return rows
+
+
+def _label(figures: Figures, model: str, label: str, alpha: float | None) -> str:
+    if alpha is None or not figures.plan.method(label).steers:
+        return cells.method_title(label)
+    text = f"{cells.method_title(label)}, {alpha:g}"
+    return f"{text} (best-avg-α)" if alpha == figures.alpha(model, label) else text
+
+
+def _extra(figures: Figures, model: str, label: str, alpha: float | None, task: str, attribute: str) -> Entry:
+    if _multiple_choice(task):
+        cell = capability_tables.shown(figures.kept(model, label, task, alpha, attribute), figures.display(task))
+        return cell[:1] if label == UNSTEERED and isinstance(cell, tuple) else cell
+    return cells.value(figures.comparison(model, label, task, alpha, attribute))
+
+
+COMMAND = "ggss study tables"
+LIBRARIES = ("numpy", "scipy")
+
+
+def page(results: Results, made: Mapping[str, str], left_out: Mapping[str, str], files: Collection[str]) -> str:
+    plan = results.plan
+    versions = library_versions() | {name: version(name) for name in LIBRARIES}
+    statistics = plan.statistics
+    lines = [
+        f"# Tables of the study {markdown(repr(plan.name))}",
+        "",
+        f"<!-- {mark(COMMAND)}; do not edit. -->",
+        "",
+        *([markdown(plan.description.strip()), ""] if plan.description.strip() else []),
+        f"- answers: sha256 `{results.hash}`",
+        f"- suite: {markdown(plan.suite.name)}; discovery: {markdown(_last(plan.discovery))}",
+        f"- models: {markdown(', '.join(results.models))}",
+        f"- statistics: {statistics.resamples:,} resamples, {statistics.permutations:,} permutations, "
+        f"seed {statistics.seed}",
+        f"- tabulated with {', '.join(f'{name} {number}' for name, number in versions.items())}",
+        "",
+        *([f"![{_PICTURE_TITLE}]({NAME})", ""] if NAME in files else []),
+        "| table | what it says | files |",
+        "| --- | --- | --- |",
+    ]
+    for name, title in made.items():
+        links = " ".join(f"[{form}]({name}.{form})" for form in ("md", "csv", "tex") if f"{name}.{form}" in files)
+        lines.append(f"| {name} | {markdown(title)} | {links} |")
+    if left_out:
+        lines += ["", "Left out:", ""]
+        lines += [f"- {name}: {markdown(reason)}" for name, reason in left_out.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _last(place: str) -> str:
+    """A file by its name alone: the same study gives the same page in whatever folder it is."""
+    return place.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+
 
 __all__ = ["COMMAND", "TABLES", "Figures", "Table", "Written", "register", "write"]
 
@@ -70,32 +301,32 @@ def register(name: str, build: Build) -> Build:
 
 # In the order of the index.
 for _name, _build in {
-    "main_results": bias.main_results,
-    "capability": capability.capability,
-    "component_ablation": ablations.components,
-    "sensitivity": ablations.sensitivity,
-    "hyperparameters": settings.hyperparameters,
-    "significance": significance.significance,
-    "capability_significance": significance.capability_significance,
-    "added_baselines": bias.added_baselines,
-    "svd_ablation": bias.svd_ablation,
-    "alpha_choices": bias.alpha_choices,
-    "heldout_alpha": heldout.heldout_alpha,
-    "heldout_methods": heldout.heldout_methods,
-    "capability_dimensions": capability.dimensions,
-    "mme": capability.yes_or_no,
-    "mme_categories": capability.categories,
-    "recognition": recognition.other_attribute,
-    "alpha_dial": recognition.alpha_dial,
-    "ceo_salary": salary.ceo_salary,
-    "prompt_baseline": prompts.prompt_baseline,
-    "geometry_ablation": ablations.geometry,
-    "gate_calibration": ablations.gate_calibration,
-    "prompt_invariance": prompts.prompt_invariance,
-    "all_metrics": metrics.all_metrics,
-    "beyond": bias.beyond,
-    "control": bias.control,
-    "pace_against": versus.pace_against,
+    "main_results": bias_tables.main_results,
+    "capability": capability_tables.capability,
+    "component_ablation": ablation_tables.components,
+    "sensitivity": ablation_tables.sensitivity,
+    "hyperparameters": capability_tables.hyperparameters,
+    "significance": ablation_tables.significance,
+    "capability_significance": ablation_tables.capability_significance,
+    "added_baselines": bias_tables.added_baselines,
+    "svd_ablation": bias_tables.svd_ablation,
+    "alpha_choices": bias_tables.alpha_choices,
+    "heldout_alpha": bias_tables.heldout_alpha,
+    "heldout_methods": bias_tables.heldout_methods,
+    "capability_dimensions": capability_tables.dimensions,
+    "mme": capability_tables.yes_or_no,
+    "mme_categories": capability_tables.categories,
+    "recognition": capability_tables.other_attribute,
+    "alpha_dial": capability_tables.alpha_dial,
+    "ceo_salary": bias_tables.ceo_salary,
+    "prompt_baseline": bias_tables.prompt_baseline,
+    "geometry_ablation": ablation_tables.geometry,
+    "gate_calibration": ablation_tables.gate_calibration,
+    "prompt_invariance": bias_tables.prompt_invariance,
+    "all_metrics": bias_tables.all_metrics,
+    "beyond": bias_tables.beyond,
+    "control": bias_tables.control,
+    "pace_against": ablation_tables.pace_against,
 }.items():
     register(_name, _build)
 
@@ -109,9 +340,13 @@ class Written:
     index: Path
 
 
-def write(results: Results, folder: str | Path, show: bool | None = None) -> Written:
-    """Write all tables into a folder. One that these answers do not allow is left out, its older files removed."""
+def write(results: Results, folder: str | Path, show: bool | None = None, latex: bool = True) -> Written:
+    """Write all tables into a folder. One that these answers do not allow is left out, its older files removed.
+
+    latex: write them in LaTeX, too; if not, older files in LaTeX are removed.
+    """
     folder, figures = Path(folder), Figures(results)
+    forms = FORMS if latex else {form: render for form, render in FORMS.items() if form != "tex"}
     files: dict[str, bytes] = {}
     made: dict[str, str] = {}
     left_out: dict[str, str] = {}
@@ -122,26 +357,27 @@ def write(results: Results, folder: str | Path, show: bool | None = None) -> Wri
             left_out[name] = table
             continue
         made[name] = table.title
-        files |= {f"{name}.{form}": render(table).encode() for form, render in FORMS.items()}
-    found = _tried(lambda: report.tables(figures, show))
+        files |= {f"{name}.{form}": render(table).encode() for form, render in forms.items()}
+    found = _tried(lambda: full_tables(figures, show))
     if isinstance(found, str):
         left_out[REPORT] = found
     else:
-        made[REPORT] = report.TITLE
-        files[f"{REPORT}.md"] = report.markdown(found).encode()
-        files[f"{REPORT}.csv"] = rendering.comma_separated(report.together(found)).encode()
-    seen = _tried(lambda: picture.draw(figures))
+        made[REPORT] = _REPORT_TITLE
+        files[f"{REPORT}.md"] = full_markdown(found).encode()
+        files[f"{REPORT}.csv"] = rendering.comma_separated(together(found)).encode()
+    seen = _tried(lambda: draw(figures))
     if isinstance(seen, str):
-        left_out[picture.NAME] = seen
+        left_out[NAME] = seen
     else:
-        files[picture.NAME] = seen
+        files[NAME] = seen
     # The index is written first: it says that the folder is ours, should the rest be cut short.
-    files = {f"{INDEX}.md": index.page(results, made, left_out, files).encode()} | files
+    files = {f"{INDEX}.md": page(results, made, left_out, files).encode()} | files
     for name, data in files.items():
         write_whole(folder / name, data)
-    for name in left_out:
+    for name in (*tables, *left_out):
         for file in (name, *(f"{name}.{form}" for form in FORMS)):
-            (folder / file).unlink(missing_ok=True)
+            if file not in files:
+                (folder / file).unlink(missing_ok=True)
     return Written(made, left_out, folder / f"{INDEX}.md")
 
 

@@ -1,39 +1,256 @@
 """What stands before every request: keys, a place in the queue, the size of the body, the time it may take.
 
-An ASGI application around another one. Whatever happens inside, the client gets an error in OpenAI's shape, and the
+An ASGI application around another one. A body is read only after the key, and only for the addresses that take one.
+Whatever happens inside, the client gets an error in OpenAI's shape, and the
 place of a client that goes away is free at once, in the middle of a stream too.
+
+Keys that requests must show.
+
+A log of what was applied to each request, for audits: JSON lines without anything that was asked or answered.
+
+What the server has done, as text that Prometheus reads.
 """
 
 import asyncio
+import hashlib
+import hmac
 import ipaddress
 import json
 import logging
 import math
+import os
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from logging import LogRecord, makeLogRecord
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ggss.serve.api_keys import ApiKeys
-from ggss.serve.chat_answer import event
-from ggss.serve.limits import Limits
-from ggss.serve.refusal import Refusal, defect
-from ggss.serve.request_log import RequestLog
-from ggss.serve.server_metrics import ServerMetrics
+from ggss.errors import InputError
+from ggss.files import read_utf8
+from ggss.serve.schema import Limits, Refusal, SteeringRecord, defect, event
+
+SHORTEST = 16  # characters
+ENVIRONMENT, ADMIN_ENVIRONMENT = "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY"
+METRICS_ENVIRONMENT = "GGSS_METRICS_KEY"
+
+
+class ApiKeys:
+    """Only hashes are held, so that no key is in a message or a memory dump. Without keys, everybody may ask."""
+
+    def __init__(self, keys: list[str]) -> None:
+        for key in keys:
+            if len(key) < SHORTEST or not key.isascii() or " " in key:
+                raise InputError(
+                    f"a key must have at least {SHORTEST} ASCII characters without spaces, seen one of {len(key)}: "
+                    'make one with `python -c "import secrets; print(secrets.token_urlsafe(32))"`'
+                )
+        self._hashes = [_hashed(key) for key in keys]
+
+    @classmethod
+    def read(cls, file: str | None, environment: str) -> "ApiKeys":
+        """From a file, one a line, and a variable, separated by commas. Lines that begin with # are comments."""
+        lines = read_utf8(file, "the file of keys").splitlines() if file else []
+        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if file and not found:
+            raise InputError(f"the file of keys {file!r} has no key: write one on a line of its own")
+        return cls(found + [key.strip() for key in os.environ.get(environment, "").split(",") if key.strip()])
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    def match(self, authorization: str) -> bool:
+        """Whether a header `Bearer KEY` has one of the keys. All are compared, each in constant time."""
+        scheme, _, key = authorization.partition(" ")
+        shown = _hashed(key.strip())
+        found = False
+        for own in self._hashes:
+            found |= hmac.compare_digest(own, shown)
+        return found and scheme.lower() == "bearer"
+
+
+def _hashed(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+LARGEST, KEPT = 10 * 2**20, 5  # bytes of a file; files of earlier lines, FILE.1 the newest
+
+
+class RequestLog:
+    """A file that is moved to FILE.1 when it is full; FILE.1 to FILE.2, and so on."""
+
+    def __init__(self, path: str, largest: int = LARGEST, kept: int = KEPT) -> None:
+        if not Path(path).parent.is_dir():
+            raise InputError(f"the log {path!r} cannot be written: there is no folder {str(Path(path).parent)!r}")
+        try:
+            self._file = RotatingFileHandler(path, maxBytes=largest, backupCount=kept, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"the log {path!r} cannot be written: {error.strerror}") from error
+
+    def write(self, record: dict[str, Any]) -> None:
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **record})
+        self._file.handle(_record(line))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _record(line: str) -> LogRecord:
+    return makeLogRecord({"msg": line})
+
+
+# The upper bounds of a histogram's buckets. A bucket of 0 holds the requests on which nothing was steered.
+BUCKETS: Mapping[str, tuple[float, ...]] = {
+    "ggss_request_seconds": (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0),
+    "ggss_gate_mean": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0),
+    "ggss_steered_tokens": (0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0),
+    "ggss_request_steered_tokens": (0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0),
+}
+HELP = {
+    "ggss_requests_total": ("counter", "Chat requests by status, and all other requests that got 401."),
+    "ggss_steered_requests_total": ("counter", "Answered requests on which a steerer acted."),
+    "ggss_prompt_tokens_total": ("counter", "Tokens of prompts, with those of images."),
+    "ggss_completion_tokens_total": ("counter", "Tokens of answers."),
+    "ggss_waiting_requests": ("gauge", "Requests that are not answered yet."),
+    "ggss_ready": ("gauge", "1 if the model is loaded."),
+    "ggss_open_connections": ("gauge", "Connections that are open."),
+    "ggss_refused_connections_total": ("counter", "Connections that got 503, by the limit that was reached."),
+    "ggss_silent_connections_total": ("counter", "Connections that were closed because no request came in time."),
+    "ggss_picture_warnings_total": ("counter", "Warnings of Pillow about pictures in requests, which are not shown."),
+    "ggss_worker_restarts_total": ("counter", "Processes of the model that died and were replaced."),
+    "ggss_batches_total": ("counter", "Batches that the model has answered, each of one request or more."),
+    "ggss_processor_seconds_total": ("counter", "Processor time of the model's process, all threads."),
+    "ggss_steering_seconds_total": ("counter", "The part of it in which pictures were steered."),
+    "ggss_feature_cache_bytes": ("gauge", "Bytes of encoded pictures that are kept."),
+    "ggss_feature_cache_hits_total": ("counter", "Pictures that were encoded already."),
+    "ggss_feature_cache_misses_total": ("counter", "Pictures that had to be encoded."),
+    "ggss_request_seconds": (
+        "histogram",
+        "From a chat request's first byte to its answer's last, unless it got 401.",
+    ),
+    "ggss_gate_mean": ("histogram", "Mean gate of a steerer over the tokens of an answered request."),
+    "ggss_steered_tokens": ("histogram", "Tokens that a steerer moved, of each answered request with pictures."),
+    "ggss_request_steered_tokens": ("histogram", "The same, all steerers together."),
+}
+_FACTS = {
+    "worker_restarts": "ggss_worker_restarts_total",
+    "batches": "ggss_batches_total",
+    "processor_seconds": "ggss_processor_seconds_total",
+    "steering_seconds": "ggss_steering_seconds_total",
+    "cached_bytes": "ggss_feature_cache_bytes",
+    "cache_hits": "ggss_feature_cache_hits_total",
+    "cache_misses": "ggss_feature_cache_misses_total",
+    "picture_warnings": "ggss_picture_warnings_total",
+}
+
+
+class Histogram:
+    """Counts of values, by the least bound that is not below them."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    def lines(self, name: str, label: str) -> list[str]:
+        """label: `steerer="race"`, or nothing."""
+        before, alone = f"{label}," if label else "", f"{{{label}}}" if label else ""
+        total, lines = 0, []
+        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
+            total += count
+            lines.append(f'{name}_bucket{{{before}le="{bound}"}} {total}')
+        return [*lines, f"{name}_sum{alone} {self.sum:g}", f"{name}_count{alone} {total}"]
+
+
+class ServerMetrics:
+    """Counts since the server was started."""
+
+    def __init__(self) -> None:
+        self.waiting = self.connections = 0
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._histograms: dict[tuple[str, str], Histogram] = {}
+        self._seconds = self._histogram("ggss_request_seconds")
+
+    @property
+    def mean_seconds(self) -> float:
+        """Of the requests so far; 1 if there are none."""
+        return self._seconds.sum / sum(self._seconds.counts) if any(self._seconds.counts) else 1.0
+
+    def status(self, status: int) -> None:
+        self._counts["ggss_requests_total", f'status="{status}"'] += 1
+
+    def request(self, status: int, seconds: float) -> None:
+        """A chat request. The time of one without a right key says nothing of how long others take."""
+        self.status(status)
+        if status != 401:
+            self._seconds.add(seconds)
+
+    def refused_connection(self, limit: str) -> None:
+        self._counts["ggss_refused_connections_total", f'limit="{limit}"'] += 1
+
+    def silent_connection(self) -> None:
+        self._counts["ggss_silent_connections_total", ""] += 1
+
+    def answer(self, steering: Mapping[str, SteeringRecord], prompt_tokens: int, completion_tokens: int) -> None:
+        """steering: empty if the request had no picture."""
+        for name, record in steering.items():
+            label = f'steerer="{name}"'
+            if record.alpha:
+                self._counts["ggss_steered_requests_total", label] += 1
+            if record.gate_mean is not None:
+                self._histogram("ggss_gate_mean", label).add(record.gate_mean)
+            self._histogram("ggss_steered_tokens", label).add(record.tokens)
+        if steering:
+            tokens = sum(record.tokens for record in steering.values())
+            self._histogram("ggss_request_steered_tokens").add(tokens)
+        self._counts["ggss_prompt_tokens_total", ""] += prompt_tokens
+        self._counts["ggss_completion_tokens_total", ""] += completion_tokens
+
+    def text(self, ready: bool, facts: Mapping[str, float]) -> str:
+        """In Prometheus' text format, version 0.0.4."""
+        samples: dict[tuple[str, str], float] = {
+            **self._counts,
+            ("ggss_waiting_requests", ""): self.waiting,
+            ("ggss_open_connections", ""): self.connections,
+            ("ggss_ready", ""): int(ready),
+            **{(_FACTS[name], ""): value for name, value in facts.items()},
+        }
+        lines = []
+        for name, (kind, meaning) in HELP.items():
+            lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+            for (sample, label), value in sorted(samples.items()):
+                if sample == name:
+                    lines.append(f"{name}{f'{{{label}}}' if label else ''} {value:g}")
+            for (sample, label), histogram in sorted(self._histograms.items()):
+                if sample == name:
+                    lines += histogram.lines(name, label)
+        return "\n".join([*lines, ""])
+
+    def _histogram(self, name: str, label: str = "") -> Histogram:
+        return self._histograms.setdefault((name, label), Histogram(BUCKETS[name]))
+
 
 Asgi = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Asgi]]
 Send = Callable[[Asgi], Awaitable[None]]
 
-CHAT, RELOAD, HEALTH = "/v1/chat/completions", "/ggss/reload", "/health"
+CHAT, RELOAD, HEALTH, METRICS = "/v1/chat/completions", "/ggss/reload", "/health", "/metrics"
+SMALL_BODY = 64 * 2**10  # bytes; of a request that shows no pictures
 GONE = 499  # the status of a request whose client went away, in logs and metrics only
 
 log = logging.getLogger("ggss")
 
 
 class Guard:
-    """keys: of everything but `HEALTH`; admin: of `RELOAD`, which does not exist without one."""
+    """keys: of everything but `HEALTH`; admin: of `RELOAD`, which does not exist without one; metrics_key: of
+    `METRICS` instead of the others, if there is one."""
 
     def __init__(
         self,
@@ -43,8 +260,10 @@ class Guard:
         admin: ApiKeys,
         metrics: ServerMetrics,
         requests: RequestLog | None = None,
+        metrics_key: ApiKeys | None = None,
     ) -> None:
         self.app, self.limits, self.keys, self.admin = app, limits, keys, admin
+        self.metrics_key = metrics_key or keys
         self.metrics, self.requests = metrics, requests
 
     async def __call__(self, scope: Asgi, receive: Receive, send: Send) -> None:
@@ -71,31 +290,36 @@ class Guard:
             await exchange.refuse(defect(error))
         if chat:
             self._account(scope, exchange.status, time.monotonic() - started)
+        elif exchange.status == 401:
+            self.metrics.status(401)
 
     def _check_key(self, scope: Asgi) -> None:
         headers = dict(scope["headers"])
         shown = headers.get(b"authorization", b"").decode("latin-1")
         if not self.keys and not _is_local_name(headers.get(b"host", b"").decode("latin-1")):
             raise Refusal(403, "a server without keys is asked by its address or as localhost, not by another name")
-        if scope["path"] == RELOAD:
-            if not self.admin:
-                raise Refusal(404, "this server was started without an admin key, so nothing can be reloaded")
-            allowed = self.admin.match(shown)
-        else:
-            allowed = scope["path"] == HEALTH or not self.keys or self.keys.match(shown)
-        if not allowed:
-            said = "a key is needed: send the header `Authorization: Bearer KEY`"
-            raise Refusal(401, said, headers={"WWW-Authenticate": "Bearer"})
+        if scope["path"] == RELOAD and not self.admin:
+            raise Refusal(404, "this server was started without an admin key, so nothing can be reloaded")
+        keys = {RELOAD: self.admin, METRICS: self.metrics_key}.get(scope["path"], self.keys)
+        if scope["path"] == HEALTH or not keys or keys.match(shown):
+            return
+        if not shown:
+            sentence = "a key is needed: send the header `Authorization: Bearer KEY`"
+            raise Refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})
+        sentence = f"the header `Authorization` has no key for {scope['path']}: correct the key in `Bearer KEY`"
+        raise Refusal(401, sentence, headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
     async def _within_time(self, exchange: "Exchange") -> None:
         """Run the application until it has answered, the client is gone, or the time is over."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.limits.seconds
-        try:
-            async with asyncio.timeout_at(end):
-                await exchange.read_body(self.limits.body)
-        except TimeoutError as error:
-            raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s") from error
+        most = {CHAT: self.limits.body, RELOAD: SMALL_BODY}.get(exchange.scope["path"])
+        if most is not None and exchange.scope["method"] == "POST":
+            try:
+                async with asyncio.timeout_at(end):
+                    await exchange.read_body(most, self.limits.idle)
+            except TimeoutError as error:
+                raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s") from error
         work = asyncio.ensure_future(self.app(exchange.scope, exchange.receive, exchange.send))
         gone = asyncio.create_task(exchange.wait_until_gone())
         try:
@@ -127,6 +351,11 @@ def _is_local_name(host: str) -> bool:
         return False
 
 
+def _declares_body(scope: Asgi) -> bool:
+    headers = dict(scope["headers"])
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b""
+
+
 class Exchange:
     """One request and its response."""
 
@@ -134,19 +363,24 @@ class Exchange:
         self.scope, self._receive, self._send = scope, receive, send
         self.scope["state"] = dict(scope.get("state", {}))
         self.status = 0
-        self._body: bytes | None = None
+        self._body: bytes | None = b""
+        self._unread = _declares_body(scope)
         self._gone = asyncio.Event()
         self._ended = False
 
-    async def read_body(self, most: int) -> None:
-        """All of it; a Refusal as soon as it is too large."""
+    async def read_body(self, most: int, idle: float) -> None:
+        """All of it; a Refusal as soon as it is too large, or if none of it comes for some seconds."""
         declared = dict(self.scope["headers"]).get(b"content-length", b"0")
         body = bytearray()
         more = True
         while more:
             if len(body) > most or (declared.isdigit() and int(declared) > most):
                 raise Refusal(413, f"the body has more than {most:,} bytes: send fewer or smaller pictures")
-            message = await self._receive()
+            try:
+                async with asyncio.timeout(idle):
+                    message = await self._receive()
+            except TimeoutError as error:
+                raise Refusal(408, f"no more of the body came for {idle:g} s: send it without pauses") from error
             if message["type"] == "http.disconnect":
                 self._gone.set()
                 break
@@ -154,9 +388,12 @@ class Exchange:
             more = message.get("more_body", False)
         if len(body) > most:
             raise Refusal(413, f"the body has more than {most:,} bytes: send fewer or smaller pictures")
-        self._body = bytes(body)
+        self._body, self._unread = bytes(body), False
 
     async def wait_until_gone(self) -> None:
+        """Not while there is a body that nobody reads: to hear of the client, that would have to be received."""
+        if self._unread:
+            await asyncio.Event().wait()
         while not self._gone.is_set():
             if (await self._receive())["type"] == "http.disconnect":
                 self._gone.set()
@@ -172,6 +409,8 @@ class Exchange:
     async def send(self, message: Asgi) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            if self._unread:  # or what is left of the body would be taken for the next request
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
         self._ended = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self._send(message)
 
@@ -185,8 +424,6 @@ class Exchange:
             return
         body = json.dumps(refusal.body).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
-        if refusal.status in (408, 413):
-            headers["connection"] = "close"  # the rest of the body is never read
         encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": refusal.status, "headers": encoded})
         await self.send({"type": "http.response.body", "body": body})

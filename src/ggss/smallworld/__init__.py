@@ -1,6 +1,12 @@
-"""The embedded world: painted portraits of a fictional town, questions about them, and tiny VLMs of real classes."""
+"""The embedded world: painted portraits of a fictional town, questions about them, and tiny VLMs of real classes.
+
+It registers what it has as any package's plug-in does, by the entry points of pyproject.toml: its models here, its
+pictures in `sets`, its benchmarks and its suite in `suite`. This module imports neither torch nor transformers.
+"""
 
 from pathlib import Path
+
+from ggss.models import COLLECTIONS
 
 NAME = "small-world"  # of the collection of models, the suite and the picture set
 DEFAULT = f"{NAME}/qwen3-vl"  # what the demo runs on
@@ -20,3 +26,6 @@ def embedded() -> list[str]:
 def own_name(model: str) -> str:
     """A model's name within the small world: `pixtral`, whether `pixtral` or `small-world/pixtral` is given."""
     return model.removeprefix(f"{NAME}/")
+
+
+COLLECTIONS.add(NAME, folders)

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 
 from ggss.activations import SITE
 from ggss.analysis import Comparison, Run, ask, average_change, compare
-from ggss.models.feature_cache import FeatureCache
+from ggss.models.features import FeatureCache
 from ggss.probes import Item
 from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld import own_name
-from ggss.smallworld.discovery import discover, load_model, random_control
+from ggss.smallworld.demo import bias_changes, discover, load_model, random_control, selected_alpha, suite, unsteered
 from ggss.smallworld.suite import ATTRIBUTES
-from ggss.smallworld.sweeps import bias_changes, selected_alpha, suite, unsteered
 from ggss.stats import label_null
 from ggss.steering.steerer import Steerer
 

@@ -8,11 +8,22 @@ from math import acos, cos, pi, sin
 import numpy as np
 from PIL import Image
 
-from ggss.data.picture import Context
+from ggss.data.pictures import Context
 from ggss.errors import InputError
-from ggss.smallworld.brush import SIZE, Brush, Colour, Point, canvas, painted_digest, shade, shrink, star
-from ggss.smallworld.palette import PAINT, WALL
 from ggss.smallworld.people import WALLS
+from ggss.smallworld.portraits import (
+    PAINT,
+    SIZE,
+    WALL,
+    Brush,
+    Colour,
+    Point,
+    canvas,
+    painted_digest,
+    shade,
+    shrink,
+    star,
+)
 
 SHAPES = ("circle", "heart", "moon", "triangle", "square", "star")
 TIPS: dict[str, int] = {shape: tips for tips, shape in enumerate(SHAPES)}  # how many sharp tips: none to five

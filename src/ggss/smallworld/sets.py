@@ -1,4 +1,9 @@
-"""Portraits on disk and on one sheet: the town in the layout of FOCUS, and the contact sheet."""
+"""Portraits on disk and on one sheet: the town in the layout of FOCUS, and the contact sheet.
+
+The painted town as counterfactual sets: people with every race and gender, and a set that varies hair too.
+
+Both are registered as picture sets and can be named wherever a manifest can: `small-world`, `small-world-hair`.
+"""
 
 import os
 import shutil
@@ -8,16 +13,36 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont
 from PIL.PngImagePlugin import PngInfo
 
+from ggss import errors
+from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.manifests import manifest_bytes, write_manifest
-from ggss.data.picture import labels
+from ggss.data.pictures import labels
 from ggss.errors import InputError
-from ggss.output import check_writable, mark
-from ggss.progress import track
-from ggss.smallworld.brush import SCALE, SIZE
+from ggss.files import check_writable, mark
+from ggss.smallworld import NAME
 from ggss.smallworld.painter import variants
-from ggss.smallworld.palette import INK
-from ggss.smallworld.people import GENDERS, RACES, Person
-from ggss.smallworld.town import town
+from ggss.smallworld.people import GENDERS, RACES, Person, people
+from ggss.smallworld.portraits import INK, SCALE, SIZE
+from ggss.terminal import track
+
+IDENTITIES = 8
+HAIR_IDENTITIES = 2
+HAIR_OCCUPATIONS = ("ceo", "cook", "doctor", "nurse", "teacher")
+HAIR_VALUES = ("black", "red", "yellow")
+
+
+def town(seed: int = 0) -> Counterfactuals:
+    """480 portraits of the discovery identities: 6 occupations x 8 identities x 5 races x 2 genders."""
+    errors.SEED.check("the seed of a town", seed)
+    crowd = people("discovery", IDENTITIES, seed=seed)
+    return Counterfactuals(tuple(portrait for person in crowd for portrait in variants(person)))
+
+
+def hair_town() -> Counterfactuals:
+    """300 portraits with a third attribute: 5 occupations x 2 identities x 5 races x 2 genders x 3 hair colours."""
+    crowd = people("discovery", HAIR_IDENTITIES, HAIR_OCCUPATIONS)
+    return Counterfactuals(tuple(portrait for person in crowd for portrait in variants(person, HAIR_VALUES)))
+
 
 COMMAND, MANIFEST = "ggss world paint", "manifest.csv"
 _ON_SHOW = {"cook": 4, "doctor": 1, "lawyer": 7, "nurse": 6, "teacher": 7, "ceo": 3}
@@ -106,3 +131,7 @@ def contact_sheet(rows: Sequence[Person] = (), large: bool = True) -> Image.Imag
             picture = portrait.paint_large().reduce(2) if large else portrait.image()
             sheet.paste(picture, (margin + column * step + gap // 2, top))
     return sheet
+
+
+PICTURE_SETS.add(NAME, town)
+PICTURE_SETS.add(f"{NAME}-hair", hair_town)

@@ -5,12 +5,9 @@ Everything takes a `Metric` or plain numbers (one per item, measured by their me
 coverage of each interval and the true size of each test at the sample sizes of the published protocol.
 """
 
-from ggss.stats.interval import Interval
-from ggss.stats.leave_one_out import fieller, jackknife
-from ggss.stats.metric import Metric, mean
+from ggss.stats.metric import Interval, Metric, fieller, jackknife, mean
 from ggss.stats.paired import Equivalence, mcnemar, minimum_detectable_change, tost
-from ggss.stats.permutation import Permutation, holm, label_null, signflip
-from ggss.stats.resampling import bootstrap
+from ggss.stats.resampling import Permutation, bootstrap, holm, label_null, signflip
 
 __all__ = [
     "Equivalence",

@@ -3,19 +3,23 @@
 The items, or the clusters when given, are treated as an independent sample of all possible ones. Items of one
 identity are not independent: give `clusters`, or the interval is valid for these identities only. Greedy answers
 do not vary, so this sampling is the only uncertainty.
+
+Tests by relabelling: which run an answer came from, or which group an item shows.
+
+Neither needs the metric to be unbiased: the same bias is in every relabelling.
 """
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeGuard
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ggss import ranges
-from ggss.errors import InputError
-from ggss.stats.interval import Interval, check_share
-from ggss.stats.metric import Array, Metric, as_metric
+from ggss import errors
+from ggss.errors import InputError, problems
+from ggss.stats.metric import TINY, Array, Interval, Metric, as_metric, check_paired, check_share, cluster_codes
 
 _CELLS = 250_000  # items drawn at once: 2 MB
 
@@ -60,7 +64,7 @@ def bootstrap(
     if method not in ("percentile", "bca"):
         raise InputError(f"bootstrap method {method!r} is unknown: use 'percentile' or 'bca'")
     check_share(level, "a confidence level")
-    ranges.SEED.check("a seed", seed)
+    errors.SEED.check("a seed", seed)
     sample = as_metric(metric).by(clusters)
     draws = np.concatenate(list(_resampled(sample, resamples, np.random.default_rng(seed))))
     kept = draws[np.isfinite(draws)]
@@ -104,3 +108,233 @@ def _bca_tails(metric: Metric, estimate: float, draws: Array, tails: Array) -> A
     skew = np.sum(pull**3) / (6 * spread**1.5) if spread > 0 else 0.0
     z = bias + scipy.stats.norm.ppf(tails)
     return scipy.stats.norm.cdf(bias + z / (1 - skew * z))
+
+
+Task = Metric | ArrayLike
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """An observed statistic, its p-value, and the relabelled statistics (`draws`) it was compared with.
+
+    Args:
+        statistic: as observed.
+        p: the share of relabelled statistics that are at least as large.
+        draws: the relabelled statistics.
+
+    Examples:
+        >>> round(ggss.stats.Permutation(0.5, 0.2, draws=np.array([0.1, 0.2, 0.3])).quantile(0.5), 2)
+        0.2
+    """
+
+    statistic: float
+    p: float
+    draws: Array = field(repr=False, compare=False)
+
+    def quantile(self, q: float = 0.95) -> float:
+        """The point that relabelled statistics exceed with probability 1 - q; NaN where none is defined."""
+        kept = self.draws[np.isfinite(self.draws)]
+        return float(np.quantile(kept, q)) if len(kept) else float("nan")
+
+
+def signflip(
+    one: Task | Sequence[Metric],
+    other: Task | Sequence[Metric],
+    baselines: Sequence[float] | None = None,
+    clusters: ArrayLike | Sequence[ArrayLike] | None = None,
+    *,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> Permutation:
+    """The paired permutation test between two runs on the same items, two-sided, p = (1 + hits) / (1 + draws).
+
+    The null hypothesis: for every item (every cluster, when given) it makes no difference which run its answers
+    came from. Each draw swaps the two runs' answers for a random half of them. With clusters all items of one
+    identity swap together, which is valid whatever their dependence; swapping items alone is valid only if the
+    runs' differences on one identity are independent, and rejects too often when they are not.
+
+    Several tasks, given as lists of metrics (and of cluster labels), are combined by the sum of differences, each
+    divided by its unsteered value (`baselines`, with sign: a negative gap gets smaller when it rises); tasks whose
+    baseline is zero are left out. The same cluster label in two tasks is the same identity and swaps together.
+    The p-value cannot fall below 2 / 2**clusters: 0.008 for eight identities.
+
+    Args:
+        one: a metric or one number per item; or a list of metrics, one for each task.
+        other: the same of the other run.
+        baselines: each task's unsteered value; needed for several tasks.
+        clusters: each item's identity; of several tasks, a list for each.
+        draws: how often answers are swapped.
+        seed: of the swaps.
+
+    Returns:
+        The difference one - other, its p-value and the draws.
+
+    Raises:
+        InputError: if the runs cannot be paired, or no task has a baseline.
+
+    Examples:
+        >>> found = ggss.stats.signflip([0.1, 0.2, 0.1, 0.2], [0.5, 0.6, 0.4, 0.7])
+        >>> round(found.statistic, 2), bool(0.1 < found.p < 0.2)  # four pairs cannot give less than 2 / 2**4
+        (-0.4, True)
+    """
+    errors.SEED.check("a seed", seed)
+    left, right = _tasks(one), _tasks(other)
+    if len(left) != len(right):
+        raise InputError(f"{len(left)} tasks cannot be paired with {len(right)}")
+    for a, b in zip(left, right, strict=True):
+        _check_swappable(a, b)
+    scales = _scales(left, baselines)
+    units, count = _swap_units(left, clusters)
+    chosen = [t for t, scale in enumerate(scales) if abs(scale) > TINY]
+    if not chosen:
+        raise InputError("every task has a baseline of zero, so no normalised difference exists to test")
+    moved = [np.zeros((count, task.terms.shape[1])) for task in left]
+    for t in chosen:
+        np.add.at(moved[t], units[t], left[t].terms - right[t].terms)
+
+    def differences(kept: Array) -> Array:
+        """The combined statistic of each draw: units with kept = 1 stay, those with 0 swap."""
+        total = np.zeros(len(kept))
+        for t in chosen:
+            a, b, gained = left[t], right[t], kept @ moved[t]
+            total += (a.value(b.terms.sum(0) + gained) - b.value(a.terms.sum(0) - gained)) / scales[t]
+        return total
+
+    rng = np.random.default_rng(seed)
+    observed = float(differences(np.ones((1, count)))[0])
+    flipped = [differences(_coins(rng, size, count)) for size in batches(draws, count)]
+    return _judge(observed, np.concatenate(flipped))
+
+
+def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: int = 0) -> Permutation:
+    """Test of a group metric (the race JSD, a gap) against group labels that are shuffled within blocks.
+
+    A block is one counterfactual set: the same identity, context and question, once for each group. The null
+    hypothesis is that within it the answer does not depend on the group; p is the share of shuffles at least as
+    large. A divergence below `quantile(0.95)` does not differ significantly from zero.
+
+    Args:
+        metric: a group metric of a run.
+        blocks: each item's counterfactual set.
+        draws: how often labels are shuffled.
+        seed: of the shuffles.
+
+    Returns:
+        The metric, its p-value and the draws.
+
+    Raises:
+        InputError: if the metric compares no groups, or no block shows two of them.
+
+    Examples:
+        >>> found = ggss.stats.label_null(before.metric, [f"{i.cluster} {i.question}" for i in before.items])
+        >>> found.statistic == float(before.metric), bool(0 < found.p <= 1)
+        (True, True)
+    """
+    errors.SEED.check("a seed", seed)
+    if metric.groups is None or metric.evidence is None:
+        raise InputError(f"{metric.name} compares no groups, so there are no labels to shuffle")
+    codes, _ = cluster_codes(blocks, len(metric))
+    order = np.argsort(codes, kind="stable")
+    codes, groups, evidence = codes[order], metric.groups[order], metric.evidence[order]
+    count = int(groups.max()) + 1
+    if len(np.unique(codes * count + groups)) == len(np.unique(codes)):
+        raise InputError(f"{metric.name}: every block shows one group only, so there is nothing to shuffle within it")
+    rng = np.random.default_rng(seed)
+    found = []
+    for size in batches(draws, len(metric) * 2):
+        # Sorting block number plus a random fraction shuffles inside every block of every draw at once.
+        shuffled = groups[np.argsort(codes + rng.random((size, len(codes))), axis=1)]
+        sums = [(shuffled == group).astype(float) @ evidence for group in range(count)]
+        found.append(metric.value(np.stack(sums, axis=1).reshape(size, -1)))
+    return _judge(float(metric), np.concatenate(found))
+
+
+def holm(p: ArrayLike) -> Array:
+    """Holm's adjusted p-values for a table of tests: compare each with 0.05. Valid under any dependence.
+
+    Args:
+        p: the p-values, in any shape.
+
+    Returns:
+        The adjusted ones, in the same shape.
+
+    Raises:
+        InputError: for something that is no p-value.
+
+    Examples:
+        >>> ggss.stats.holm([0.01, 0.04, 0.03]).round(2).tolist()
+        [0.03, 0.06, 0.06]
+    """
+    values = np.asarray(p, dtype=float)
+    if not values.size or not ((values >= 0) & (values <= 1)).all():
+        raise InputError(f"p-values between 0 and 1 are needed, got {values.tolist()}: leave undefined tests out")
+    flat = values.ravel()
+    order = np.argsort(flat)
+    stepped = np.maximum.accumulate(flat[order] * np.arange(len(flat), 0, -1))
+    adjusted = np.empty_like(flat)
+    adjusted[order] = np.minimum(stepped, 1)
+    return adjusted.reshape(values.shape)
+
+
+def _coins(rng: np.random.Generator, rows: int, width: int) -> Array:
+    """[rows, width] of zeros and ones, every bit of the generator used."""
+    packed = np.frombuffer(rng.bytes(rows * -(-width // 8)), dtype=np.uint8).reshape(rows, -1)
+    return np.unpackbits(packed, axis=1, count=width).astype(float)
+
+
+def _judge(observed: float, draws: Array) -> Permutation:
+    if not np.isfinite(observed):
+        return Permutation(observed, float("nan"), draws)
+    slack = 1e-9 * abs(observed) + 1e-15  # a relabelling equal to the data must count despite rounding
+    # A relabelling in which the metric has no value counts against the finding.
+    hits = np.count_nonzero(~(np.abs(draws) < abs(observed) - slack))
+    return Permutation(observed, (1 + hits) / (1 + len(draws)), draws)
+
+
+def _several(given: object) -> TypeGuard[Sequence[Metric]]:
+    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Metric)
+
+
+def _tasks(given: Task | Sequence[Metric]) -> list[Metric]:
+    return list(given) if _several(given) else [as_metric(given)]  # pyright: ignore[reportArgumentType]
+
+
+def _check_swappable(one: Metric, other: Metric) -> None:
+    check_paired(one, other)
+    if one.terms.shape != other.terms.shape:
+        raise InputError(f"{one.name} and {other.name} are not the same metric, so no answers can be swapped")
+
+
+def _scales(tasks: list[Metric], baselines: Sequence[float] | None) -> list[float]:
+    if baselines is None:
+        if len(tasks) > 1:
+            raise InputError(
+                f"{len(tasks)} tasks are on different scales: give each one's unsteered value as `baselines`"
+            )
+        return [1.0]
+    if len(baselines) != len(tasks):
+        raise InputError(f"{len(tasks)} tasks need {len(tasks)} baselines, got {len(baselines)}")
+    bad = [f"{task.name}: {value}" for task, value in zip(tasks, baselines, strict=True) if not np.isfinite(value)]
+    if bad:
+        raise problems("baselines must be numbers", bad)
+    return [float(value) for value in baselines]
+
+
+def _swap_units(
+    tasks: list[Metric], clusters: ArrayLike | Sequence[ArrayLike] | None
+) -> tuple[list[NDArray[np.intp]], int]:
+    """For each task the swap unit of every item, numbered across tasks, and the number of units."""
+    ends = np.cumsum([len(task) for task in tasks])
+    if clusters is None:
+        return np.split(np.arange(ends[-1]), ends[:-1]), int(ends[-1])
+    one_list = len(tasks) == 1 and np.asarray(clusters).ndim == 1
+    labels = [np.asarray(of_task) for of_task in ([clusters] if one_list else clusters)]  # pyright: ignore
+    wrong = [
+        f"{task.name}: {len(task)} items, cluster labels of shape {of_task.shape}"
+        for task, of_task in zip(tasks, labels, strict=False)
+        if of_task.shape != (len(task),)
+    ]
+    if len(labels) != len(tasks) or wrong:
+        raise problems(f"{len(tasks)} tasks need one cluster label per item each, got {len(labels)} lists", wrong)
+    codes, count = cluster_codes(np.concatenate(labels), int(ends[-1]))
+    return np.split(codes, ends[:-1]), count

@@ -1,32 +1,327 @@
 """A steerer on disk: `steerer.safetensors`, `config.json` and a README card. Data only, no code.
 
 The tensors of site S are named `S/operator/...` and `S/statistics/...`. Tensors that are too large for memory are in
-a second file, `streams.safetensors` (see `streams`). `config.json` is written last and holds the sha256 of both files
-and a checksum of its own content (see `description`). A folder that is incomplete, was changed, or has files of two
+a second file, `streams.safetensors`. `config.json` is written last and holds the sha256 of both files
+and a checksum of its own content. A folder that is incomplete, was changed, or has files of two
 steerers is therefore refused when it is read.
+
+Sequences of tensors too large for memory, in one safetensors file. It is written one tensor at a time, and
+memory-mapped when it is read.
+
+Tensor i of sequence S is named `S/i`. The artefact has the sha256 of the whole file, so the file is read through once
+when an artefact is loaded.
+
+What `config.json` of an artefact may hold: names, types and ranges, checked when it is written and read.
+
+Its `checksum` is over all of its other content, which has the sha256 of the files with tensors. So an artefact that
+was changed after it was written is refused, whatever the change. What the scalars of an operator may be is not said
+here: the operator checks that itself (`ggss.methods.operator`).
+
+The README of a steerer, written from its own fields.
 """
 
 import hashlib
 import json
 import os
+import struct
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from ggss.activations import LazyTensors
 from ggss.errors import InputError
-from ggss.files import read_bounded, read_json, write_whole
+from ggss.escaping import code, markdown
+from ggss.files import read_bounded, read_json, require_file, write_whole
 from ggss.methods.operator import Operator, kind_named
-from ggss.steering import streams
-from ggss.steering.card import card
-from ggss.steering.description import FORMAT, Description, SiteEntry, described, signed, tuples
+from ggss.steering.compatibility import unverified
+from ggss.steering.steerer import checked_recommendation
+from ggss.terminal import track
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
+
+
+CHUNK = 2**24  # bytes read at a time for the sha256
+_DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+
+
+def _stored_tensor(path: Path, name: str) -> Tensor:
+    with safe_open(path, "pt") as file:
+        return file.get_tensor(name)
+
+
+def write(path: Path, sequences: Mapping[str, Sequence[Tensor]]) -> str:
+    """Write the sequences, one tensor in memory at a time, completely or not at all; returns the file's sha256."""
+    header: dict[str, object] = {}
+    digest = hashlib.sha256()
+    end = 0
+    for name, sequence in sequences.items():
+        for i, tensor in enumerate(sequence):
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            described = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+            header[f"{name}/{i}"] = described
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+
+    def pieces() -> Iterator[bytes]:
+        yield struct.pack("<Q", len(text)) + text
+        for sequence in sequences.values():
+            for tensor in sequence:
+                yield tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+    def hashed() -> Iterator[bytes]:
+        for piece in pieces():
+            digest.update(piece)
+            yield piece
+
+    write_whole(path, hashed())
+    return digest.hexdigest()
+
+
+def read(path: Path, sha256: str) -> dict[str, Sequence[Tensor]]:
+    """The sequences of a file, memory-mapped; InputError unless it is the whole file with this sha256."""
+    require_file(path, "the steerer's file")
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            for _ in track(range(0, path.stat().st_size, CHUNK), "checking references"):
+                digest.update(file.read(CHUNK))
+        if digest.hexdigest() != sha256:
+            raise InputError(f"{str(path)!r} was changed, cut short, or is of another steerer: save this one again")
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{str(path)!r} cannot be read ({error}): save the steerer again") from error
+    sizes = Counter(name.rpartition("/")[0] for name in names)
+    if names != {f"{name}/{i}" for name, size in sizes.items() for i in range(size)}:
+        raise InputError(f"{str(path)!r} lacks some of its numbered tensors: save the steerer again")
+    read_one = partial(_stored_tensor, path)
+    return {name: LazyTensors([f"{name}/{i}" for i in range(size)], read_one) for name, size in sizes.items()}
+
+
+FORMAT = 2
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+Plain = str | bool | int | float | None
+Text = str | None
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class SiteEntry(_Strict, extra="allow"):
+    """The operator at a site, and its scalars."""
+
+    operator: str
+    width: int
+
+    @property
+    def scalars(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class SourceEntry(_Strict, extra="allow"):
+    """The model and the pictures that a steerer was fitted on."""
+
+    model: Text = None
+    revision: Text = None
+    family: Text = None
+    fingerprint: Text = None
+    data_hash: Text = None
+    backend: Text = None
+    images: int | None = None
+
+
+class TokensEntry(_Strict):
+    """What a probe of all tokens reads of the attribute before and after steering, and how far tokens move."""
+
+    before: float
+    after: float
+    chance: float
+    displacement: float
+
+
+class DiagnosticsEntry(_Strict, extra="allow"):
+    """What discovery measured at a site."""
+
+    effective_rank: float | None = None
+    variance_share: float | None = None
+    chance_share: float | None = None
+    split_half_cosines: list[float] = []
+    notes: list[str] = []
+    transfer: float | None = None
+    all_tokens: TokensEntry | None = None
+    warnings: list[str] = []
+
+
+class Description(_Strict):
+    format: int
+    method: str
+    options: dict[str, JsonValue]
+    attribute: str | Annotated[list[str], Field(min_length=1)]
+    values: list[Plain | list[Plain]]
+    sites: Annotated[dict[str, SiteEntry], Field(min_length=1)]
+    source: SourceEntry
+    diagnostics: dict[str, DiagnosticsEntry]
+    recommended_alpha: Annotated[float, AfterValidator(checked_recommendation)] | None
+    prompt_suffix: str
+    versions: dict[str, str]
+    sha256: Sha256
+    streams_sha256: Sha256 | None
+    checksum: Sha256
+
+
+def signed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same content, with its checksum."""
+    return {**config, "checksum": checksum(config)}
+
+
+def checksum(config: Mapping[str, Any]) -> str:
+    """sha256 of all content but the checksum itself, whatever its order and layout."""
+    content = {name: value for name, value in config.items() if name != "checksum"}
+    text = json.dumps(content, sort_keys=True, allow_nan=False, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def described(config: Any) -> Description:
+    """The checked content of a `config.json`; InputError says what is wrong with it."""
+    if not isinstance(config, dict) or not {"format", "sites"} <= config.keys():
+        raise InputError("does not describe a ggss steerer (is this a model's folder?)")
+    if config["format"] != FORMAT:
+        versions = config.get("versions")
+        wrote = versions.get("ggss", "unknown") if isinstance(versions, dict) else "unknown"
+        raise InputError(
+            f"has artefact format {str(config['format'])[:20]}, this version of ggss reads {FORMAT}: "
+            f"make the steerer again, or use the version of ggss that wrote it ({str(wrote)[:20]})"
+        )
+    try:
+        if config.get("checksum") != checksum(config):
+            raise InputError("was changed after it was written, its checksum is another: make the steerer again")
+        return Description.model_validate(config)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, e['loc']))[:80]}: {e['msg']}" for e in error.errors()]
+        more = f"; and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise InputError(f"does not describe a steerer: {'; '.join(wrong[:3])}{more}") from None
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"does not describe a steerer: {error}") from error
+
+
+def tuples(value: Any) -> Any:
+    """Lists, as JSON has them, to the tuples of a steerer: several attributes, or values of intersections."""
+    return tuple(tuples(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+REMOVES = """\
+It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair
+and does not remove what its weights know. At high strength the model can no longer name the attribute when it is
+asked. Measure bias, capability and recognition on your own task before you choose a strength."""
+REMOVES_NOTHING = """\
+It changes no activation, at any strength: nothing that the model sees of a person is removed. Measure bias and
+capability on your own task with it and without it."""
+
+
+MEASURED = {"effective_rank", "variance_share", "chance_share", "split_half_cosines"}
+
+NOT_MEASURED = "what all tokens still show was not measured, because they were not kept (`--keep-tokens`)."
+
+
+def card(steerer: "Steerer") -> str:
+    """Markdown for people who use the artefact and cannot ask its author."""
+    source = steerer.source
+    attribute = " x ".join([steerer.attribute] if isinstance(steerer.attribute, str) else steerer.attribute)
+    alpha = steerer.recommended_alpha
+
+    def known(name: str) -> str:
+        return code(str(source.get(name, "unknown")))
+
+    facts = {
+        "method": f"{code(steerer.method)} {markdown(str(steerer.options or ''))}",
+        "attribute": markdown(f"{attribute}: {', '.join(map(str, steerer.values))}"),
+        "sites": ", ".join(f"{code(site)} (width {op.width})" for site, op in steerer.operators.items()),
+        "model": f"{known('model')} {markdown(str(source.get('revision') or ''))}",
+        "fingerprint of the vision path": "not recorded: nobody can check that a model is the one it was made for"
+        if unverified(steerer)
+        else known("fingerprint"),
+        "discovery images": f"{source.get('images', 'unknown')}, hash {known('data_hash')}",
+        "image backend": known("backend"),
+        "recommended alpha": "none measured: try 0.25 to 1.5 on your own probes"
+        if alpha is None
+        else f"{alpha:g}; used when no other is given",
+        "versions": ", ".join(f"{name} {number}" for name, number in steerer.versions.items()) or "unknown",
+    }
+    suffix = steerer.prompt_suffix
+    if suffix:
+        facts["appended to every prompt"] = code(json.dumps(suffix, ensure_ascii=False))
+    removes = any(op.kind != "identity" for op in steerer.operators.values())
+    table = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    return f"""---
+library_name: ggss
+tags: [ggss, activation-steering, fairness]
+---
+# A {markdown(steerer.method)} steerer for {markdown(attribute)}
+
+| | |
+| --- | --- |
+{table}
+
+## What discovery measured
+
+{_diagnostics(steerer)}
+
+## How to use it
+
+```python
+import ggss
+
+vlm = ggss.load_vlm({json.dumps(source.get("model", "MODEL"))})
+steerer = ggss.Steerer.from_pretrained("THIS FOLDER")
+with steerer.attach(vlm, alpha={steerer.strength()}):
+    print(vlm.answer(["What does this person earn?"{" + steerer.prompt_suffix" if suffix else ""}], [[image]]))
+```
+
+## What it does not do
+
+{REMOVES if removes else REMOVES_NOTHING}
+"""
+
+
+def _diagnostics(steerer: "Steerer") -> str:
+    lines = []
+    for site, found in steerer.diagnostics.items():
+        if {name for name, value in found.items() if value is not None} >= MEASURED:
+            cosines = ", ".join(f"{c:.2f}" for c in found["split_half_cosines"]) or "too few contexts"
+            transfer = found.get("transfer")
+            lines.append(
+                f"- {code(site)}: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
+                f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
+                + (f"transfer between halves {transfer:.0%}; " if transfer is not None else "")
+                + f"split-half cosines {cosines}."
+            )
+        if read := found.get("all_tokens"):
+            lines.append(
+                f"- {code(site)}: a probe of all tokens names the attribute of people it has not seen in "
+                f"{read['before']:.0%} of the images before and {read['after']:.0%} after steering at alpha 1 "
+                f"(guessing: {read['chance']:.0%}); tokens move by {read['displacement']:.0%} of their length."
+            )
+        elif site in steerer.operators and steerer.operators[site].kind != "identity":
+            lines.append(f"- {code(site)}: {NOT_MEASURED}")
+        lines += [f"- {markdown(text)}" for text in found.get("notes", [])]
+    lines += [f"- **Warning.** {markdown(text)}" for text in steerer.warnings]
+    return "\n".join(lines) or "Nothing was recorded."
+
 
 LARGEST_TENSORS = 2**32  # bytes; larger ones belong into streams
 TENSORS, STREAMS, CONFIG, CARD = "steerer.safetensors", "streams.safetensors", "config.json", "README.md"
@@ -43,7 +338,7 @@ def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
     described(signed(json.loads(_json(config))))  # before anything is written: what is written can be read
     write_whole(folder / TENSORS, data)
     if large:
-        config["streams_sha256"] = streams.write(folder / STREAMS, large)
+        config["streams_sha256"] = write(folder / STREAMS, large)
     elif replaced:  # the large file of the steerer that was here
         (folder / STREAMS).unlink(missing_ok=True)
     write_whole(folder / CARD, card(steerer).encode())
@@ -90,7 +385,7 @@ def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer"
     data = read_bounded(folder / TENSORS, "the steerer's file", LARGEST_TENSORS)
     if hashlib.sha256(data).hexdigest() != checked.sha256:
         raise InputError(f"{folder / TENSORS} is not the file that {CONFIG} describes (cut short?): save it again")
-    large = streams.read(folder / STREAMS, checked.streams_sha256) if checked.streams_sha256 else {}
+    large = read(folder / STREAMS, checked.streams_sha256) if checked.streams_sha256 else {}
     try:
         tensors = load_tensors(data)
     except Exception as error:  # safetensors raises exceptions of many types

@@ -1,23 +1,35 @@
-"""From activations, or a live model's answers, to a steerer, by the name of a method."""
+"""From activations, or a live model's answers, to a steerer, by the name of a method.
+
+How far the gate of a steerer opens on the tokens of the discovery pictures.
+
+The paper calibrates the gate on one pooled row per picture and then uses it on single tokens, whose magnitudes are
+different. These numbers show what the gate does there.
+
+How far the subspaces of two steerers agree.
+
+`tune`: the method `auto` by another name, for those who look for a verb.
+"""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ggss.activations import SITE, Activations
 from ggss.errors import InputError
 from ggss.methods import operator
-from ggss.methods.live_questions import LiveQuestion
-from ggss.methods.registry import Attribute, Fitted, Method, checked_options, get, names
-from ggss.methods.token_probe import read_tokens
-from ggss.steering.made_for import LEARNED_FROM
+from ggss.methods.diagnostics import principal_cosines, read_tokens
+from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, checked_options, get, names
+from ggss.steering.compatibility import LEARNED_FROM
 from ggss.steering.steerer import Steerer
 
 if TYPE_CHECKING:
+    from ggss.activations import Activations
     from ggss.models import Vlm
+    from ggss.steering.steerer import Steerer
 
 
 def fit(
@@ -100,7 +112,7 @@ def fit_live(
     Args:
         name: a method that has a `fit_live`, such as `dso`.
         vlm: the model, which is not changed.
-        questions: whose answers should not depend on the attribute; `ggss.probes.live` makes them from items.
+        questions: whose answers should not depend on the attribute; `ggss.probes.steered_model` makes them of items.
         attribute: what the questions compare.
         sites: where to steer: a name, several, or "all".
         **options: the method's own.
@@ -112,7 +124,7 @@ def fit_live(
         InputError: if the method is fitted to activations, or cannot learn from these questions.
 
     Examples:
-        >>> from ggss.probes.live import live_questions
+        >>> from ggss.probes.steered_model import live_questions
         >>> questions = live_questions(model.cache, suite.items("mcq", limit=10))
         >>> own = ggss.fit_live("dso", vlm, questions, "race", passes=1)
         >>> own.method, own.source["questions"] == len(questions)
@@ -183,3 +195,88 @@ def _in_tokens(found: Fitted, activations: Activations, attribute: Attribute) ->
             tokens, activations.labels(attribute), activations.contexts, steer, whole=chosen.needs_images
         )
     return {} if read is None else {"all_tokens": asdict(read)}
+
+
+OPEN, SHUT = 0.9, 0.4  # a gate above OPEN counts as open, one below SHUT as shut
+DIGITS = 6  # the numbers are stored with a study's results
+
+
+@dataclass(frozen=True)
+class Gates:
+    """median, std: the magnitudes that the gate is calibrated with.
+
+    Over all tokens: tokens, their median magnitude |V^T t|; mean, the mean gate; open and shut, the shares of tokens
+    whose gate is above OPEN and below SHUT.
+    """
+
+    median: float
+    std: float
+    tokens: float
+    mean: float
+    open: float
+    shut: float
+
+
+def measure(steerer: "Steerer", activations: "Activations") -> Gates | None:
+    """The gate at the paper's site; None if the method has no gate on the sphere, or if no tokens were kept."""
+    from ggss.methods.spherical import Gated
+    from ggss.methods.subspace import protected_magnitude, representatives
+
+    operator = steerer.operators.get(SITE)
+    tokens = activations.sites[SITE].tokens if SITE in activations.sites else None
+    if not isinstance(operator, Gated) or operator.floor == 1 or tokens is None:
+        return None
+    mu, basis = operator.mu.double(), operator.basis.double()
+    found = [protected_magnitude(representatives(rows[rows.any(1)]), mu, basis) for rows in tokens]
+    magnitudes = torch.cat(found)
+    gates = operator.gate(magnitudes)
+    numbers = (
+        operator.gate_median,
+        operator.gate_std,
+        float(np.median(magnitudes)),
+        float(gates.mean()),
+        float((gates > OPEN).double().mean()),
+        float((gates < SHUT).double().mean()),
+    )
+    return Gates(*(round(number, DIGITS) for number in numbers))
+
+
+def subspace_cosine(one: "Steerer", other: "Steerer") -> float:
+    """The cosine of the largest principal angle between the bases of two steerers, over all sites; 1 if equal."""
+    if one.operators.keys() != other.operators.keys():
+        raise InputError(f"the steerers act at {sorted(one.operators)} and {sorted(other.operators)}: no comparison")
+    found = []
+    for site, chosen in one.operators.items():
+        mine, theirs = (getattr(each, "basis", None) for each in (chosen, other.operators[site]))
+        if mine is None or theirs is None:
+            raise InputError(
+                f"{one.method!r} has no subspace that could be compared: use a method that has one, as ggss"
+            )
+        found.append(float(principal_cosines(mine.double(), theirs.double()).min()))
+    return min(found)
+
+
+AUTO = "auto"
+
+
+def tune(activations: Activations, attribute: Attribute, *, neutral: Activations | None = None) -> Steerer:
+    """The steerer that hides an attribute at the smallest movement of tokens, chosen without asking the model.
+
+    Args:
+        activations: with tokens, at all sites that may be steered.
+        attribute: the attribute to hide.
+        neutral: tokens of pictures that show nobody, at the same sites; optional.
+
+    Returns:
+        A steerer of the method `auto`, fitted on all contexts. Alpha 1 is its recommended strength; its notes say
+        what was compared at each site, and why this was chosen.
+
+    Raises:
+        InputError: with fewer than four contexts, or if no candidate can be fitted.
+
+    Examples:
+        >>> own = ggss.tune(acts, "race")
+        >>> own.method, own.recommended_alpha
+        ('auto', 1.0)
+    """
+    return fit(AUTO, activations, attribute, neutral=neutral).recommending(1.0)

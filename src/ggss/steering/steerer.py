@@ -1,9 +1,14 @@
-"""A steerer: a method's operators for the sites of one model. Steer rows, attach to a model, save, share."""
+"""A steerer: a method's operators for the sites of one model. Steer rows, attach to a model, save, share.
+
+Strengths: what an alpha may be, and the strength of each row.
+
+A steerer in a notebook: what it removes, at which sites, what discovery measured and warned of.
+"""
 
 import hashlib
 import json
 import os
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,19 +16,81 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ggss import hashing
+from ggss import errors, escaping, hashing
 from ggss.activations import SITE
 from ggss.errors import InputError, no_such
+from ggss.escaping import plot
 from ggss.methods import operator
-from ggss.steering.attachment import AttachedRun, attached
-from ggss.steering.made_for import fitting_paths
-from ggss.steering.strengths import Alpha, checked_alpha, checked_recommendation, row_strengths
+from ggss.steering.attach import AttachedRun, attached
+from ggss.steering.compatibility import fitting_paths
 from ggss.version import library_versions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ggss.models import Vlm
+
+
+Alpha = float | Sequence[float] | Tensor
+"""A strength: a number, or one for each image."""
+
+
+def checked_alpha(alpha: Alpha, allow_amplify: bool) -> float | Tensor:
+    """A number, or a float32 tensor [images] of one for each image.
+
+    InputError if it is neither, NaN or very large, or negative and `allow_amplify` is not set.
+    """
+    try:
+        given = alpha.detach() if isinstance(alpha, Tensor) else torch.as_tensor(alpha)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _no_alpha(repr(alpha)) from error
+    if given.is_complex() or given.dtype == torch.bool or given.ndim > 1 or not given.numel():
+        raise _no_alpha(f"{str(given.dtype).removeprefix('torch.')} of shape {list(given.shape)}")
+    checked = given.to(torch.float32) if given.ndim else float(given)
+    values = given.double().flatten().tolist()
+    for value in values:
+        errors.ALPHA.check("alpha", value, "the paper uses 0.25 to 1.5")
+    if min(values, default=0.0) < 0 and not allow_amplify:
+        raise InputError(
+            f"alpha {min(values)} would amplify the bias: if that is what you study, `ggss ask` has --allow-amplify, "
+            "and Python allow_amplify=True"
+        )
+    return checked
+
+
+def _no_alpha(seen: str) -> InputError:
+    return InputError(
+        f"alpha must be a number, or a list or tensor [images] with one for each image, seen {seen:.200}"
+    )
+
+
+def checked_recommendation(alpha: float) -> float:
+    """A strength that a steerer may recommend; InputError if it is not above 0, or very large."""
+    if not 0 < alpha <= errors.ALPHA.most:
+        raise InputError(
+            f"a recommended alpha must be a finite number above 0, at most {errors.ALPHA.most:g}, seen {alpha}"
+        )
+    return float(alpha)
+
+
+def row_strengths(alpha: Alpha, rows: Tensor, images: Tensor | None, allow_amplify: bool) -> Tensor:
+    """The strength of each of the rows [N, D], as [N, 1] float32 on their device.
+
+    alpha: a number, or one for each image; then images [N] says which image each row belongs to.
+    """
+    strengths = checked_alpha(alpha, allow_amplify)
+    if rows.ndim != 2:
+        raise InputError(f"rows must be [N, D], seen shape {tuple(rows.shape)}")
+    if images is not None and images.shape != rows.shape[:1]:
+        raise InputError(f"images must name one image per row, seen {tuple(images.shape)} for {rows.shape[0]} rows")
+    if not isinstance(strengths, Tensor):
+        return torch.full((rows.shape[0], 1), strengths, device=rows.device)
+    if images is None:
+        raise InputError("one alpha per image needs `images`, which says which image each row is of")
+    if images.numel() and int(images.max()) >= len(strengths):
+        raise InputError(f"{len(strengths)} alphas were given for {int(images.max()) + 1} images")
+    return strengths.to(rows.device)[images.to(rows.device)].unsqueeze(1)
+
 
 Given = TypeVar("Given", bound=Alpha)
 
@@ -75,13 +142,11 @@ class Steerer:
         ]
 
     def _repr_html_(self) -> str:
-        from ggss.steering.steerer_view import html
 
         return html(self)
 
     def plot(self, axis: Any = None) -> Any:
         """Draw the explained variance of the directions, and return the matplotlib axis. axis: where to draw."""
-        from ggss.steering.steerer_view import draw
 
         return draw(self, axis)
 
@@ -177,7 +242,7 @@ class Steerer:
         """
         if not isinstance(other, Steerer):
             return NotImplemented
-        from ggss.methods.joint import join
+        from ggss.methods.ggss import join
 
         for key in ("model", "fingerprint", "settings", "text_fingerprint", "text_settings"):
             if self.source.get(key) != other.source.get(key):
@@ -254,14 +319,12 @@ class Steerer:
             >>> run.calls
             1
         """
-        from ggss.models import Vlm, resolve  # this imports transformers, which takes seconds
+        from ggss.models import Vlm  # this imports transformers, which takes seconds
         from ggss.models.wrappers import unwrapped
 
         module: nn.Module = model.model if isinstance(model, Vlm) else unwrapped(model)
-        used = self.strength(alpha)
-        checked_alpha(used, allow_amplify)
+        used = checked_alpha(self.strength(alpha), allow_amplify)
         paths = self.check(model, force=force)
-        modules = {site: resolve(module, path) for site, path in paths.items()}
 
         def steer(site: str, rows: Tensor, images: Tensor | None, out: Tensor | None) -> operator.Steered:
             strengths = row_strengths(used, rows, images, allow_amplify)
@@ -270,7 +333,7 @@ class Steerer:
             return operator.apply(self.operators[site], rows, strengths, images, out)
 
         by_image = isinstance(used, Tensor) or any(op.needs_images for op in self.operators.values())
-        with attached(module, modules, steer, by_image, only_this_thread) as run:
+        with attached(module, paths, steer, by_image, only_this_thread) as run:
             yield run
 
     def check(self, vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None) -> dict[str, str]:
@@ -345,3 +408,58 @@ class Steerer:
 
 def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:
     return (attribute,) if isinstance(attribute, str) else attribute
+
+
+SHOWN = 16  # directions of a plot; more if more are removed
+
+
+def html(steerer: "Steerer") -> str:
+    rows = []
+    for site, chosen in steerer.operators.items():
+        found = steerer.diagnostics.get(site, {})
+        basis = chosen.tensors().get("basis")
+        k = 0 if basis is None else basis.shape[1]
+        explained = steerer.statistics.get(site, {}).get("explained_variance")
+        rows.append(
+            (
+                site,
+                chosen.width,
+                k or "-",
+                "-" if explained is None else f"{float(explained[:k].sum()):.0%}",
+                f"{found['effective_rank']:.1f}" if found.get("effective_rank") is not None else "-",
+                " ".join(f"{cosine:.2f}" for cosine in found.get("split_half_cosines") or ()) or "-",
+            )
+        )
+    names = steerer.attribute if isinstance(steerer.attribute, str) else " x ".join(steerer.attribute)
+    told = [escaping.line(f"of {steerer.source['model']}")] if steerer.source.get("model") else []
+    told += [escaping.line(f"values: {', '.join(map(str, steerer.values))}")] if steerer.values else []
+    strength = steerer.recommended_alpha
+    told.append(escaping.line("no recommended strength" if strength is None else f"recommended alpha {strength:g}"))
+    told += [escaping.line(f"appended to prompts: {steerer.prompt_suffix}")] if steerer.prompt_suffix else []
+    columns = ("site", "width", "k", "explained", "effective rank", "split-half cosines")
+    told += [escaping.table(columns, rows)] if rows else []
+    warned = [escaping.line(f"Warning: {sentence}") for sentence in steerer.warnings]
+    return escaping.titled(f"{steerer.method} steerer for {names}", *told, *warned)
+
+
+def draw(steerer: "Steerer", axis: Any) -> Any:
+    """The explained variance of each direction; those that are removed in a darker colour."""
+    found = {
+        site: own["explained_variance"]
+        for site, own in steerer.statistics.items()
+        if own.get("explained_variance") is not None
+    }
+    if not found:
+        raise InputError(f"{steerer.method} stored no explained variance: there is nothing to plot of it")
+    axis = escaping.new_axis(axis)
+    for site, explained in found.items():
+        basis = steerer.operators[site].tensors().get("basis")
+        k = 0 if basis is None else basis.shape[1]
+        shares = [100 * float(share) for share in explained[: max(SHOWN, k)]]
+        marks = axis.plot(range(1, len(shares) + 1), shares, "o-", label=plot(f"{site}, k = {k}"), markersize=4)[0]
+        axis.plot(range(1, k + 1), shares[:k], "o", color=marks.get_color(), markersize=8)
+    axis.set_xlabel("direction (large: removed)")
+    axis.set_ylabel("explained variance, %")
+    axis.set_title(plot(f"{steerer.method} for {steerer.attribute}"))
+    axis.legend()
+    return axis

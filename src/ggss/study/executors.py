@@ -1,22 +1,43 @@
-"""Where workers run: in this process, each in a process of its own, on the machines of a cluster (`ray_executor`), or
-in this process with answers from vLLM (`vllm_worker`); ray-vllm is both.
+"""Where workers run: in this process, each in a process of its own, on the machines of a cluster, or
+in this process with answers from vLLM; ray-vllm is both.
 
 An executor starts one worker per slot; a call names a method of the worker. `WorkerDied` means that the process has
-ended and the call may be repeated on a new one.
+ended and the call may be repeated on a new one. The executors register themselves at the end of this module.
+
+Workers as Ray actors, on one machine or many: one actor per replica. Needs the extra `ray`.
+
+With `engine="vllm"` each actor has a vLLM of its own, whose processes run beside it.
+
+Actors are restarted here, not by Ray: a new actor starts empty, and the lost call is repeated on it. The models and
+pictures that a plan names must be available where the actors run.
+
+A worker whose answers come from vLLM. Discovery and fitting are done with transformers, as by every worker.
+
+Answers of two engines may differ where tokens are equally likely to the last digits of a float. So the engine is a
+part of the model's identity, and the store never mixes the answers of two.
 """
 
 import multiprocessing
 import signal
 import threading
 import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from ggss import ranges
-from ggss.errors import InputError, no_such
+from ggss import errors
+from ggss.analysis.asking import Reply, answer_of
+from ggss.errors import InputError
+from ggss.models import ModelIdentity
+from ggss.plugins import Registry
+from ggss.probes.base import Item
+from ggss.probes.steered_model import SteeredModel
 from ggss.study.plan import Plan
-
-NAMES = ("in-process", "processes", "ray", "vllm", "ray-vllm")
+from ggss.study.worker import Worker
+from ggss.vllm_plugin import engine_version
+from ggss.vllm_plugin.engine import EngineReader, EngineSetup, EngineThread
 
 
 class WorkerDied(Exception):
@@ -41,30 +62,23 @@ class Executor(Protocol):
     def close(self) -> None: ...
 
 
+Start = Callable[[Plan, int | None], Executor]
+"""From a plan and the number of workers (None: as many as fit) to the executor."""
+
+
+def _malformed(start: Start) -> str:
+    return "" if callable(start) else f"it is a {type(start).__name__}, not a function of a plan and a number"
+
+
+EXECUTORS: Registry[Start] = Registry("executor", "ggss.executors", _malformed)
+register = EXECUTORS.add
+
+
 def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
     """The named executor; `workers` is one per device unless given."""
     if workers is not None:
-        ranges.WORKERS.check("the number of workers", workers)
-    if name == "in-process":
-        if workers not in (None, 1):
-            raise InputError(f"in-process is one worker, not {workers}: choose --executor processes")
-        return InProcess(plan)
-    if name == "vllm":
-        if workers not in (None, 1):
-            raise InputError(
-                f"vllm is one worker, not {workers}: vLLM itself answers many questions at a time; "
-                "for several machines choose --executor ray-vllm"
-            )
-        from ggss.study.vllm_worker import VllmExecutor
-
-        return VllmExecutor(plan)
-    if name == "processes":
-        return Processes(plan, workers)
-    if name in ("ray", "ray-vllm"):
-        from ggss.study.ray_executor import RayActors
-
-        return RayActors(plan, workers, "vllm" if name == "ray-vllm" else "transformers")
-    raise no_such(f"no executor {name!r}", name, NAMES)
+        errors.WORKERS.check("the number of workers", workers)
+    return EXECUTORS.get(name)(plan, workers)
 
 
 class InProcess:
@@ -173,3 +187,201 @@ def accelerators() -> list[str]:
         return []
     kind = torch.accelerator.current_accelerator()
     return [f"{kind}:{i}" for i in range(torch.accelerator.device_count())]
+
+
+Engine = Literal["transformers", "vllm"]
+
+CLOSING = 30  # seconds in which an actor ends what it has started
+
+
+def _ray() -> Any:
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError("the ray executor needs Ray: pip install 'ggss[ray]'") from error
+    return ray
+
+
+class RayActors:
+    """One actor per slot; each takes an accelerator where the cluster has some. RAY_ADDRESS names a cluster."""
+
+    def __init__(self, plan: Plan, workers: int | None, engine: Engine = "transformers") -> None:
+        if engine == "vllm":
+            from ggss.vllm_plugin import engine_version
+
+            engine_version()
+        self.ray = _ray()
+        self.engine: Engine = engine
+        self._started: list[Actor] = []
+        self._ours = not self.ray.is_initialized()
+        if self._ours:
+            self.ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
+        room = self.ray.cluster_resources()
+        self.plan, self._gpus = plan, int(room.get("GPU", 0))
+        self.slots, most = workers or max(1, self._gpus), self._gpus or int(room.get("CPU", 0))
+        if self.slots > most:  # the others would wait forever
+            self.close()
+            kind = "accelerators" if self._gpus else "processors"
+            raise InputError(f"{self.slots} workers need as many {kind}, and the Ray cluster has {most}")
+
+    def start(self, slot: int) -> "Actor":
+        actor = Actor(self.ray, self.plan, 1 if self._gpus else 0, self.engine)
+        self._started.append(actor)
+        return actor
+
+    def close(self) -> None:
+        for actor in self._started:
+            actor.close()
+        if self._ours:
+            self.ray.shutdown()
+
+
+class Actor:
+    """The handle of an actor."""
+
+    def __init__(self, ray: Any, plan: Plan, gpus: int, engine: Engine) -> None:
+        self.ray = ray
+        device = "cuda:0" if gpus else None  # an actor sees only its own device
+        made = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus)
+        self.handle = made.remote(plan.model_dump_json(), device, engine)
+
+    def call(self, name: str, *args: Any) -> Any:
+        try:
+            return self.ray.get(self.handle.call.remote(name, args))
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, InputError | WorkerDied):
+                raise error.cause from None
+            raise
+        except self.ray.exceptions.RayActorError as error:
+            raise WorkerDied(str(error)) from error
+
+    def close(self) -> None:
+        """Kill the actor, after it has ended the processes of its engine."""
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.get(self.handle.close.remote(), timeout=CLOSING)
+        self.ray.kill(self.handle)
+
+
+class _Worker:
+    """The actor: made without torch, which is imported where the actor runs."""
+
+    def __init__(self, plan: str, device: str | None, engine: Engine) -> None:
+        self.plan, self.device, self.engine, self.worker = plan, device, engine, None
+
+    def call(self, name: str, args: tuple[Any, ...]) -> Any:
+        self.worker = self.worker or self._made()
+        return self.worker.call(name, *args)
+
+    def _made(self) -> Remote:
+        plan = Plan.model_validate_json(self.plan)
+        if self.engine == "vllm":
+            return VllmExecutor(plan, self.device).start(0)
+        return InProcess(plan, self.device).start(0)
+
+    def close(self) -> None:
+        if self.worker is not None:
+            self.worker.close()
+
+
+class VllmWorker(Worker):
+    """vLLM is started with the first question that has no answer yet."""
+
+    _engine: EngineThread | None = None
+    _answers_for: str = ""
+
+    def open(self, model: str) -> ModelIdentity:
+        found = super().open(model)
+        return replace(found, parts={**found.parts, "engine": engine_version()})
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine, self._answers_for = None, ""
+
+    @property
+    def lost(self) -> bool:
+        """Whether vLLM has ended by itself."""
+        return self._engine is not None and self._engine.host.dead
+
+    def _asked_of(
+        self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
+    ) -> list[Reply]:
+        engine, own = self._started(model), [items[number] for number in numbers]
+        # One object for each picture: questions about the same one share its prefix.
+        pictures = {picture.digest: picture for item in own for picture in item.images}
+        images = {digest: picture.image() for digest, picture in pictures.items()}
+        acting = {
+            engine.call(engine.host.add(steerer)): float(alpha)
+            for steerer, alpha in model.steerings
+            if steerer.operators
+        }
+        readings = engine.call(
+            EngineReader(engine.host, model.vlm.processor, model.vlm.name).read(
+                [item.prompt + model.suffix for item in own],
+                [[images[picture.digest] for picture in item.images] for item in own],
+                [tuple(item.options) for item in own],
+                acting,
+                longest,
+            )
+        )
+        return [(number, *answer_of(reading)) for number, reading in zip(numbers, readings, strict=True)]
+
+    def _started(self, model: SteeredModel) -> EngineThread:
+        if self._engine is None or self._answers_for != self._name:
+            self.close()
+            dtype = str(model.vlm.model.dtype).removeprefix("torch.")
+            self._engine = EngineThread(EngineSetup(self.plan.model(self._name).name, dtype))
+            self._answers_for = self._name
+        return self._engine
+
+
+class VllmExecutor(InProcess):
+    """The worker is in this process, and vLLM in processes of its own."""
+
+    def __init__(self, plan: Plan, device: str | None = None) -> None:
+        super().__init__(plan, device)
+        engine_version()
+
+    def start(self, slot: int) -> "VllmExecutor":
+        self._worker = VllmWorker(self.plan, self.device)
+        return self
+
+    def call(self, name: str, *args: object) -> object:
+        try:
+            return super().call(name, *args)
+        except InputError:
+            raise
+        except Exception as error:
+            if self._worker.lost:
+                raise WorkerDied("vLLM ended") from error
+            raise
+
+    def close(self) -> None:
+        if isinstance(getattr(self, "_worker", None), VllmWorker):
+            self._worker.close()
+
+
+def _in_process(plan: Plan, workers: int | None) -> InProcess:
+    if workers not in (None, 1):
+        raise InputError(f"in-process is one worker, not {workers}: choose --executor processes")
+    return InProcess(plan)
+
+
+def _vllm(plan: Plan, workers: int | None) -> VllmExecutor:
+    if workers not in (None, 1):
+        raise InputError(
+            f"vllm is one worker, not {workers}: vLLM itself answers many questions at a time; "
+            "for several machines choose --executor ray-vllm"
+        )
+    return VllmExecutor(plan)
+
+
+def _ray_vllm(plan: Plan, workers: int | None) -> RayActors:
+    return RayActors(plan, workers, "vllm")
+
+
+register("in-process", _in_process)
+register("processes", Processes)
+register("ray", RayActors)
+register("vllm", _vllm)
+register("ray-vllm", _ray_vllm)

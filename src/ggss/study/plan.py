@@ -16,29 +16,39 @@
 A method may be limited to `models`, `tasks` or `alphas` of the plan, and may discover with a `prompt`. Paths are
 relative to the plan's file. No steering may be fitted on pictures that it is scored on, unless the plan says
 `overlap: warn`.
+
+All that a plan asks: the items of its suite and of its benchmark files, up to the plan's limit.
+
+The pictures that a plan's methods are fitted on, by attribute: those of its discovery occupations.
 """
 
 from collections.abc import Mapping
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from ggss import probes, ranges
-from ggss.analysis.statistics import Statistics
-from ggss.data.counterfactuals import PICTURE_SETS
+from ggss import errors, methods, probes
+from ggss.analysis.measures import Statistics
+from ggss.data import counterfactuals
+from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
+from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
 from ggss.plugins import load_plugins
+from ggss.probes import Item, suites
+from ggss.probes.base import CAREFUL, Parser
+from ggss.probes.suites import Suite
 from ggss.yaml_files import read_yaml
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 
-Seed = Annotated[int, Field(ge=ranges.SEED.least, le=ranges.SEED.most)]
+Seed = Annotated[int, Field(ge=errors.SEED.least, le=errors.SEED.most)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
-Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=ranges.ALPHA.most)], ...], Field(min_length=1)]
+Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=errors.ALPHA.most)], ...], Field(min_length=1)]
 
 
 def _named(given: Any) -> Any:
@@ -156,12 +166,13 @@ class Plan(Piece):
     measures: tuple[MeasurePlan, ...] = ()
     overlap: Literal["warn", "refuse"] = Field("refuse", description="pictures that are both fitted and scored")
     limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
-    batch_size: Annotated[int, Field(ge=1, le=ranges.BATCH.most)] | Literal["auto"] = ranges.AUTO_BATCH
+    batch_size: Annotated[int, Field(ge=1, le=errors.BATCH.most)] | Literal["auto"] = errors.AUTO_BATCH
     threads: int | None = Field(
-        None, ge=1, le=ranges.THREADS.most, description="CPU threads of a worker; tiny models are fastest with one"
+        None, ge=1, le=errors.THREADS.most, description="CPU threads of a worker; tiny models are fastest with one"
     )
     seed: Seed = 42
     statistics: StatisticsPlan = StatisticsPlan()
+    parser: Parser = Field(CAREFUL, description="how answers are read: `release` is the rule of the authors' code")
 
     @model_validator(mode="before")
     @classmethod
@@ -212,7 +223,7 @@ class Plan(Piece):
     @property
     def questions_together(self) -> int:
         """The largest batch. With "auto", a model is asked no more at a time than its device has room for."""
-        return ranges.AUTO_BATCH if self.batch_size == ranges.AUTO else self.batch_size
+        return errors.AUTO_BATCH if self.batch_size == errors.AUTO else self.batch_size
 
     @property
     def bias_tasks(self) -> tuple[str, ...]:
@@ -316,3 +327,113 @@ def _spelled(error: Any) -> str:
     extra = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
     near = nearest(place, Plan.model_fields) if extra else ""
     return f"{place}: {error['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"
+
+
+class PlanItems:
+    """The tasks of a plan. Items come in a fixed order and are made when they are first needed."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._limited: dict[str, tuple[Item, ...]] = {}
+
+    def problems(self) -> list[str]:
+        """Why tasks cannot be asked: the suite does not have them, or pictures or files are not there."""
+        found, tasks = [], self.plan.tasks
+        try:
+            _ = self._suite
+        except InputError as error:
+            found.append(f"suite: {error}")
+            tasks = [task for task in tasks if task in self.plan.benchmarks]
+        for task in tasks:
+            try:
+                self.items(task)
+            except InputError as error:
+                found.append(f"task {task}: {error}")
+        return found
+
+    def items(self, task: str) -> tuple[Item, ...]:
+        if task not in self._limited:
+            self._limited[task] = self.suite(task).items(task, self.plan.limit)
+        return self._limited[task]
+
+    def pictures(self) -> list[Picture]:
+        """Every picture that some task shows, once."""
+        shown = (picture for task in self.plan.tasks for item in self.items(task) for picture in item.images)
+        return list({picture.digest: picture for picture in shown}.values())
+
+    def hash(self, task: str) -> str:
+        """sha256 over everything the task asks, without the plan's limit: it does not change the items."""
+        return self.suite(task).hash(task)
+
+    def max_new_tokens(self, task: str) -> int:
+        return self.suite(task).max_new_tokens(task)
+
+    def suite(self, task: str) -> Suite:
+        """The suite that asks a task."""
+        file = self.plan.benchmarks.get(task)
+        return self._suite if file is None else _benchmark(task, file.path, file.suffix)
+
+    @cached_property
+    def _suite(self) -> Suite:
+        return suites.load(self.plan.suite.name, **self.plan.suite.options)
+
+
+@cache
+def _benchmark(task: str, path: str | None, suffix: str) -> Suite:
+    return suites.benchmark(task, path, suffix)
+
+
+COLUMN = "occupation"
+
+
+class DiscoverySet:
+    """A plan's counterfactual set."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        # Kept from the start if any method needs them, so that no picture is encoded twice.
+        self.tokens = any(methods.get(method.name).needs_tokens for method in plan.methods)
+
+    def problems(self) -> list[str]:
+        """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
+        try:
+            whole = _whole(self.plan.discovery)
+        except InputError as error:
+            return [f"discovery: {error}"]
+        there = sorted({labels(picture).get(COLUMN, "") for picture in whole})
+        if there == [""]:
+            return [f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it"]
+        found = []
+        for attribute, steering in self.plan.steering.items():
+            unknown = [name for name in steering.discover_on if name not in there]
+            missing = f"no discovery picture has that {COLUMN}"
+            found += [
+                str(no_such(f"steering: {attribute} is discovered on {name!r}, and {missing}", name, there))
+                for name in unknown
+            ]
+            if attribute not in whole.attributes:
+                missing = f"steering: no attribute {attribute!r} varies in the discovery pictures"
+                found.append(str(no_such(missing, attribute, whole.attributes)))
+            elif not unknown:
+                lines = counterfactuals.problems_of(self.of(attribute), (attribute,), decode=False)
+                found += [f"discovery: {line}" for line in lines]
+        return list(dict.fromkeys(found))
+
+    def pictures(self) -> list[Picture]:
+        """Every discovery picture, once."""
+        found = (picture for attribute in self.plan.steering for picture in self.of(attribute))
+        return list({picture.digest: picture for picture in found}.values())
+
+    def of(self, attribute: str) -> Counterfactuals:
+        """The discovery pictures of an attribute."""
+        return _loaded(self.plan.discovery, tuple(self.plan.steering[attribute].discover_on))
+
+
+@cache
+def _whole(source: str) -> Counterfactuals:
+    return Counterfactuals.load(source)
+
+
+@cache
+def _loaded(source: str, occupations: tuple[str, ...]) -> Counterfactuals:
+    return _whole(source).chosen(include={COLUMN: occupations})

@@ -3,25 +3,182 @@
 results = Results.load("my-study")
 found = results.comparison("small-world/qwen3-vl", "ggss", "mcq", alpha=1.0)
 found.change(), found.p
+
+Runs that are read from the store when they are needed.
+
+A study's answers as a file: one row per answered item, in the plan's order. Equal answers make equal files.
+
+The strength that a study chose, for a steerer equal to the one it measured.
 """
 
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, lru_cache
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 from ggss.analysis.comparison import Comparison, compare
-from ggss.analysis.crossfit import HeldOut, cross_fit
-from ggss.analysis.measured import Measured
-from ggss.analysis.run import Run
-from ggss.analysis.selection import Sweep, best_alpha
-from ggss.analysis.statistics import Statistics
+from ggss.analysis.measures import Measured, Statistics
+from ggss.analysis.run import Run, Source
+from ggss.analysis.selection import HeldOut, Sweep, best_alpha, cross_fit
+from ggss.errors import InputError, problems
+from ggss.files import write_whole
 from ggss.methods.registry import UNSTEERED
-from ggss.steering.gates import Gates
-from ggss.study import grid
-from ggss.study.grid import Cell
-from ggss.study.plan import Plan
+from ggss.models import ModelIdentity
+from ggss.steering.fitting import Gates
+from ggss.steering.steerer import Steerer
+from ggss.study import grid, hashes
+from ggss.study.grid import Cell, Unit
+from ggss.study.plan import DiscoverySet, MethodPlan, Plan, PlanItems
+from ggss.study.store import Fit, Key, Store, reading
+
+IDENTITY = "identity of "  # and a model's name: a fact about the study
+FAILURE = "failure of "  # and a method on a model
+CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
+KEPT = 256  # runs, with their metrics
+
+
+class StoredRuns(Mapping[Cell, Run]):
+    """The complete runs that a store has for a plan."""
+
+    def __init__(self, plan: Plan, store: Store, asked: PlanItems) -> None:
+        self.plan, self.store, self.asked = plan, store, asked
+        self._read = lru_cache(KEPT)(self._load)
+        recorded = (store.about(CODE) or {}).get("now")
+        self.code: hashes.Code = recorded if isinstance(recorded, dict) else hashes.NOT_RECORDED
+
+    def use_code(self, now: hashes.Code, keep: bool = False) -> str:
+        """Choose the code under whose key answers are read and written; returns what is new about it, in words.
+
+        keep: the answers of earlier code are used, also if the last run has begun to ask again.
+        """
+        last, before = self.code, (self.store.about(CODE) or {}).get("before")
+        said = ""
+        if self.store.about("plan") is None:  # a new study
+            last = now
+        # Code that is new to the plan, such as that of another plug-in, has answered nothing before.
+        changed = [name for name in now if last.get(name, now[name]) != now[name]] if last else list(now)
+        if keep:
+            kept = last if changed or before is None else before
+            self.code, before = {**now, **kept} if kept else kept, None
+        else:
+            self.code = now
+            if changed:
+                said, before = f"the code of {' and '.join(changed)} has changed since this study was last run", last
+            if not last:
+                said = "this study was begun by a version of ggss that did not record its code"
+        self.store.tell(CODE, {"now": dict(self.code), "before": before})
+        return said
+
+    def fit(self, cell: Cell) -> Fit | None:
+        """The cell's fit, or None if it was not fitted, or if the plan or the model has changed since."""
+        found = self.store.fit(cell.model, cell.method, cell.attribute)
+        wanted = hashes.recipe(self.plan, *cell[:3], self.code)
+        if found is None or found.recipe != wanted:
+            return None
+        # A run that was stopped may have answers of the model before and after it changed: they are not compared.
+        return found if found.identity == self.identity(cell.model).hash else None
+
+    def identity(self, model: str) -> ModelIdentity:
+        """The model's identity when it was last run."""
+        parts = self.store.about(f"{IDENTITY}{model}")
+        return ModelIdentity(parts if isinstance(parts, dict) else {})
+
+    def identify(self, model: str, identity: ModelIdentity) -> list[str]:
+        """Write down a model's identity; returns what has changed since it was last run."""
+        before = self.identity(model)
+        if before != identity:
+            self.store.tell(f"{IDENTITY}{model}", dict(identity.parts))
+        return identity.differences(before) if before.parts else []
+
+    def failure(self, unit: Unit) -> str:
+        """Why a method could not be run on a model; "" if it could, or was not tried as the plan has it now."""
+        told = self.store.about(_failure(unit)) or {}
+        return str(told["why"]) if told.get("recipes") == self._recipes(unit) else ""
+
+    def failed(self, unit: Unit, why: str) -> None:
+        """Write down why a method could not be run; "" if it could, after all."""
+        if why != self.failure(unit):
+            self.store.tell(_failure(unit), {"why": why, "recipes": self._recipes(unit)})
+
+    def _recipes(self, unit: Unit) -> list[str]:
+        """All that decides a method's fits on a model."""
+        attributes = grid.attributes(self.plan, self.plan.method(unit.method))
+        return [hashes.recipe(self.plan, *unit, attribute, self.code) for attribute in attributes]
+
+    def key(self, cell: Cell, fit: Fit) -> Key:
+        return Key(fit.identity, fit.steering, cell.alpha, hashes.asked(self.asked, cell.task, self.code))
+
+    def fits(self) -> "dict[Fitted, Fit]":
+        """All fits of the plan."""
+        cells = dict.fromkeys(grid.Cell(*cell[:3], 0.0, "") for cell in grid.all_cells(self.plan))
+        return {cell[:3]: fit for cell in cells if (fit := self.fit(cell))}
+
+    def count(self, cell: Cell) -> int:
+        """How many of a cell's items are answered."""
+        fit = self.fit(cell)
+        if fit is None:
+            return 0
+        answered = self.store.answered(self.key(cell, fit))
+        return sum(item.key in answered for item in self.asked.items(cell.task))
+
+    def __getitem__(self, cell: Cell) -> Run:
+        return self._read(cell)
+
+    def _load(self, cell: Cell) -> Run:
+        fit = self.fit(cell)
+        items = self.asked.items(cell.task)
+        answers = self.store.answers(self.key(cell, fit)) if fit else {}
+        if any(item.key not in answers for item in items):
+            raise KeyError(cell)
+        rows = [answers[item.key] for item in items]
+        said, probabilities = tuple(answer for answer, _ in rows), tuple(own for _, own in rows)
+        return Run(cell.task, items, said, probabilities, self._source(cell, fit), self.plan.parser)
+
+    def _source(self, cell: Cell, fit: Fit | None) -> Source:
+        return Source(
+            cell.model,
+            cell.method,
+            cell.attribute,
+            cell.alpha,
+            self.asked.suite(cell.task).name,
+            self.asked.hash(cell.task),
+            fit.steering if fit else "",
+            self.asked.max_new_tokens(cell.task),
+            self.identity(cell.model).parts if fit else {},
+        )
+
+    def __iter__(self) -> Iterator[Cell]:
+        return (cell for cell in grid.all_cells(self.plan) if self.count(cell) == len(self.asked.items(cell.task)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def _failure(unit: Unit) -> str:
+    return f"{FAILURE}{unit.method} on {unit.model}"
+
+
+def stored(folder: str | Path) -> "Results":
+    """The results in a study's folder."""
+    plan, runs = opened(folder)
+    fits = runs.fits()
+    gates = {names: fit.gates for names, fit in fits.items() if fit.gates}
+    cosines = {names: fit.cosine for names, fit in fits.items() if fit.cosine is not None}
+    return Results(plan, runs, gates, cosines)
+
+
+def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:
+    """A study's plan as it was last run, and its runs."""
+    store = reading(folder)
+    said = store.about("plan")
+    if said is None:
+        raise InputError(f"the study in {str(folder)!r} was never started: run it first")
+    plan = Plan.of(said, f"the plan in {str(store.path)!r}")
+    return plan, StoredRuns(plan, store, PlanItems(plan))
+
 
 Fitted = tuple[str, str, str]
 """A model, a method's label and an attribute."""
@@ -51,7 +208,6 @@ class Results:
     @classmethod
     def load(cls, folder: str | Path) -> "Results":
         """The results in a study's folder, whether it is finished or not."""
-        from ggss.study.stored_runs import stored
 
         return stored(folder)
 
@@ -159,7 +315,7 @@ class Results:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of all answers. Not of probabilities: their last digits differ between processors."""
+        """sha256 of all answers. Not of probabilities: their last digits differ between CPUs."""
         digest = hashlib.sha256()
         for run in self:
             source = run.source
@@ -169,3 +325,114 @@ class Results:
             for item, answer in zip(run.items, run.answers, strict=True):
                 digest.update(json.dumps([item.key, answer]).encode())
         return digest.hexdigest()
+
+
+FORMATS = (".jsonl", ".parquet")
+COLUMNS = (*grid.Cell._fields, "weights", "steering", "suite", "item", "answer", "probabilities")
+_LONGEST = 2**24  # bytes of a row
+
+
+def export(folder: str | Path, file: str | Path) -> int:
+    """Write all answers of the study's plan, finished or not, to a .jsonl or .parquet file; returns their number."""
+    file = Path(file)
+    if file.suffix not in FORMATS:
+        raise InputError(f"cannot tell a format from {str(file)!r}: end it in {' or '.join(FORMATS)}")
+    _, runs = opened(folder)
+    found = list(rows(runs))
+    data = _parquet(found) if file.suffix == ".parquet" else (f"{json.dumps(row)}\n".encode() for row in found)
+    write_whole(file, data)
+    return len(found)
+
+
+def holds_export(file: Path) -> bool:
+    """Whether a file is an export: its first row has the columns of one."""
+    try:
+        if file.suffix == ".parquet":
+            return set(_pyarrow().parquet.read_schema(file).names) == set(COLUMNS)
+        with file.open("rb") as lines:
+            first = json.loads(lines.readline(_LONGEST))
+    except (OSError, ValueError, RecursionError):  # pyarrow's errors are ValueErrors
+        return False
+    return isinstance(first, dict) and first.keys() == set(COLUMNS)
+
+
+def rows(runs: StoredRuns) -> Iterator[dict[str, Any]]:
+    """The answered items of every cell; `model_identity`, `steering` and `suite`: the hashes they are kept under."""
+    for cell in grid.all_cells(runs.plan):
+        if (fit := runs.fit(cell)) is None:
+            continue
+        key = runs.key(cell, fit)
+        answers = runs.store.answers(key)
+        hashes = {"model_identity": key.identity, "steering": key.steering, "suite": key.suite}
+        for item in runs.asked.items(cell.task):
+            if item.key in answers:
+                answer, probabilities = answers[item.key]
+                said = {"item": item.key, "answer": answer, "probabilities": probabilities}
+                yield {**cell._asdict(), **hashes, **said}
+
+
+def _parquet(found: list[dict[str, Any]]) -> bytes:
+    pyarrow, buffer = _pyarrow(), BytesIO()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), buffer)
+    return buffer.getvalue()
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError("parquet needs pyarrow: pip install 'ggss[parquet]', or export to .jsonl") from error
+    return pyarrow
+
+
+COMPARED = ("vision weights", "vision config", "image processor", "dtype", "image backend")
+"""The parts of a model's identity that must be equal. Other versions of the libraries may have fitted the steerer."""
+
+
+def recommended_alpha(folder: str | Path, steerer: Steerer, label: str = "") -> float:
+    """best-avg-alpha of the steerer's method on its model. InputError unless the study fitted the same steerer."""
+    plan, runs = opened(folder)
+    method = plan.method(label or steerer.method)
+    if found := _differences(plan, method, steerer, runs):
+        raise problems(f"the study in {str(folder)!r} did not measure this steerer", found)
+    alpha = Results(plan, runs).best_alpha(str(steerer.source["model"]), method.label)
+    if alpha is None:
+        raise InputError(f"the study in {str(folder)!r} has chosen no alpha for {method.label!r} yet: run it further")
+    return alpha
+
+
+def _differences(plan: Plan, method: MethodPlan, steerer: Steerer, runs: StoredRuns) -> list[str]:
+    """The differences between the steerer and the one that the study fitted."""
+    if not isinstance(steerer.attribute, str) or steerer.attribute not in plan.steering:
+        return [f"it steers {steerer.attribute!r}, the study {', '.join(plan.steering)}"]
+    pairs = {
+        "method": (steerer.method, method.name),
+        "options": (steerer.options, method.options),
+        "sites": (", ".join(steerer.operators), _sites(method, steerer)),
+        "discovery pictures": (
+            steerer.source.get("data_hash"),
+            DiscoverySet(plan).of(steerer.attribute).content_hash,
+        ),
+    }
+    differ = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
+    found = [f"{what}: it has {own}, the study {other}" for what, (own, other) in differ.items()]
+    return _model_differences(plan, steerer, runs) + found
+
+
+def _model_differences(plan: Plan, steerer: Steerer, runs: StoredRuns) -> list[str]:
+    """A model of one name may be another one by now: what it consists of is compared."""
+    model, models = str(steerer.source.get("model")), [one.name for one in plan.models]
+    if model not in models:
+        return [f"it is for {model}, the study has {', '.join(models)}"]
+    own, measured = (
+        ModelIdentity({name: str(parts.get(name, "")) for name in COMPARED})
+        for parts in (steerer.source.get("identity") or {}, runs.identity(model).parts)
+    )
+    if not any(measured.parts.values()):
+        return []  # not run yet
+    return [f"the model: it was made with another {part}" for part in own.differences(measured)]
+
+
+def _sites(method: MethodPlan, steerer: Steerer) -> str:
+    """The method's sites; "all" are those of the steerer's model."""
+    return ", ".join(steerer.source.get("sites") or []) if method.sites == "all" else method.sites

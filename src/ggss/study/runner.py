@@ -2,33 +2,162 @@
 
 The driver decides what is missing, workers answer, and only the driver writes. If it is stopped at any time and run
 again, it continues with the batch it was in. If the plan has changed, it asks only what is new.
+
+How long a study will take, from the batches that were measured first.
+
+Which worker does what: units are assigned to slots, and their progress is collected from threads.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from ggss.analysis.asking import ask_missing
 from ggss.errors import InputError, problems
+from ggss.methods.registry import UNSTEERED
 from ggss.models import ModelIdentity
 from ggss.probes.steered_model import batches
-from ggss.progress import note, track
-from ggss.study import fit_hashes, grid
+from ggss.study import grid, hashes
 from ggss.study.checking import CheckedPlan
-from ggss.study.cost import Count, with_estimate
-from ggss.study.database import StoreError
-from ggss.study.discovery_set import DiscoverySet
 from ggss.study.executors import Executor, WorkerDied, executor
 from ggss.study.grid import Cell, Unit
-from ggss.study.plan import Plan
-from ggss.study.plan_items import PlanItems
-from ggss.study.results import Results
-from ggss.study.scheduler import Scheduler, merged
-from ggss.study.store import Fit, Store, writing
-from ggss.study.stored_runs import StoredRuns
+from ggss.study.plan import DiscoverySet, Plan, PlanItems
+from ggss.study.results import Results, StoredRuns
+from ggss.study.store import Fit, Store, StoreError, writing
+from ggss.terminal import note, track
 from ggss.version import library_versions
+
+Count = tuple[int, int]  # in a batch: questions asked, and questions that were answered before
+
+Clock = Callable[[], float]
+
+
+def with_estimate(
+    counts: Iterable[Count],
+    questions: int,
+    say: Callable[[str], None],
+    workers: int = 1,
+    clock: Clock = time.monotonic,
+) -> Iterator[Count]:
+    """The counts of batches as they come. `say` is told once how long the rest of all the questions will take.
+
+    The first batch loads the model and is not measured. What is measured is as many further batches as there are
+    workers, so that each has had one.
+    """
+    left, asked, batches, start = questions, 0, 0, None
+    for count in counts:
+        yield count
+        left -= sum(count)
+        if count[0] == 0 or batches > workers:
+            continue
+        if start is None:
+            start = clock()
+            continue
+        asked, batches = asked + count[0], batches + 1
+        if batches == workers:
+            seconds = (clock() - start) / asked
+            batches += 1
+            say(f"{left:,} questions are left: about {duration(left * seconds)}")
+
+
+def duration(seconds: float) -> str:
+    """For people."""
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+
+
+class Scheduler:
+    """The units that are left. A model's other methods wait for its baseline, with which they are compared."""
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.failures: list[str] = []
+        self._left = list(units)
+        self._busy: list[Unit] = []
+        self._compared: set[str] = set()
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, model: str) -> Unit | None:
+        """The next unit for a worker that has a model open; None when there are no more.
+
+        Loading a model is slow: first units of the same model, then of one that no worker has open, then any.
+        """
+        with self._changed:
+            while not self._closed:
+                ready = [unit for unit in self._left if unit.method == UNSTEERED or unit.model in self._compared]
+                others = {unit.model for unit in self._busy}
+                if ready:
+                    unit = min(ready, key=lambda unit: (unit.model != model, unit.model in others))
+                    self._left.remove(unit)
+                    self._busy.append(unit)
+                    return unit
+                if not self._busy:
+                    break
+                self._changed.wait()
+            return None
+
+    def close(self) -> None:
+        """Assign no more units."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def done(self, unit: Unit, failure: str | None = None) -> None:
+        """Mark a unit as finished; if a baseline failed, the other units of its model are dropped."""
+        with self._changed:
+            self._busy.remove(unit)
+            if failure:
+                self.failures.append(failure)
+            if unit.method == UNSTEERED and failure:
+                self._left = [other for other in self._left if other.model != unit.model]
+            elif unit.method == UNSTEERED:
+                self._compared.add(unit.model)
+            self._changed.notify_all()
+
+
+def merged(streams: Sequence[Iterator[Any]], *stops: Callable[[], None]) -> Iterator[Any]:
+    """The streams' values as they come, each stream in a thread of its own (a single stream in this thread).
+
+    `stops` make the streams end early; the first exception of any is raised here.
+    """
+    if len(streams) == 1:
+        yield from streams[0]
+        return
+    queue: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+
+    def drain(stream: Iterator[Any]) -> None:
+        try:
+            for value in stream:
+                queue.put(("value", value))
+            queue.put(("end", None))
+        except BaseException as error:
+            queue.put(("error", error))
+
+    threads = [threading.Thread(target=drain, args=(stream,), daemon=True) for stream in streams]
+    for thread in threads:
+        thread.start()
+    try:
+        left = len(threads)
+        while left:
+            kind, value = queue.get()
+            if kind == "error":
+                raise value
+            if kind == "value":
+                yield value
+            else:
+                left -= 1
+    finally:
+        for stop in stops:
+            stop()
+        for thread in threads:
+            thread.join()
+
 
 LIVES = 5  # workers that may die during one call before it fails
 
@@ -56,8 +185,12 @@ def run(
     workers: int | None = None,
     show: bool | None = None,
     say: Callable[[str], None] = log.info,
+    keep_answers: bool = False,
 ) -> Summary:
-    """Run a plan into a folder, or continue a run in it. say: is told how long it will take, once that is known.
+    """Run a plan into a folder, or continue a run in it.
+
+    say: is told which code has changed since the last run, and how long it will take, once that is known.
+    keep_answers: what was answered by code that has changed since is not asked again, and new answers join it.
 
     InputError if the plan cannot be run here, or at the end if some methods failed: then the rest is done.
     """
@@ -67,9 +200,14 @@ def run(
     pool = executor(how, plan, workers)  # before anything is stored: it may be refused
     try:
         with writing(folder) as store:
+            driver = Driver(plan, store, checked.asked)
+            if changed := driver.runs.use_code(hashes.code(plan), keep_answers):
+                say(
+                    f"{changed}: what depends on it is asked again, and the old answers stay in the store under "
+                    "their old key; --keep-answers goes on with them instead"
+                )
             store.tell("plan", plan.model_dump(mode="json"))
             store.tell("versions", library_versions())
-            driver = Driver(plan, store, checked.asked)
             slots = [driver.work(pool, slot) for slot in range(pool.slots)]
             done = merged(slots, driver.scheduler.close, pool.close)
             told = with_estimate(done, driver.questions(), say, pool.slots)
@@ -184,11 +322,11 @@ class Driver:
 
     def steering(self, cell: Cell) -> str:
         data = self.discovery.of(cell.attribute).content_hash if cell.attribute else ""
-        return fit_hashes.steering(self.plan, cell.method, cell.attribute, data)
+        return hashes.steering(self.plan, cell.method, cell.attribute, data, self.runs.code)
 
     def fitted(self, cell: Cell, identity: str, call: Call) -> Fit:
         """The cell's fit, made by the worker and written to the store."""
-        recipe = fit_hashes.recipe(self.plan, cell.model, cell.method, cell.attribute)
+        recipe = hashes.recipe(self.plan, *cell[:3], self.runs.code)
         made = call("fit", cell.model, cell.method, cell.attribute)
         fit = Fit(recipe, identity, self.steering(cell), made.notes, made.gates, made.cosine)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)

@@ -2,17 +2,16 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ggss.data.picture import Picture
+from ggss.data.pictures import Picture
+from ggss.models.locating import locate
 from ggss.study import grid
 from ggss.study.checking import CheckedPlan
 from ggss.study.grid import Cell, Unit
-from ggss.study.plan import Plan
-from ggss.study.plan_items import PlanItems
-from ggss.study.results import Results
-from ggss.study.stored_runs import StoredRuns, opened
+from ggss.study.plan import Plan, PlanItems
+from ggss.study.results import Results, StoredRuns, opened
 
 
 @dataclass(frozen=True)
@@ -83,18 +82,35 @@ def _progress(plan: Plan, runs: StoredRuns, unit: Unit, count: Callable[[Cell], 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a plan asks of a model, and the seconds that one worker will need for it, if they were measured."""
+    """What a plan asks of a model, and the seconds that one worker will need for it, if they were measured.
+
+    at_most: answers were not measured to their end, and the seconds are those of the longest ones. why: why nothing
+    was measured, "" if it was or nobody wanted it.
+    """
 
     model: str
     methods: int
     questions: int
     pictures: int
     seconds: float | None
+    at_most: bool = False
+    why: str = ""
 
 
-def forecast(checked: CheckedPlan, measure: bool = True) -> Iterator[Forecast]:
-    """Model by model. Measuring takes some seconds: it encodes a few pictures and asks a batch of each task."""
-    plan, asked_items = checked.plan, checked.asked
+BUDGET = 30.0  # seconds that a forecast may take, all models together
+FEW_TOKENS = 6  # of an answer; the time of longer ones follows from these
+READ_BYTES = 2e8  # of weights, at least, that a machine loads in a second
+
+
+def forecast(
+    checked: CheckedPlan, measure: bool = True, budget: float = BUDGET, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Forecast]:
+    """Model by model. Measuring encodes a few pictures and has a few tokens of answers made, within a budget.
+
+    budget: seconds, for all models. It ends between two steps: a model that would take longer to load is not loaded,
+    and a task that is not reached counts like the slowest that was. clock: tells the seconds.
+    """
+    plan, asked_items, end = checked.plan, checked.asked, clock() + budget
     for model in plan.models:
         units = [unit for unit in grid.units(plan) if unit.model == model.name]
         asked: dict[str, int] = dict.fromkeys(plan.tasks, 0)
@@ -102,30 +118,72 @@ def forecast(checked: CheckedPlan, measure: bool = True) -> Iterator[Forecast]:
             for cell in (*grid.sweep(plan, unit), *grid.at_best(plan, unit, plan.alphas[0])):
                 asked[cell.task] += len(asked_items.items(cell.task))
         shown = asked_items.pictures()
-        seconds = _measured(plan, model.name, asked_items, asked, shown) if measure else None
-        yield Forecast(model.name, len(units), sum(asked.values()), len(shown), seconds)
+        counted = Forecast(model.name, len(units), sum(asked.values()), len(shown), None)
+        if not measure:
+            yield counted
+        elif why := _not_loaded(checked, model.name, end - clock()):
+            yield replace(counted, why=why)
+        else:
+            yield _measured(plan, counted, asked_items, asked, shown, end, clock)
+
+
+def _not_loaded(checked: CheckedPlan, name: str, left: float) -> str:
+    """Why a model is not loaded for a forecast; "" if it is."""
+    if name in checked.unchecked:
+        return "it is on the hub, and is not downloaded for a forecast"
+    if left <= 0:
+        return f"the {BUDGET:.0f} s of the forecast were over"
+    weights = [file.stat().st_size for file in Path(locate(name, ask_hub=False)).glob("*") if file.is_file()]
+    if sum(weights) / READ_BYTES > left:
+        return f"to load its {sum(weights) / 1e9:.1f} GB may take longer than the {BUDGET:.0f} s of a forecast"
+    return ""
 
 
 def _measured(
-    plan: Plan, name: str, asked_items: PlanItems, asked: dict[str, int], pictures: Sequence[Picture]
-) -> float:
+    plan: Plan,
+    counted: Forecast,
+    asked_items: PlanItems,
+    asked: dict[str, int],
+    pictures: Sequence[Picture],
+    end: float,
+    clock: Callable[[], float],
+) -> Forecast:
     from ggss.models import load_vlm
-    from ggss.models.feature_cache import BATCH
+    from ggss.models.features import BATCH
     from ggss.probes.steered_model import SteeredModel, batches
 
-    wanted = plan.model(name)
+    wanted = plan.model(counted.model)
     vlm = load_vlm(wanted.name, wanted.dtype, wanted.device_map, wanted.trust_remote_code, wanted.attention)
     model = SteeredModel.of(vlm)
-    model.see(pictures[:1])  # the first call of anything is slow
-    start, some = time.perf_counter(), pictures[1 : 1 + BATCH]
-    model.see(some)
-    seconds = (time.perf_counter() - start) / max(len(some), 1) * len(pictures)
-    for task, count in asked.items():
-        items, length = asked_items.items(task), asked_items.max_new_tokens(task)
+
+    def seconds_of(work: Callable[[], object]) -> float:
+        start = clock()
+        work()
+        return clock() - start
+
+    first = seconds_of(lambda: model.see(pictures[:1]))  # the first call of anything is slow
+    some = pictures[1 : 1 + BATCH] if first * BATCH < end - clock() else pictures[1:2]
+    seconds = seconds_of(lambda: model.see(some)) / max(len(some), 1) * len(pictures)
+    measured: dict[str, float] = {}
+    at_most = False
+    for task in asked:
+        if clock() >= end:
+            break
+        items, longest = asked_items.items(task), asked_items.max_new_tokens(task)
+        few = min(longest, FEW_TOKENS)
         batch = [items[number] for number in batches(items, plan.questions_together)[0]]
+        alone = seconds_of(lambda: model.read_batch(batch[:1], few))  # noqa: B023 (called at once)
+        if alone * len(batch) * 2 > end - clock():
+            batch = batch[:1]
         model.see([picture for item in batch for picture in item.images])
-        model.read_batch(batch[:1], length)
-        start = time.perf_counter()
-        model.read_batch(batch, length)
-        seconds += (time.perf_counter() - start) / len(batch) * count
-    return seconds
+        begun = seconds_of(lambda: model.read_batch(batch, 1))  # noqa: B023
+        taken = begun if few == 1 else seconds_of(lambda: model.read_batch(batch, few))  # noqa: B023
+        if longest > few:
+            taken += max(taken - begun, 0.0) / (few - 1) * (longest - few)
+            at_most = True
+        measured[task] = taken / len(batch)
+    if not measured:
+        return replace(counted, why=f"the {BUDGET:.0f} s of the forecast were over")
+    slowest = max(measured.values())
+    seconds += sum(measured.get(task, slowest) * count for task, count in asked.items())
+    return replace(counted, seconds=seconds, at_most=at_most or len(measured) < len(asked))

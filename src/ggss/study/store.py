@@ -6,25 +6,151 @@ write-ahead log, so a killed process loses at most one batch. `fits` says what t
 identity and which steering a (model, method, attribute) had when it was last run.
 
 Every row has a checksum of its key and content: one that was edited or damaged is refused by all that read it.
+
+The SQLite file of a study: how it is opened, what it must be, and its errors as sentences.
 """
 
-import fcntl
 import hashlib
 import json
+import logging
 import shlex
+import shutil
 import sqlite3
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ggss.errors import InputError
-from ggss.steering.gates import Gates
-from ggss.study import database
-from ggss.study.database import StoreError
+from ggss.files import locked
+from ggss.steering.fitting import Gates
+
+log = logging.getLogger(__name__)
+
+VERSION = 4
+_APPLICATION = 0x67677373  # "ggss", in the header of the file
+_SCHEMA = """
+CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE fits (
+    model TEXT, method TEXT, attribute TEXT, recipe TEXT NOT NULL, identity TEXT NOT NULL, steering TEXT NOT NULL,
+    notes TEXT NOT NULL, gates TEXT NOT NULL, checksum TEXT NOT NULL,
+    PRIMARY KEY (model, method, attribute)
+) WITHOUT ROWID;
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY, identity TEXT NOT NULL, steering TEXT NOT NULL, alpha REAL NOT NULL, suite TEXT NOT NULL,
+    UNIQUE (identity, steering, alpha, suite)
+);
+CREATE TABLE answers (
+    run INTEGER NOT NULL REFERENCES runs, item TEXT NOT NULL, answer TEXT NOT NULL, probabilities TEXT NOT NULL,
+    checksum TEXT NOT NULL,
+    PRIMARY KEY (run, item)
+) WITHOUT ROWID;
+"""
+
+
+class StoreError(InputError):
+    """The store cannot be written or read: the study cannot continue."""
+
+
+def connect(path: Path, mode: str) -> sqlite3.Connection:
+    address = f"{path.resolve().as_uri()}?mode={mode}"
+    connection = sqlite3.connect(address, uri=True, check_same_thread=False, isolation_level=None, timeout=60)
+    connection.text_factory = _text
+    return connection
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """For a folder in which nothing can be written. What is still in the write-ahead log is read from a copy."""
+    log = path.with_name(f"{path.name}-wal")
+    if not log.exists() or not log.stat().st_size:
+        return connect(path, "ro&immutable=1")
+    memory = connect(Path(), "memory")
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            before = [_stamp(path), _stamp(log)]
+            for file in (path, log):
+                shutil.copyfile(file, Path(place, file.name))
+            if before != [_stamp(path), _stamp(log)]:
+                raise InputError(f"{str(path)!r} is being written: wait until the study has stopped, and try again")
+            with closing(connect(Path(place, path.name), "rw")) as copy:
+                copy.backup(memory)
+    except OSError as error:
+        raise InputError(f"cannot read all of {str(path)!r} ({error}): copy its folder to a writable one") from error
+    memory.execute("PRAGMA query_only = 1")
+    return memory
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _text(data: bytes) -> str:
+    """Also what is not UTF-8: such a row is damaged, and its checksum says so."""
+    return data.decode(errors="surrogateescape")
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    pragmas = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {VERSION};"
+    # One transaction: after a crash the database has its tables and its version, or it is empty.
+    connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} {pragmas} COMMIT;")
+
+
+def checked(path: Path, connection: sqlite3.Connection, new: bool = False) -> sqlite3.Connection:
+    """The connection; with `new` an empty database gets its tables. InputError for a database of something else.
+
+    An empty database that was there before is told by the same sentence whether it is read or written.
+    """
+    try:
+        application = connection.execute("PRAGMA application_id").fetchone()[0]
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        empty = not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if empty and application in (0, _APPLICATION):
+            # SQLite reads a damaged write-ahead log up to the damage: before the first checkpoint all may be gone.
+            said = (
+                f"{str(path)!r} is an empty database: nothing of a study was written to it yet, or its write-ahead "
+                "log (-wal) is damaged or was not copied with it. `ggss study run` begins the study anew"
+            )
+            if not new:
+                raise InputError(said)
+            if path.stat().st_size:
+                log.warning(said)
+            _create(connection)
+        elif application != _APPLICATION:
+            raise InputError(f"{str(path)!r} is not a study's database: choose another folder")
+        elif version != VERSION:
+            raise InputError(
+                f"{str(path)!r} has version {version} and this ggss reads version {VERSION}: "
+                "use the ggss that made it, or choose another folder"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def told(path: Path) -> Iterator[None]:
+    """SQLite's errors as messages that say what to do; an unfinished transaction is rolled back."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # SQLite's message may quote what is no text
+        reason = str(error)
+        kept = "what was answered before is kept"
+        advice = f"{kept}; run the same command again"
+        if "full" in reason or "disk I/O" in reason:
+            advice = f"free some space and run the same command again, {kept}"
+        elif "readonly" in reason or "unable to open" in reason:
+            advice = "make the folder writable or choose another one"
+        elif not isinstance(error, sqlite3.OperationalError):
+            advice = "it is damaged or no database; move it away, or choose another folder"
+        raise StoreError(f"the store {str(path)!r}: {reason}; {advice}") from error
+
 
 DATABASE, LOCK = "study.sqlite", "study.lock"
 _COSINE = "cosine"  # beside the gate's numbers, in their column
@@ -146,7 +272,7 @@ class Store:
         return rows[0] if rows else None
 
     def _rows(self, query: str, *values: Any) -> list[Any]:
-        with self._turn, database.told(self.path):
+        with self._turn, told(self.path):
             return self._connection.execute(query, values).fetchall()
 
     @contextmanager
@@ -163,7 +289,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        with self._turn, database.told(self.path), self._connection:
+        with self._turn, told(self.path), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._write
 
@@ -172,7 +298,7 @@ class Store:
             self._connection.execute(statement, values)
         except UnicodeEncodeError as error:
             said = f"the store {str(self.path)!r} holds Unicode text only, and was given {error.object!r}"
-            raise database.StoreError(said) from error
+            raise StoreError(said) from error
 
 
 @contextmanager
@@ -180,24 +306,19 @@ def writing(folder: str | Path) -> Iterator[Store]:
     """The store of a folder, created if it does not exist, for the one process that may write to it."""
     folder = Path(folder)
     path = folder / DATABASE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("a")
-    except OSError as error:
-        raise InputError(f"cannot write to {str(folder)!r} ({error.strerror}): choose another folder") from error
-    with lock:
+    refusal = f"another process is running the study in {str(folder)!r}: wait for it, or choose another folder"
+    with ExitStack() as opened:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(
-                f"another process is running the study in {str(folder)!r}: wait for it, or choose another folder"
-            ) from None
-        with database.told(path):
-            connection = database.checked(path, database.connect(path, "rwc"), new=True)
-        with closing(connection):
-            with database.told(path):
-                connection.execute("PRAGMA synchronous = NORMAL")
-            yield Store(path, connection)
+            folder.mkdir(parents=True, exist_ok=True)
+            opened.enter_context(locked(folder / LOCK, refusal))
+        except OSError as error:
+            raise InputError(f"cannot write to {str(folder)!r} ({error.strerror}): choose another folder") from error
+        with told(path):
+            connection = checked(path, connect(path, "rwc"), new=True)
+        opened.enter_context(closing(connection))
+        with told(path):
+            connection.execute("PRAGMA synchronous = NORMAL")
+        yield Store(path, connection)
 
 
 def reading(folder: str | Path) -> Store:
@@ -205,11 +326,11 @@ def reading(folder: str | Path) -> Store:
     path = Path(folder) / DATABASE
     if not path.is_file():
         raise InputError(f"there is no study in {str(folder)!r}: it has no {DATABASE}; give a folder of `study run`")
-    with database.told(path):
+    with told(path):
         try:
-            return Store(path, database.checked(path, database.connect(path, "ro")))
+            return Store(path, checked(path, connect(path, "ro")))
         except sqlite3.OperationalError:  # a write-ahead log cannot be opened in a read-only folder
-            return Store(path, database.checked(path, database.connect_read_only(path)))
+            return Store(path, checked(path, connect_read_only(path)))
 
 
 _spelled = json.JSONEncoder(default=repr).encode  # a damaged row may have bytes where text was

@@ -10,25 +10,22 @@ from functools import cached_property
 
 import torch
 
-from ggss import ranges
+from ggss import errors
 from ggss.activations import Activations
-from ggss.activations.collection import collect
+from ggss.activations.collect import collect
 from ggss.analysis.asking import Reply, replies
 from ggss.errors import InputError
 from ggss.models import ModelIdentity, load_vlm
-from ggss.models.feature_cache import FeatureCache
-from ggss.models.prompt_length import PromptLengths
+from ggss.models.features import FeatureCache
+from ggss.models.prompts import PromptLengths
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
-from ggss.steering import gates
-from ggss.steering.fitting import fit
+from ggss.steering import fitting
+from ggss.steering.fitting import fit, subspace_cosine
 from ggss.steering.steerer import Steerer
-from ggss.steering.subspaces import subspace_cosine
 from ggss.study import grid
-from ggss.study.discovery_set import DiscoverySet
-from ggss.study.memory import longest_prompt
-from ggss.study.plan import MethodPlan, Plan
-from ggss.study.plan_items import PlanItems
+from ggss.study.checking import longest_prompt
+from ggss.study.plan import DiscoverySet, MethodPlan, Plan, PlanItems
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class FitReply:
     """
 
     notes: tuple[str, ...]
-    gates: gates.Gates | None
+    gates: fitting.Gates | None
     cosine: float | None = None
 
 
@@ -67,7 +64,7 @@ class Worker:
             wanted = self.plan.model(model)
             place = wanted.device_map or self.device
             vlm = load_vlm(wanted.name, wanted.dtype, place, wanted.trust_remote_code, wanted.attention)
-            if self.plan.batch_size == ranges.AUTO:
+            if self.plan.batch_size == errors.AUTO:
                 vlm.limit_batch(longest_prompt(self.plan, self._asked, PromptLengths(vlm.processor)))
             pictures = [*self._discovery.pictures(), *self._asked.pictures()]
             self._model, self._identity = SteeredModel(FeatureCache(vlm, together=pictures)), vlm.identity
@@ -124,7 +121,7 @@ class Worker:
         cosine = None
         if method.prompt is not None:
             cosine = subspace_cosine(steerer, self._discovered(method, any_attribute, None)[0])
-        return steerer, FitReply(tuple(steerer.warnings), gates.measure(steerer, activations), cosine)
+        return steerer, FitReply(tuple(steerer.warnings), fitting.measure(steerer, activations), cosine)
 
     def _discovered(self, method: MethodPlan, attribute: str, prompt: str | None) -> tuple[Steerer, Activations]:
         torch.manual_seed(self.plan.seed)

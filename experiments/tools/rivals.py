@@ -1,0 +1,106 @@
+"""`make rivals`: docs/rivals.md from a folder of studies/rivals.yaml, `python -m experiments.tools.rivals FOLDER`.
+
+No plan can fit `dso`: it is fitted here, on the same discovery pictures, and asked the same questions. Its steerers
+are kept in the study's folder.
+"""
+
+import sys
+from pathlib import Path
+
+from experiments.tools.rivals_live import LIVE, QUESTIONS, LiveRows
+from ggss.analysis.comparison import Comparison, compare
+from ggss.methods import registry
+from ggss.study.results import Results
+from ggss_rivals.dso import DsoOptions
+
+PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
+BIAS, CAPABILITY, ATTRIBUTE, ALPHA = ("mcq", "2afc"), "smallstar", "race", 1.0
+NET = f"{ATTRIBUTE}_net_preference_std"
+
+
+def changed(found: Comparison | None, metric: str = "") -> str:
+    change = found.change(metric) if found else None
+    return "-" if change is None else f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]"
+
+
+def kept(found: Comparison | None) -> str:
+    """Points of capability; "same" where the change is shown to be within the margin."""
+    if found is None:
+        return "-"
+    change = found.kept().change
+    low, high = 100 * change.low, 100 * change.high
+    return f"{100 * change.difference:+.1f} [{low:+.1f}, {high:+.1f}]" + (
+        ", same" if found.kept().same.equivalent else ""
+    )
+
+
+def table(results: Results, model: str, live: LiveRows) -> list[str]:
+    lines = ["| method | MCQ | 2AFC | 2AFC, net preference | SmallStar, points |", "| --- | --- | --- | --- | --- |"]
+    for label in results.methods[1:]:
+        bias = {task: results.comparison(model, label, task, ALPHA) for task in BIAS}
+        capability = results.comparison(model, label, CAPABILITY, ALPHA, ATTRIBUTE)
+        net = changed(results.everything(model, label, "2afc", ALPHA), NET)
+        lines.append(f"| {label} | {' | '.join(map(changed, bias.values()))} | {net} | {kept(capability)} |")
+    for label in LIVE:
+        found = {
+            task: compare(before, after, results.statistics)
+            for task, after in live.runs(model, label).items()
+            if (before := results.run(model, "none", task))
+        }
+        cells = [changed(found[task]) for task in BIAS]
+        cells += [changed(found["2afc"], NET), kept(found[CAPABILITY])]
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    return lines
+
+
+def page(results: Results, live: LiveRows) -> str:
+    plan = results.plan
+    usual = DsoOptions.model_construct()
+    passes, bound = usual.passes, usual.kl
+    parts = [
+        f"""# Rivals from other papers, in the small world
+
+Written by `make rivals`; do not edit. Race steering at strength 1, no strength is chosen, at all sites of a model.
+Change of the bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of the truth:
+[validity.md](validity.md)), and of SmallStar's accuracy in points; *same* where
+the change is shown to be within the margin of {100 * results.statistics.margin:g} points (TOST). About {plan.limit}
+items a task, on identities that no method was fitted on; seed {plan.statistics.seed}. [methods.md](methods.md) says
+what each paper does and what is done otherwise here. The published 2AFC metric uses only the pairs whose two orders
+name the same picture, so few answers decide it where steering works ([results.md](results.md)); beside it is the net
+preference, over all answers.
+
+`auto` chooses a method and its k on held-out people of the discovery set, without asking the model
+(`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
+each bias task about the discovery pictures. On the same tasks it is measured here, about other people and another
+occupation. All other methods have seen no answer. The budget of `dso` is {passes} passes over
+the questions, and the bound on the KL divergence of its answers from the unsteered ones is {bound:g}.
+Where the KL ends far below the bound, the multiplier rose too far and the budget was too small to come back: such
+rows show less than the method can do. It also steers image tokens only, not the language model's norms as its paper
+does.
+"""
+    ]
+    for model in plan.models:
+        before = [results.comparison(model.name, "none", task) for task in (*BIAS, CAPABILITY)]
+        values = [one.before.value() if one else float("nan") for one in before]
+        control = ", the control" if model.control else ""
+        parts.append(
+            f"## {model.name.removeprefix('small-world/')}{control}\n\nUnsteered: MCQ {1e3 * values[0]:.0f} x 10^-3, "
+            f"2AFC {values[1]:.2f}, SmallStar {values[2]:.1%}.\n"
+        )
+        parts.append("\n".join(table(results, model.name, live)) + "\n")
+        parts += [live.learned(model.name, label) + "\n" for label in LIVE]
+    return "\n".join(parts) + "\n" + notes(results)
+
+
+def notes(results: Results) -> str:
+    names = {results.plan.method(label).name for label in results.methods[1:]} - {"ggss", "svd-pooled-euclidean"}
+    names |= {"dso"}
+    cited = [f"- `{name}`: {registry.get(name).reference}." for name in registry.names() if name in names]
+    return "## References\n\n" + "\n".join(cited) + "\n"
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    found = Results.load(folder)
+    PAGE.write_text(page(found, LiveRows(found.plan, folder)), encoding="utf-8")
+    print(PAGE.read_text(encoding="utf-8"))

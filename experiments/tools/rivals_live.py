@@ -1,0 +1,75 @@
+"""The rows of docs/rivals.md that no plan can fit: `dso` learns from a live model's answers."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from ggss.analysis import Run, ask
+from ggss.files import write_whole
+from ggss.models import load_vlm
+from ggss.models.features import FeatureCache
+from ggss.probes import suites
+from ggss.probes.steered_model import SteeredModel, live_questions
+from ggss.steering.artefact import holds_steerer
+from ggss.steering.fitting import fit_live
+from ggss.steering.steerer import Steerer
+from ggss.study.plan import DiscoverySet, Plan
+
+QUESTIONS = 100  # of each bias task
+LIVE = ("dso",)
+
+
+@dataclass
+class LiveRows:
+    """Steerers of the models of a plan, for its first steered attribute; they are kept in a folder."""
+
+    plan: Plan
+    folder: Path
+    _model: tuple[str, SteeredModel] | None = field(default=None, repr=False)
+
+    def runs(self, model: str, label: str) -> dict[str, Run]:
+        """The plan's tasks under one of LIVE, at alpha 1. Answers are kept, too."""
+        steered = self._opened(model).steered(self._steerer(model, label), 1.0)
+        suite = suites.load(self.plan.suite.name, **self.plan.suite.options)
+        found = {}
+        for task in self.plan.tasks:
+            file = self._place(model, label) / f"{task}.json"
+            known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+            answered = {key: (said, tuple(own)) for key, (said, own) in known.items()}
+            run = found[task] = ask(steered, suite, task, limit=self.plan.limit, answered=answered)
+            said = zip(run.items, run.answers, run.probabilities or (), strict=True)
+            write_whole(file, json.dumps({item.key: [answer, own] for item, answer, own in said}).encode())
+        return found
+
+    def learned(self, model: str, label: str) -> str:
+        """What came of the questions that it learned from."""
+        found = next(iter(self._steerer(model, label).diagnostics.values()))
+        return (
+            f"`{label}` on its own {found['questions']} questions: bias {found['bias_before']:.3f} -> "
+            f"{found['bias_after']:.3f}, KL from the unsteered answers {found['kl']:.2f}."
+        )
+
+    def _opened(self, model: str) -> SteeredModel:
+        if self._model is None or self._model[0] != model:
+            self._model = model, SteeredModel(FeatureCache(load_vlm(model)))
+        return self._model[1]
+
+    def _place(self, model: str, label: str) -> Path:
+        return self.folder / "live" / f"{model.replace('/', '-')}-{label}"
+
+    def _steerer(self, model: str, label: str) -> Steerer:
+        place = self._place(model, label)
+        if not holds_steerer(place):
+            self._fitted(model, label).save_pretrained(place)
+        return Steerer.from_pretrained(place)
+
+    def _fitted(self, model: str, label: str) -> Steerer:
+        torch.manual_seed(self.plan.seed)
+        cache, attribute = self._opened(model).cache, next(iter(self.plan.steering))
+        faces = DiscoverySet(self.plan).of(attribute)
+        suite = suites.load(self.plan.suite.name, images=faces)
+        tasks = self.plan.steering[attribute].tasks
+        asked = [item for task in tasks for item in suites.chosen(suite.items(task), QUESTIONS)]
+        return fit_live(label, cache.vlm, live_questions(cache, asked), attribute, sites="all")

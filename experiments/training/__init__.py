@@ -1,0 +1,1 @@
+"""Training of the small world's tiny models: architectures, recipes, pictures and questions, losses, the dial."""

@@ -1,0 +1,293 @@
+"""Activations from images: one pass of the vision path per image, pooled as a stream, cached on disk.
+
+Appendix A.1: the site's output is captured with a hook, an image of more than 2048 tokens keeps a subset drawn
+with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
+are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
+output is computed before any text is seen, so the language model is not run at all. With `prompt` it is: then
+each image is seen in a pass of the whole model, as in the paper. A study measures that both give the same subspace.
+For sites inside the text model (`lm-layer2`) it is always run; their rows are those of the image's tokens.
+
+The key of a cache entry is all that decides its rows: the model's visual identity, the code that computes them, the
+image file's bytes, the site, cap and seed. So no entry is ever out of date. An entry has its key and a checksum of
+each tensor in it; one that is incomplete, damaged or another's is computed again.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ggss import errors, hashing
+from ggss.activations import SITE, Activations, LazyTensors, Rows, pool
+from ggss.activations.cache import FOLDER, POOLED, TOKENS, CacheEntry
+from ggss.errors import InputError
+from ggss.models.families import FAMILIES
+from ggss.models.hooks import captured
+from ggss.models.identity import check_unchanged
+from ggss.models.sites import in_text, is_layer, layer_width, resolve
+from ggss.terminal import track
+from ggss.version import ggss_code
+
+if TYPE_CHECKING:
+    from ggss.data.counterfactuals import Counterfactuals
+    from ggss.data.pictures import Picture
+    from ggss.models import Vlm
+    from ggss.models.features import FeatureCache
+
+
+DISCOVERY_PROMPT = "Describe this image in detail."
+MAX_TOKENS = 2048
+SEED = 42
+_ENTRY_VERSION = 2
+
+
+def default_cache() -> Path:
+    """GGSS_CACHE, else ggss/ under the user's cache folder."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("GGSS_CACHE") or Path(home) / "ggss")
+
+
+def collect(
+    vlm: "Vlm",
+    counterfactuals: "Counterfactuals",
+    sites: str | Sequence[str] = SITE,
+    *,
+    keep_tokens: bool = False,
+    max_tokens: int = MAX_TOKENS,
+    seed: int = SEED,
+    cache: str | os.PathLike[str] | None = None,
+    features: "FeatureCache | None" = None,
+    batch_size: int = 8,
+    prompt: str | None = None,
+    show: bool | None = None,
+) -> Activations:
+    """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
+
+    Memory is one row per image and site, whatever the number of tokens: tokens are in the cache on disk, and images
+    found there are not run again.
+
+    Args:
+        vlm: the frozen model, from `load_vlm`.
+        counterfactuals: the pictures.
+        sites: a site name, "all" (every output of a projector), or several names.
+        keep_tokens: also keep the tokens; some methods need them.
+        max_tokens: of an image with more tokens than this, so many are kept.
+        seed: which ones.
+        cache: the folder of the cache; GGSS_CACHE unless it is given.
+        features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
+            written to disk.
+        batch_size: images that are encoded together.
+        prompt: run the whole model on each image with this prompt instead, and capture the sites there; nothing is
+            taken from a cache or written to one.
+        show: show progress; None: where a terminal can.
+
+    Returns:
+        The activations of all pictures, in their order, with the model and the data they came from.
+
+    Raises:
+        InputError: for a site that the model does not have, a number out of its range, or a model that is being
+            steered.
+
+    Examples:
+        >>> own = ggss.collect(vlm, faces)
+        >>> len(own) == len(faces), list(own.sites)
+        (True, ['projection-mlp2'])
+    """
+    errors.TOKENS.check("max_tokens", max_tokens)
+    errors.SEED.check("the seed of the tokens that are kept", seed)
+    errors.BATCH.check("the batch size", batch_size)
+    names = list(vlm.sites(sites))
+    if features is not None and features.vlm is not vlm:
+        raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give the model's own")
+    in_text_model = any(map(in_text, names))
+    check_unchanged(vlm.model, in_text_model)
+    described = vlm.describe(text=in_text_model)
+    if prompt is not None:
+        source: _Source = _Prompted(vlm, prompt, keep_tokens, max_tokens, seed)
+    elif features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
+        source = _FromFeatures(features, keep_tokens, max_tokens, seed)
+    else:
+        folder = Path(cache) if cache is not None else default_cache()
+        source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed)
+    pooled: dict[str, Tensor] = {}
+    tokens: dict[str, list[Tensor | Path]] = {site: [] for site in names}
+    progress = track(counterfactuals.pictures, f"{vlm.name}: activations", len(counterfactuals), show)
+    for start, batch in _batches(progress, batch_size):
+        for place, own in enumerate(source.rows(batch, names), start):
+            for site, (row, kept) in own.items():
+                # Into one tensor: small rows between large temporary tensors would fragment the heap.
+                if site not in pooled:
+                    pooled[site] = torch.empty(len(counterfactuals), len(row))
+                pooled[site][place] = row
+                tokens[site].append(kept)
+    if vlm.describe(text=in_text_model) != described:
+        raise InputError(f"{vlm.name} was changed while its activations were collected: collect them again")
+    rows = {site: Rows(pooled[site], source.tokens(tokens[site]) if keep_tokens else None) for site in names}
+    return Activations.from_rows(
+        rows,
+        [dict(picture.attributes) for picture in counterfactuals],
+        [picture.context for picture in counterfactuals],
+        {
+            **described,
+            "data_hash": counterfactuals.content_hash,
+            "images": len(counterfactuals),
+            "prompt": DISCOVERY_PROMPT if prompt is None else prompt,
+            "max_tokens": max_tokens,
+            "seed": seed,
+        },
+    )
+
+
+def kept_tokens(count: int, cap: int = MAX_TOKENS, seed: int = SEED) -> Tensor | None:
+    """The positions of the `cap` tokens that are kept of `count`; None: all. The same for images of equal size."""
+    if count <= cap:
+        return None
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:cap].sort().values
+
+
+class _Source(Protocol):
+    """A source of rows: for each picture and site the pooled row, and the tokens or the file that has them."""
+
+    def rows(
+        self, pictures: Sequence["Picture"], sites: Sequence[str]
+    ) -> "Iterator[dict[str, tuple[Tensor, Any]]]": ...
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class _FromFeatures:
+    """Rows from a cache of encoded features."""
+
+    features: "FeatureCache"
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        for one in self.features.features(pictures):
+            capped = {site: _capped(one.rows[site], self.max_tokens, self.seed).float() for site in sites}
+            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in capped.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return kept
+
+
+@dataclass(frozen=True)
+class _Prompted:
+    """Rows from passes of the whole model, one for each image, with a prompt about it."""
+
+    vlm: "Vlm"
+    prompt: str
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        inner = [site for site in sites if is_layer(site)]
+        outer = [site for site in sites if site not in inner]
+        for picture in pictures:
+            with captured(self.vlm.model, self.vlm.sites(outer)) as found:
+                self.vlm.logits([self.prompt], [[picture.image()]])
+            seen = {site: torch.cat(found[site]) for site in outer}
+            if inner:
+                seen |= self.vlm.layer_rows([picture.image()], inner, self.prompt)[0]
+            own = {site: _capped(seen[site], self.max_tokens, self.seed).float() for site in sites}
+            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in own.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return kept
+
+
+@dataclass(frozen=True)
+class _FromDisk:
+    """Rows from the cache on disk; missing ones are computed and written to it."""
+
+    vlm: "Vlm"
+    folder: Path
+    keep_tokens: bool
+    max_tokens: int
+    seed: int
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+        # What a text layer makes of an image depends on the text model too, and on what stands before the image.
+        # Asked for each batch: the model may change in memory.
+        models = {site: (self.vlm.identity if in_text(site) else self.vlm.visual_identity).hash for site in sites}
+        entries = [{site: self._entry(site, picture, models[site]) for site in sites} for picture in pictures]
+        missing = [i for i, own in enumerate(entries) if not all(map(self._whole, own.values()))]
+        for i, found in zip(missing, self._run([pictures[i] for i in missing], sites), strict=True):
+            for site in sites:
+                rows = _capped(found[site], self.max_tokens, self.seed)
+                entries[i][site].write({POOLED: pool(rows)} | ({TOKENS: rows} if self.keep_tokens else {}))
+        for own in entries:
+            yield {site: (entry.need(POOLED), entry) for site, entry in own.items()}
+
+    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
+        return LazyTensors(kept, _cached_tokens)
+
+    def _run(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> list[dict[str, Tensor]]:
+        """Each picture's rows by site."""
+        images = [picture.image() for picture in pictures]
+        inner = [site for site in sites if is_layer(site)]
+        outer = [site for site in sites if site not in inner]
+        found: list[dict[str, Tensor]] = [{} for _ in images]
+        if images and outer:
+            found = [one.rows for one in self.vlm.encode(images, sites=outer)]
+        if images and inner:
+            layers = self.vlm.layer_rows(images, inner, DISCOVERY_PROMPT)
+            found = [rows | own for rows, own in zip(found, layers, strict=True)]
+        return found
+
+    def _entry(self, site: str, picture: "Picture", model: str) -> CacheEntry:
+        key = {
+            "version": _ENTRY_VERSION,
+            "model": model,
+            "code": self._code,
+            "site": site,
+            "image": picture.digest,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
+        if in_text(site):
+            key["prompt"] = DISCOVERY_PROMPT
+        if is_layer(site):
+            width = layer_width(self.vlm.model.config, site)
+        else:
+            width = getattr(resolve(self.vlm.model, self.vlm.sites(site)[site]), "out_features", None)
+        return CacheEntry(self.folder / FOLDER, json.dumps(key, sort_keys=True), width)
+
+    @cached_property
+    def _code(self) -> str:
+        """Of the code that computes the rows: ggss's, and that of a plug-in with the model's family."""
+        family = self.vlm.family.name
+        return hashing.of(ggss_code() | (FAMILIES.code(family) if family in FAMILIES else {}))
+
+    def _whole(self, entry: CacheEntry) -> bool:
+        return all(entry.read(name) is not None for name in (POOLED, *([TOKENS] if self.keep_tokens else [])))
+
+
+def _cached_tokens(entry: CacheEntry) -> Tensor:
+    return entry.need(TOKENS)
+
+
+def _capped(rows: Tensor, max_tokens: int, seed: int) -> Tensor:
+    kept = kept_tokens(rows.shape[0], max_tokens, seed)
+    return rows.cpu() if kept is None else rows.cpu()[kept]
+
+
+def _batches(pictures: Iterator["Picture"], size: int) -> Iterator[tuple[int, list["Picture"]]]:
+    """The pictures in batches, each with the number of its first."""
+    start, batch = 0, []
+    for picture in pictures:
+        batch.append(picture)
+        if len(batch) == size:
+            yield start, batch
+            start, batch = start + size, []
+    if batch:
+        yield start, batch

@@ -1,0 +1,282 @@
+"""`ggss compare`: what changed between two runs of `ggss probe`.
+
+What it prints of a comparison, as tables and as plain data; `ggss recommend` prints the same.
+
+`ggss recommend`: write the strength of a measured run into its steerer.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ggss.cli.arguments import Json, ParserRule, Seed, checked_parser, run_file, say
+from ggss.cli.probe import marked, number, plain, result_table, show_parsers
+from ggss.errors import InputError
+
+if TYPE_CHECKING:
+    from ggss.analysis import Comparison, Run
+    from ggss.analysis.selection import ComparedTasks
+    from ggss.stats import Interval
+
+
+Before = Annotated[
+    Path,
+    typer.Argument(
+        metavar="BEFORE",
+        help="The unsteered run: a file of `ggss probe -o`.",
+        show_default=False,
+        callback=run_file,
+    ),
+]
+After = Annotated[
+    Path,
+    typer.Argument(
+        metavar="AFTER",
+        help="The steered run: a file of `ggss probe -o`.",
+        show_default=False,
+        callback=run_file,
+    ),
+]
+Unlike = Annotated[
+    bool, typer.Option("--unlike", help="Compare also runs of different models, questions or versions.")
+]
+
+
+def compare(
+    before: Before,
+    after: After,
+    unlike: Unlike = False,
+    parser: ParserRule = "careful",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs of `ggss probe`: what steering changed in bias and capability.
+
+    Bias: the change with its interval and a test over people, corrected for many tests. Capability: the answers that
+    were gained and lost, and whether it is the same within 1.5 points. Two runs that differ in more than their
+    steering are refused, unless --unlike is given. No model is loaded.
+
+    Example: ggss compare before.jsonl after.jsonl
+    """
+    files = ComparedFiles.read(before, after, unlike, parser, seed)
+    if as_json:
+        print(json.dumps(files.data(), indent=2))
+    else:
+        files.show()
+
+
+@dataclass(frozen=True)
+class ComparedFiles:
+    """The runs of two files, and their comparison."""
+
+    before: "dict[str, Run]"
+    after: "dict[str, Run]"
+    tasks: "ComparedTasks"
+    parser: str
+
+    @classmethod
+    def read(cls, before: Path, after: Path, unlike: bool, parser: str, seed: int) -> "ComparedFiles":
+        """Both files, read by one rule. InputError for files that are no runs, or not of a pair."""
+        from ggss.analysis import Statistics, compare_all, records
+        from ggss.analysis.comparison import check_one_run
+        from ggss.analysis.selection import ComparedTasks
+        from ggss.terminal import Terminal
+
+        rule = checked_parser(parser)
+        first, second = (
+            {task: run.read_by(rule) for task, run in records.load(file).items()} for file in (before, after)
+        )
+        check_one_run(first, str(before))
+        check_one_run(second, str(after))
+        with Terminal(stderr=True).status("resampling"):
+            tasks = ComparedTasks.of(compare_all(first, second, Statistics(seed=seed), unlike))
+        return cls(first, second, tasks, rule)
+
+    @property
+    def differences(self) -> list[str]:
+        """What the runs differ in besides their steering."""
+        from ggss.analysis.comparison import differences
+
+        return differences(self.before, self.after)
+
+    @property
+    def read_differently(self) -> dict[str, int]:
+        """By task, how many answers the other rule reads differently."""
+        return {task: run.read_differently + self.after[task].read_differently for task, run in self.before.items()}
+
+    def data(self) -> dict[str, Any]:
+        reading = {"parser": self.parser, "read_differently": self.read_differently}
+        return comparison_data(self.tasks) | {"unlike": self.differences} | reading
+
+    def show(self) -> None:
+        show_comparison(self.tasks, self.differences)
+        answers = sum(len(run.items) for run in (*self.before.values(), *self.after.values()))
+        show_parsers(self.parser, self.read_differently, answers)
+
+
+def comparison_data(tasks: "ComparedTasks") -> dict[str, Any]:
+    """A comparison as plain data."""
+    return plain(
+        {
+            "before": asdict(tasks.before),
+            "after": asdict(tasks.after),
+            "bias": [_bias_data(comparison, tasks.p_holm.get(comparison.task)) for comparison in tasks.bias],
+            "capability": [
+                _capability_data(comparison, tasks.p_holm.get(comparison.task)) for comparison in tasks.capability
+            ],
+            "average": tasks.average and asdict(tasks.average),
+            "combined": tasks.combined,
+            "combined_holm": tasks.combined_holm,
+        }
+    )
+
+
+def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
+    change, corrected = comparison.change(), comparison.corrected_change
+    return {
+        "task": comparison.task,
+        "metric": comparison.before.metric().name,
+        "before": comparison.before.value(),
+        "after": comparison.after.value(),
+        "change": change and asdict(change),
+        "corrected": corrected and asdict(corrected),
+        "detectable": comparison.detectable,
+        "p": comparison.p,
+        "p_holm": p_holm,
+        "degenerate": comparison.degenerate,
+    }
+
+
+def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
+    kept = comparison.kept()
+    return {
+        "task": comparison.task,
+        "before": kept.before.estimate,
+        "after": kept.after.estimate,
+        "gained": kept.gained,
+        "lost": kept.lost,
+        "same": asdict(kept.same),
+        "detectable": comparison.detectable,
+        "p": kept.p,
+        "p_holm": p_holm,
+        "degenerate": comparison.degenerate,
+    }
+
+
+def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> None:
+    """differences: what the two runs differ in besides their steering, where that was allowed."""
+    from rich.text import Text
+
+    from ggss.terminal import Terminal
+
+    console = Terminal()
+    console.print(Text("before", "bold"), tasks.before.said)
+    console.print(Text("after ", "bold"), tasks.after.said)
+    if tasks.before.steered:
+        console.print("The first run is steered, too: the changes are between two steerings.")
+    for text in differences:
+        console.print(Text("They differ:", "yellow"), text)
+    if tasks.bias:
+        table = result_table("bias", "before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
+        for comparison in tasks.bias:
+            shown = comparison.before.display()
+            table.add_row(
+                marked(comparison.task + shown.unit, comparison.degenerate),
+                number(comparison.before.value(), shown),
+                number(comparison.after.value(), shown),
+                _percent(comparison.change()),
+                _percent(comparison.corrected_change),
+                _p(comparison.p),
+                _p(tasks.p_holm.get(comparison.task)),
+            )
+        if tasks.combined is not None:
+            table.add_section()
+            average = _percent(tasks.average)
+            table.add_row("all together", "", "", average, "", _p(tasks.combined), _p(tasks.combined_holm))
+        console.print(table)
+    if tasks.capability:
+        table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "same", "p", "p, Holm")
+        for comparison in tasks.capability:
+            kept = comparison.kept()
+            same = kept.same
+            table.add_row(
+                marked(comparison.task, comparison.degenerate),
+                f"{kept.before.estimate:.1%}",
+                f"{kept.after.estimate:.1%}",
+                f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
+                f"{kept.gained}/{kept.lost}",
+                "yes" if same.equivalent else "not shown",
+                _p(kept.p),
+                _p(tasks.p_holm.get(comparison.task)),
+            )
+        console.print(table)
+    console.print(
+        "Change: percentile bootstrap over people; corrected: Fieller's interval between bias-corrected values. "
+        "p: sign-flip test over people, McNemar for right answers; same: equivalent within 1.5 points (TOST).",
+        style="dim",
+    )
+    if any(comparison.degenerate for comparison in (*tasks.bias, *tasks.capability)):
+        console.print(Text("*", "red"), "most answers of one run could not be parsed: left out of the combined test.")
+
+
+def _percent(of: "Interval | None") -> str:
+    if of is None:
+        return "-"
+    low, middle, high = (
+        f"{value:+.0f}" if not math.isnan(value) else "-" for value in (of.low, of.estimate, of.high)
+    )
+    return f"{middle} % [{low}, {high}]"
+
+
+def _p(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.2g}" if value >= 5e-5 else "<1e-4"
+
+
+def recommend(
+    before: Before,
+    after: After,
+    steerer: Annotated[
+        Path, typer.Argument(metavar="STEERER", help="The folder of AFTER's steerer.", show_default=False)
+    ],
+    unlike: Unlike = False,
+    parser: ParserRule = "careful",
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs as `ggss compare` does, and write the strength of the second into its steerer.
+
+    The strength is used from then on wherever no --alpha is given. Only the steerer that AFTER was steered by takes
+    it; its config and its card change, and what it does at a given strength does not. `ggss study recommend` writes
+    the strength that a study chose.
+
+    Example: ggss recommend before.jsonl after.jsonl race-steerer
+    """
+    files = ComparedFiles.read(before, after, unlike, parser, seed)
+    alpha = _write_strength(steerer, files.after)
+    if as_json:
+        print(json.dumps(files.data() | {"recommended_alpha": alpha}, indent=2))
+        return
+    files.show()
+    say(f"alpha {alpha:g} is now what {steerer} recommends")
+
+
+def _write_strength(folder: Path, runs: "dict[str, Run]") -> float:
+    """Write the strength of a steered run into the artefact that it was steered by, and no other; returns it."""
+    from ggss.steering import artefact
+    from ggss.steering.steerer import Steerer
+
+    steerings = {(run.source.steerer, run.source.alpha) for run in runs.values()}
+    if len(steerings) != 1 or not next(iter(steerings))[0]:
+        raise InputError("the second file has no single steering whose strength could be recommended")
+    content, alpha = next(iter(steerings))
+    if Steerer.from_pretrained(folder).content_hash != content:
+        raise InputError(f"{str(folder)!r} is not the steerer of the second file: its content differs")
+    artefact.recommend(folder, alpha)
+    return alpha

@@ -1,0 +1,235 @@
+"""Published sets of counterfactual pictures, in the folders and file names in which they are published.
+
+| set | a picture's file | held fixed | varied |
+| --- | --- | --- | --- |
+| REFLECT/FOCUS | `ceo/3/Middle_Eastern_woman.jpg` | occupation, identity | race, gender |
+| PAIRS | `data/status/phone/black_man.png` | section, scenario | race, gender |
+| SocialCounterfactuals | `a_photo_of_race_gender_tailor_0_4_3761796350.jpg` | occupation, set | two attributes |
+
+The last parts of a path are what counts, so any folder above them may be given. PAIRS' section is written as the
+occupation and its scenario as the identity. A name of SocialCounterfactuals ends in the rank, the number of the
+caption and the seed of the set; what the number of a caption means is in the metadata that its authors published with
+their code (IntelLabs/multimodal_cognitive_ai, `Uncovering_LVLM_Bias`), and is the same in all their sets.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+from ggss.data.manifests import Row
+from ggss.data.pictures import FilePicture
+from ggss.errors import InputError, problems
+from ggss.terminal import track
+
+IMAGES = (".jpg", ".jpeg", ".png")
+RACE, GENDER, TRAIT = "race", "gender", "trait"
+PEOPLE = ("White", "Black", "Indian", "Asian", "Middle Eastern", "Latino")
+TRAITS = ("skinny", "young", "obese", "tattooed", "old")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files of one set are named. `read`: the labels in the last `parts` of a path, or None.
+
+    values: the published values of what is varied. fixed: the published values of what is held fixed, where there
+    is a fixed list of them.
+    """
+
+    title: str
+    example: str
+    parts: int
+    read: Callable[[str], Row | None]
+    values: Mapping[str, Sequence[str]]
+    fixed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The rows of a manifest, and all that is wrong with the folder.
+
+    rows: only of people that have every published picture, in one size. flaws: what is missing, of another size, or
+    damaged. others: image files that are not named as the set's are.
+    """
+
+    rows: list[Row]
+    flaws: list[str]
+    others: list[str]
+
+
+def read_layout(layout: Layout, folder: str | Path) -> Found:
+    """All pictures of a published set below a folder; InputError if there is none."""
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{str(folder)!r} is no folder: give the one that holds {layout.title}")
+    pictures: dict[tuple[str, ...], dict[tuple[str, ...], list[FilePicture]]] = {}
+    others: list[str] = []
+    columns: list[str] = []
+    for path in _images(folder):
+        row = layout.read("/".join(path.parts[-layout.parts :]))
+        if row is None:
+            others.append(str(path))
+            continue
+        columns = columns or [column for column in row if column not in layout.values]
+        varied = tuple(row[column] for column in layout.values)
+        own = pictures.setdefault(tuple(row[column] for column in columns), {})
+        own.setdefault(varied, []).append(FilePicture(path, dict(zip(layout.values, varied, strict=True))))
+    if not pictures:
+        raise InputError(
+            f"{str(folder)!r} has no picture of {layout.title}, such as {layout.example}: it has "
+            f"{len(others)} other images{f', such as {others[0]!r}' if others else ''}"
+        )
+    rows: list[Row] = []
+    flaws = _missing_people(layout, pictures)
+    for person in track(sorted(pictures), f"checking {layout.title}", len(pictures)):
+        own = pictures[person]
+        if wrong := _wrong(layout, own):
+            flaws += [f"{'/'.join(person)} {line}" for line in wrong]
+        else:
+            fixed = dict(zip(columns, person, strict=True))
+            rows += [{"path": str(one.path), **fixed, **one.attributes} for (one,) in own.values()]
+    return Found(rows, flaws, others)
+
+
+def placed(rows: Sequence[Row], manifest: Path) -> list[Row]:
+    """The rows with paths relative to the manifest's folder, as far as that is possible."""
+    here = manifest.expanduser().resolve().parent
+
+    def relative(path: str) -> str:
+        try:
+            return Path(os.path.relpath(Path(path).resolve(), here)).as_posix()
+        except ValueError:  # another drive of Windows
+            return str(Path(path).resolve())
+
+    return [{**row, "path": relative(row["path"])} for row in rows]
+
+
+def complete(found: Found, layout: Layout, leave_out: bool) -> list[Row]:
+    """The rows; InputError lists all that is wrong with the set, unless that may be left out."""
+    if found.flaws and not leave_out:
+        raise problems(
+            f"{layout.title} is not whole (--complete-only leaves out the people of whom a picture is missing)",
+            found.flaws,
+        )
+    if not found.rows:
+        raise problems(f"nobody in this {layout.title} has all pictures", found.flaws)
+    return found.rows
+
+
+def _images(folder: Path) -> Iterable[Path]:
+    """Image files below the folder in a fixed order, without hidden ones."""
+    for where, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and name.lower().endswith(IMAGES):
+                yield Path(where) / name
+
+
+def _missing_people(layout: Layout, pictures: Mapping[tuple[str, ...], object]) -> list[str]:
+    """Who of the published people has no picture at all; if nobody of an occupation has, one line for all."""
+    if not layout.fixed:
+        return []
+    expected = list(product(*layout.fixed.values()))
+    there = {person[0] for person in pictures}
+    column = next(iter(layout.fixed))
+    absent = [name for name in dict.fromkeys(person[0] for person in expected) if name not in there]
+    lines = [f"{name} has no pictures: {column} {name} is missing" for name in absent]
+    return lines + [f"{'/'.join(p)} has no pictures" for p in expected if p not in pictures and p[0] not in absent]
+
+
+def _wrong(layout: Layout, own: Mapping[tuple[str, ...], Sequence[FilePicture]]) -> list[str]:
+    """What is wrong with the pictures of one person."""
+    published = list(product(*layout.values.values()))
+    found = [f"lacks {' '.join(one)}" for one in published if one not in own]
+    found += [
+        f"has {pictures[0].name!r}, and {' '.join(one)} is none of the published values"
+        for one, pictures in own.items()
+        if one not in published
+    ]
+    for one, pictures in own.items():
+        if len(pictures) > 1:
+            found.append(f"has {' '.join(one)} {len(pictures)} times: {', '.join(repr(p.name) for p in pictures)}")
+    sizes: dict[tuple[int, int], list[str]] = {}
+    for picture in (picture for pictures in own.values() for picture in pictures):
+        try:
+            sizes.setdefault(picture.size(), []).append(picture.path.name)
+        except InputError as error:
+            found.append(f"has a damaged picture: {error}")
+    if len(sizes) > 1:
+        ordered = sorted(sizes.items(), key=lambda one: (-len(one[1]), one[0]))
+        found.append(
+            "has pictures of different sizes: "
+            + ", ".join(f"{w}x{h} ({len(names)}, such as {names[0]})" for (w, h), names in ordered)
+        )
+    return found
+
+
+def _matched(expression: str) -> Callable[[str], Row | None]:
+    compiled = re.compile(expression, re.IGNORECASE)
+
+    def read(path: str) -> Row | None:
+        match = compiled.fullmatch(path)
+        return match.groupdict() if match else None
+
+    return read
+
+
+# The last underscore separates the values: a race may have one of its own.
+_TWO_VALUES = r"(?P<race>[^/]+)_(?P<gender>[^/_]+?)"
+
+FOCUS = Layout(
+    "REFLECT/FOCUS",
+    "ceo/3/Middle_Eastern_woman.jpg",
+    3,
+    _matched(rf"(?P<occupation>[^/]+)/(?P<identity>\d+)/{_TWO_VALUES}\.(?:jpg|jpeg|png)"),
+    {RACE: ("Asian", "Black", "Latino", "Middle_Eastern", "White"), GENDER: ("man", "woman")},
+    {
+        "occupation": ("ceo", "cook", "doctor", "lawyer", "nurse", "teacher"),
+        "identity": tuple(map(str, range(1, 9))),
+    },
+)
+
+# One file of the release, status/phone/white_man1.png, has a digit after its name.
+PAIRS = Layout(
+    "PAIRS",
+    "data/status/phone/black_man.png",
+    3,
+    _matched(
+        rf"(?P<occupation>occupations|status|potential_crime)/(?P<identity>[^/]+)/{_TWO_VALUES}\d?\.(?:jpg|jpeg|png)"
+    ),
+    {RACE: ("black", "white"), GENDER: ("man", "woman")},
+)
+
+
+def _numbered(kind: str, columns: tuple[str, str], numbers: Sequence[int], values: Sequence[Sequence[str]]) -> Layout:
+    """One of the three kinds of SocialCounterfactuals; `numbers` are those of the captions of all pairs of values."""
+    means = dict(zip(map(str, numbers), product(*values), strict=True))
+    name = re.compile(
+        rf"(?P<opening>|a_picture_of_|a_photo_of_|an_image_of_){kind}_(?P<occupation>.+)"
+        r"_(?P<rank>\d+)_(?P<caption>\d+)_(?P<seed>\d+)\.(?:jpg|jpeg|png)"
+    )
+
+    def read(path: str) -> Row | None:
+        match = name.fullmatch(path)
+        if match is None or match["caption"] not in means:
+            return None
+        identity = f"{match['opening']}{match['rank']}_{match['seed']}"
+        labels = dict(zip(columns, means[match["caption"]], strict=True))
+        return {"occupation": match["occupation"], "identity": identity, **labels}
+
+    example = f"images/a_photo_of_{kind}_tailor_0_{numbers[0]}_3761796350.jpg"
+    return Layout(f"SocialCounterfactuals ({kind})", example, 1, read, dict(zip(columns, values, strict=True)))
+
+
+_SEXES = ("male", "female")
+SOCIAL_COUNTERFACTUALS = {
+    "race_gender": _numbered("race_gender", (RACE, GENDER), range(12), (PEOPLE, _SEXES)),
+    "physical_gender": _numbered(
+        "physical_gender", (TRAIT, GENDER), (10, 11, 12, 13, 20, 21, 24, 25, 26, 27), (TRAITS, _SEXES)
+    ),
+    "physical_race": _numbered(
+        "physical_race", (TRAIT, RACE), (*range(30, 42), *range(60, 66), *range(72, 84)), (TRAITS, PEOPLE)
+    ),
+}

@@ -1,0 +1,335 @@
+"""SVD ablations: hard projection without gate and slerp, pooled or per token, flat or spherical (appendix A.4).
+
+    pooled, flat        s_ua = hbar_ua - mean over a of hbar_ua             h - alpha V V^T (h - mean)
+    pooled, spherical   s_ua = log_{c_u}(y_ua)                              exp_mu(t - alpha V V^T t), norm kept
+    per token           the same for every token position t: s_uat around the centre c_ut of its A variants
+
+V holds the top k right singular vectors of all shifts, k = number of values - 1 by default.
+
+Per token there are images x tokens shifts, 819 200 of 4096 numbers for 400 images of 2048 tokens. They are never
+all in memory: each group of variants is read, its shifts are computed a few hundred positions at a time, and only
+their Gram matrix S^T S [D, D] is kept (134 MB at D = 4096, in float64; the products of a block are float32). Its
+eigenvectors are the right singular vectors. Positions must correspond, so the images of a group need equal token
+counts; groups may differ.
+
+Left open by the paper: the reference point of the per-token forms. Here it is the pooled one, mean or Fréchet
+mean, so that a per-token form differs from its pooled form in the subspace alone.
+
+Component ablations: GGSS without its gate, and without slerp (section 4.3, component ablation).
+
+    ggss-no-gate     |h| slerp(h^, target; alpha)                              g = 1
+    ggss-no-slerp    |h| Normalize(exp_mu(t - alpha g V V^T t))                the gate, then hard projection
+
+Discovery is that of `ggss`. At alpha = 1 `ggss-no-gate` equals `svd-pooled-spherical`, as the paper observes.
+
+The paper's row is "w/o Slerp (hard proj. + gate)", and hard projection is `t - alpha V V^T t` (appendix A.4). The
+authors' code goes along the chord instead, |h| Normalize((1 - alpha g) h^ + alpha g target): option `path="chord"`.
+Both end at GGSS's target where alpha g = 1; the chord stays on the arc of slerp, at another share of it.
+
+The geometry ablation: a flat update under GGSS's own gate (appendix B, matched-gate geometry ablation).
+
+    gated-euclidean            h' = h - alpha g V V^T (h - mean)
+    gated-euclidean-renorm     |h| h' / |h'|
+
+Left open by the paper: which gate and which subspace. The paper's flat row without a gate is `svd-pooled-euclidean`,
+so V and mean are those of that method. "Matched" is read literally: g is the gate that `ggss` gives to the same
+token, from the spherical subspace and its statistics. The flat and the spherical row then differ only in the update.
+
+`ggss-token-gate`: GGSS with its gate calibrated on tokens instead of pooled rows (appendix B, gate calibration).
+
+    median and std of b(h) = |V^T log_mu(h^)| over all tokens h of all discovery images
+
+Subspace, mu and update are those of `ggss`. Tokens are read one image at a time; one number per token is kept.
+Zero tokens have no direction and do not count.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ggss import sphere
+from ggss.activations import Activations, Groups
+from ggss.errors import InputError
+from ggss.methods.ggss import GateOptions, GgssOptions, SubspaceOptions, calibrated, discover
+from ggss.methods.operator import Array, Operator, register_kind
+from ggss.methods.projection import Euclidean, finite_coordinates
+from ggss.methods.registry import Attribute, Fitted, Method, register
+from ggss.methods.spherical import (
+    Floor,
+    Gated,
+    Geodesic,
+    Kappa,
+    Magnitude,
+    Removal,
+    Tangent,
+    check_frame,
+    check_orthonormal,
+    gate,
+    magnitudes,
+    precise,
+)
+from ggss.methods.subspace import Subspace, aligned_blocks, find_subspace, oriented, representatives, top_eigenvectors
+from ggss.terminal import track
+
+ROUNDING = 1e-6  # an eigenvalue this small, relative to the largest, is a rounding error of float32 products
+
+
+def pooled_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    mean, subspace = flat_subspace(activations, attribute, options.k)
+    return Fitted(
+        Euclidean(mean.float(), subspace.basis.float().contiguous()),
+        {
+            "singular_values": subspace.singular_values.float(),
+            "explained_variance": subspace.explained_variance.float(),
+        },
+    )
+
+
+def flat_subspace(activations: Activations, attribute: Attribute, k: int | None) -> tuple[Tensor, Subspace]:
+    """The mean pooled row [D] and the subspace of pooled shifts, in float64."""
+    pooled = activations.pooled.double()
+    table = activations.groups(attribute).of(pooled)
+    return pooled.mean(0), find_subspace(table - table.mean(1, keepdim=True), k)
+
+
+def pooled_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    found = discover(activations, attribute, options.k)
+    return Fitted(Tangent.orthogonal(*found.frame), found.statistics, found.diagnostics)
+
+
+def token_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    basis, statistics = token_subspace(activations, attribute, options.k, flat_shifts)
+    return Fitted(Euclidean(activations.pooled.double().mean(0).float(), basis), statistics)
+
+
+def token_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    mu = sphere.frechet_mean(representatives(activations.pooled))
+    basis, statistics = token_subspace(activations, attribute, options.k, curved_shifts)
+    return Fitted(Tangent.orthogonal(mu, basis), statistics)
+
+
+def flat_shifts(block: Tensor) -> Tensor:
+    return block - block.mean(1, keepdim=True)
+
+
+def curved_shifts(block: Tensor) -> Tensor:
+    points = sphere.normalize(block)
+    return sphere.log(sphere.frechet_mean(points).unsqueeze(1), points)
+
+
+def token_subspace(
+    activations: Activations, attribute: Attribute, k: int | None, shifts_of: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The basis [D, k] in float32 and its singular values, from the tokens' shifts as a stream.
+
+    shifts_of: from tokens [positions, values, D] in float64 to their shifts.
+    """
+    groups = activations.groups(attribute)
+    k = len(groups.values) - 1 if k is None else k
+    gram = token_gram(activations, groups, shifts_of)
+    width = len(gram)
+    if not 1 <= k < width:
+        raise InputError(f"k = {k} directions were asked for in {width} dimensions; choose a smaller k")
+    if not float(gram.trace()) > 0:
+        raise InputError("the images of every context give equal tokens: there are no shifts to find directions in")
+    energy, vectors = top_eigenvectors(gram, k)
+    if not float(energy[-1]) > ROUNDING * float(energy[0]):
+        raise InputError(f"k = {k} directions were asked for, but the tokens' shifts span fewer; choose a smaller k")
+    share = energy / gram.trace()
+    return oriented(vectors).float().contiguous(), {
+        "singular_values": energy.sqrt().float(),
+        "explained_variance": share.float(),
+    }
+
+
+def token_gram(activations: Activations, groups: Groups, shifts_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """S^T S [D, D] in float64 of all tokens' shifts."""
+    width = activations.pooled.shape[1]
+    gram = torch.zeros(width, width, dtype=torch.float64)
+    for _, _, block in aligned_blocks(activations, groups, "shifts of tokens"):
+        shift = shifts_of(block).reshape(-1, width).float()
+        gram += shift.T @ shift
+    return gram
+
+
+for _name, _summary, _fit in (
+    ("svd-pooled-euclidean", "SVD of pooled shifts, hard projection in flat space", pooled_euclidean),
+    ("svd-pooled-spherical", "SVD of pooled tangent shifts, hard projection in tangent space", pooled_spherical),
+    ("svd-token-euclidean", "SVD of every token's shifts, hard projection in flat space", token_euclidean),
+    ("svd-token-spherical", "SVD of every token's tangent shifts, hard projection in tangent space", token_spherical),
+):
+    register(
+        Method(
+            _name,
+            _summary,
+            "Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix A.4",
+            _fit,
+            SubspaceOptions,
+            needs_tokens=_name.startswith("svd-token"),
+        )
+    )
+
+
+REFERENCE = "Sun et al., GGSS: Geodesic-Gated Spherical Steering, section 4.3"
+
+
+class NoSlerpOptions(GgssOptions):
+    path: Literal["projection", "chord"] = Field(
+        "projection", description="the paper's hard projection, or the chord of the authors' code"
+    )
+
+
+@register_kind
+@dataclass(frozen=True)
+class Chord(Gated):
+    """mu [D] and basis [D, k] in float32, and the gate: to the target of GGSS along the chord."""
+
+    kind: ClassVar[str] = "chord"
+
+    def removal(self, b: Tensor, alpha: Tensor) -> Removal:
+        g = self.gate_of(b)
+        return Removal(b, alpha * g, None if self.floor == 1 else g, chord=True)
+
+
+def without_gate(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    found = discover(activations, attribute, options.k)
+    operator = Geodesic(*found.frame, **calibrated(found.magnitudes, GateOptions.model_validate({"floor": 1.0})))
+    return Fitted(operator, found.statistics, found.diagnostics)
+
+
+def without_slerp(activations: Activations, attribute: Attribute, options: NoSlerpOptions) -> Fitted:
+    found = discover(activations, attribute, options.k)
+    make = Chord if options.path == "chord" else Tangent.orthogonal
+    operator = make(*found.frame, **calibrated(found.magnitudes, options))
+    return Fitted(operator, found.statistics, found.diagnostics)
+
+
+register(Method("ggss-no-gate", "GGSS with the gate held at 1", REFERENCE, without_gate, SubspaceOptions))
+register(Method("ggss-no-slerp", "GGSS's gate with hard projection", REFERENCE, without_slerp, NoSlerpOptions))
+
+
+SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has lost too many digits
+
+
+@register_kind
+@dataclass(frozen=True)
+class GatedEuclidean(Operator):
+    """The flat mean [D] and basis [D, k], and the gate's spherical mu [D] and gate_basis [D, k]."""
+
+    mean: Annotated[Tensor, Array("D")]
+    basis: Annotated[Tensor, Array("D", "k")]
+    mu: Annotated[Tensor, Array("D")]
+    gate_basis: Annotated[Tensor, Array("D", "k")]
+    gate_median: Magnitude
+    gate_std: Magnitude
+    kappa: Kappa = 5.0
+    floor: Floor = 0.3
+    renorm: bool = False
+
+    kind: ClassVar[str] = "gated-euclidean"
+
+    @property
+    def width(self) -> int:
+        return self.mean.shape[0]
+
+    def validate(self) -> None:
+        check_orthonormal(self.basis)
+        check_frame(self.mu, self.gate_basis)
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor:
+        mean, basis = self.mean.to(rows.device), self.basis.to(rows.device)
+        mu, gate_basis = self.mu.to(rows.device), self.gate_basis.to(rows.device)
+        k = basis.shape[1]
+        products = rows @ torch.cat([basis, mu[:, None], gate_basis], 1)
+        finite_coordinates(products, rows)
+        magnitude = magnitudes(rows, products[:, k:], mu, gate_basis)
+        g = gate(magnitude, self.gate_median, self.gate_std, self.kappa, self.floor)
+        removed = alpha * g * (products[:, :k].to(g) - (mean @ basis).to(g))
+        if not self.renorm:
+            torch.addmm(rows, removed.float(), basis.T, alpha=-1, out=out)
+            return g.squeeze(1).float()
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).to(precise(rows))
+        taken = 2 * (products[:, :k].to(g) * removed).sum(1, keepdim=True) - (removed * removed).sum(1, keepdim=True)
+        left = 1 - torch.where(norms > 0, taken / (norms * norms), 0)
+        safe = left > SAFE_SHRINKING
+        scale = torch.where(safe, left.clamp(min=SAFE_SHRINKING).rsqrt(), 1)
+        torch.mul(rows, scale.float(), out=out).addmm_((scale * removed).float(), basis.T, alpha=-1)
+        if not safe.all():
+            odd = ~safe.squeeze(1)
+            short = out[odd]
+            length = torch.linalg.vector_norm(short, dim=1, keepdim=True)
+            out[odd] = short * (norms[odd].float() / torch.where(length > 0, length, 1))
+        return g.squeeze(1).float()
+
+
+class GatedEuclideanOptions(GgssOptions):
+    k: int | None = Field(None, ge=1, description="dimensions of both subspaces; the number of values - 1")
+
+
+def fit_gated_euclidean(
+    activations: Activations, attribute: Attribute, options: GatedEuclideanOptions, renorm: bool
+) -> Fitted:
+    found = discover(activations, attribute, options.k)
+    mean, flat = flat_subspace(activations, attribute, options.k)
+    operator = GatedEuclidean(
+        mean.float(),
+        flat.basis.float().contiguous(),
+        *found.frame,
+        **calibrated(found.magnitudes, options),
+        renorm=renorm,
+    )
+    return Fitted(operator, found.statistics, found.diagnostics)
+
+
+def fit_flat(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions) -> Fitted:
+    return fit_gated_euclidean(activations, attribute, options, renorm=False)
+
+
+def fit_renormalized(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions) -> Fitted:
+    return fit_gated_euclidean(activations, attribute, options, renorm=True)
+
+
+for _name, _summary, _fit in (
+    ("gated-euclidean", "GGSS's gate with flat hard projection", fit_flat),
+    ("gated-euclidean-renorm", "GGSS's gate with flat hard projection, each token's norm restored", fit_renormalized),
+):
+    register(
+        Method(
+            _name,
+            _summary,
+            "Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix B",
+            _fit,
+            GatedEuclideanOptions,
+        )
+    )
+
+
+def fit_token_gate(activations: Activations, attribute: Attribute, options: GgssOptions) -> Fitted:
+    found = discover(activations, attribute, options.k)
+    mu, basis = found.frame
+    frame = torch.cat([mu[:, None], basis], 1)
+    parts = []
+    for tokens in track(activations.tokens, "gates of tokens", len(activations)):
+        rows = tokens.float()
+        parts.append(magnitudes(rows, rows @ frame, mu, basis)[rows.any(1)])
+    of_tokens = torch.cat(parts).flatten()
+    if not len(of_tokens):
+        raise InputError("every token of these activations is zero: there is nothing to calibrate a gate on")
+    operator = Geodesic(mu, basis, **calibrated(of_tokens, options))
+    return Fitted(operator, found.statistics, found.diagnostics)
+
+
+register(
+    Method(
+        name="ggss-token-gate",
+        summary="GGSS with the gate calibrated on tokens",
+        reference="Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix B",
+        fit=fit_token_gate,
+        options=GgssOptions,
+        needs_tokens=True,
+    )
+)

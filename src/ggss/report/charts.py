@@ -1,0 +1,437 @@
+"""The charts of a report, as inline SVG of a few kilobytes each.
+
+Why not a chart library: the scripts of Vega-Lite or plotly are 1 to 4 MB, as much as the rest of the page, and show
+nothing without JavaScript. matplotlib's SVG has fixed colours and letters as paths, 30 to 100 kB for a chart. These
+functions write text that can be read aloud and searched, take their colours from the page's style sheet (light, dark
+and print), and have links that a keyboard reaches. Every chart stands beside a table with the same numbers.
+
+All methods of a study side by side: bias left against capability, the alpha dial, the chosen strengths.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import markupsafe
+from markupsafe import Markup
+
+from ggss import probes
+from ggss.analysis.selection import HeldOut
+from ggss.errors import InputError
+from ggss.escaping import visible
+from ggss.report import cells
+from ggss.report.cells import Figures
+from ggss.report.material import Material, ReportedModel
+from ggss.stats import Interval
+
+WIDTH = 620
+LABEL = 14  # the height of a line of text
+_ROW, _LEFT, _RIGHT = 34, 130, 24
+
+
+def escape(text: str) -> Markup:
+    """Text from outside in HTML, with its control characters shown."""
+    return markupsafe.escape(visible(text))
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where a mark leads: an address on the page, and what the page's script reads to filter."""
+
+    href: str
+    filter: str = ""
+
+
+class Axis:
+    """From numbers to places, with round ticks."""
+
+    def __init__(self, values: Sequence[float], start: float, end: float, include: Sequence[float] = ()) -> None:
+        known = [value for value in (*values, *include) if math.isfinite(value)] or [0.0, 1.0]
+        low, high = min(known), max(known)
+        if high - low < 1e-9:
+            low, high = low - 0.5, high + 0.5
+        self.step = _step((high - low) / 4)
+        self.low, self.high = (
+            math.floor(low / self.step + 1e-9) * self.step,
+            math.ceil(high / self.step - 1e-9) * self.step,
+        )
+        self.start, self.end = start, end
+
+    def __call__(self, value: float) -> float:
+        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(self.start + share * (self.end - self.start), 1)
+
+    @property
+    def ticks(self) -> list[float]:
+        count = round((self.high - self.low) / self.step)
+        return [round(self.low + n * self.step, 10) for n in range(count + 1)]
+
+
+def _step(rough: float) -> float:
+    power = 10 ** math.floor(math.log10(rough))
+    return next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough * 0.999)
+
+
+def groups(
+    before: Mapping[str, Interval],
+    after: Mapping[str, Interval] | None,
+    title: str,
+    links: Mapping[str, Link],
+    scale: float = 100.0,
+    unit: str = "%",
+) -> Markup:
+    """A row for each group: its value before (hollow) and after (filled), each with its interval."""
+    known = [
+        scale * bound
+        for one in (*before.values(), *(after or {}).values())
+        for bound in (one.estimate, one.low, one.high)
+    ]
+    axis = Axis(known, _LEFT, WIDTH - _RIGHT, (0.0,) if unit == "%" else ())
+    height = _ROW * len(before) + 34
+    parts = [_grid_x(axis, height - 26, unit)]
+    for n, (group, one) in enumerate(before.items()):
+        y = _ROW * n + 20
+        parts.append(
+            _linked(links.get(group), f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(group)}</text>')
+        )
+        parts.append(_whisker(axis, one, y - 5, scale, "before"))
+        if after and group in after:
+            parts.append(_whisker(axis, after[group], y + 6, scale, "after"))
+    return _svg(title, height, parts)
+
+
+def _whisker(axis: Axis, one: Interval, y: float, scale: float, kind: str) -> str:
+    if not math.isfinite(one.estimate):
+        return ""
+    x = axis(scale * one.estimate)
+    bar = ""
+    if math.isfinite(one.low) and math.isfinite(one.high):
+        bar = f'<line class="{kind}" x1="{axis(scale * one.low)}" x2="{axis(scale * one.high)}" y1="{y}" y2="{y}"/>'
+    words = f"{kind}: {scale * one.estimate:.1f}"
+    return f'<g>{bar}<circle class="{kind}" cx="{x}" cy="{y}" r="5"><title>{words}</title></circle></g>'
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method on the plane: bias left in percent, change of capability in points."""
+
+    name: str
+    x: Interval
+    y: Interval
+    kind: str
+    link: Link
+
+
+def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
+    """Bias left against capability, with both intervals; the best place is the top left.
+
+    A method of which one of the two is not known, because its answers could not be read, has no place there.
+    """
+    height = 360
+    points = [p for p in points if math.isfinite(p.x.estimate) and math.isfinite(p.y.estimate)]
+    xs = [v for p in points for v in (p.x.estimate, *_near(p.x))]
+    ys = [v for p in points for v in (p.y.estimate, *_near(p.y))]
+    known = [value for value in (*ys, 0.0) if math.isfinite(value)]
+    above = max(known) + 0.12 * (max(known) - min(known))  # room for names: most methods lie at the top
+    x, y = Axis(xs, 62, WIDTH - _RIGHT, (0.0, 100.0)), Axis(ys, height - 52, 16, (0.0, above))
+    parts = [_grid_x(x, height - 52, "%", words=x_words, at=height - 8), _grid_y(y, 62, y_words)]
+    parts.append(f'<line class="zero" x1="62" x2="{WIDTH - _RIGHT}" y1="{y(0)}" y2="{y(0)}"/>')
+    parts.append(f'<line class="zero dashed" x1="{x(100)}" x2="{x(100)}" y1="16" y2="{height - 52}"/>')
+    placed: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: point.kind == "main"):
+        px, py = x(point.x.estimate), y(point.y.estimate)
+        bars = ""
+        if math.isfinite(point.x.low):
+            bars += (
+                f'<line class="bar {point.kind}" x1="{x(point.x.low)}" x2="{x(point.x.high)}" y1="{py}" y2="{py}"/>'
+            )
+        if math.isfinite(point.y.low):
+            bars += (
+                f'<line class="bar {point.kind}" x1="{px}" x2="{px}" y1="{y(point.y.low)}" y2="{y(point.y.high)}"/>'
+            )
+        words = f"{point.name}: bias left {point.x.estimate:.0f} %, capability {point.y.estimate:+.1f} points"
+        mark = f'<circle class="dot {point.kind}" cx="{px}" cy="{py}" r="{8 if point.kind == "main" else 6}"/>'
+        dy = _free(placed, px, py, 24, height - 58)
+        end = px > WIDTH - 150
+        place = f'class="label{" end" if end else ""}" x="{px + (-11 if end else 11)}" y="{py + dy}"'
+        name = f"<text {place}>{escape(point.name)}</text>"
+        parts.append(_linked(point.link, f"<title>{escape(words)}</title>{bars}{mark}{name}", words))
+    return _svg(title, height, parts)
+
+
+def _near(one: Interval) -> tuple[float, float]:
+    return one.low, one.high
+
+
+def _free(placed: list[tuple[float, float]], x: float, y: float, top: float, bottom: float) -> int:
+    """A place for a label inside the chart, above or below others that are near."""
+    for dy in (-9, 18, -24, 33, -39, 48, 63, 78):
+        inside = top <= y + dy <= bottom
+        if inside and all(abs(x - px) > 130 or abs(y + dy - py) > 14 for px, py in placed):
+            break
+    placed.append((x, y + dy))
+    return dy
+
+
+@dataclass(frozen=True)
+class DialLine:
+    """One quantity over strength; all in percent. partial: strengths at which it is a mean of fewer tasks."""
+
+    name: str
+    kind: str
+    values: Mapping[float, Interval]
+    partial: frozenset[float] = frozenset()
+
+
+def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
+    """Bias, recognition and capability over strength."""
+    height = 300
+    alphas = sorted({alpha for line in lines for alpha in line.values})
+    values = [v for line in lines for one in line.values.values() for v in (one.estimate, one.low, one.high)]
+    x, y = Axis(alphas, 58, WIDTH - 175, (0.0,)), Axis(values, height - 48, 14, (0.0, 100.0))
+    parts = [_grid_x(x, height - 48, "", words="strength α", at=height - 8), _grid_y(y, 58, "%")]
+    if chosen is not None:
+        parts.append(f'<line class="zero dashed" x1="{x(chosen)}" x2="{x(chosen)}" y1="14" y2="{height - 48}"/>')
+        parts.append(f'<text class="tick end" x="{x(chosen) - 4}" y="24">chosen</text>')
+    placed: list[float] = []
+    for line in lines:
+        known = {alpha: one for alpha, one in sorted(line.values.items()) if math.isfinite(one.estimate)}
+        if not known:
+            continue
+        path = " ".join(f"{x(alpha)},{y(one.estimate)}" for alpha, one in known.items())
+        parts.append(f'<polyline class="line {line.kind}" points="{path}"/>')
+        for alpha, one in known.items():
+            if math.isfinite(one.low) and math.isfinite(one.high):
+                place = x(alpha)
+                parts.append(
+                    f'<line class="bar {line.kind}" x1="{place}" x2="{place}" y1="{y(one.low)}" y2="{y(one.high)}"/>'
+                )
+            words = f"{line.name} at α = {alpha:g}: {one.estimate:.1f} %"
+            words += ", of fewer tasks" if alpha in line.partial else ""
+            part = " part" if alpha in line.partial else ""
+            parts.append(
+                f'<circle class="dot {line.kind}{part}" cx="{x(alpha)}" cy="{y(one.estimate)}" r="4">'
+                f"<title>{escape(words)}</title></circle>"
+            )
+        end = _free_height(y(list(known.values())[-1].estimate), placed)
+        placed.append(end)
+        parts.append(f'<text class="label {line.kind}" x="{WIDTH - 168}" y="{end + 4}">{escape(line.name)}</text>')
+    return _svg(title, height, parts)
+
+
+def _free_height(wanted: float, placed: Sequence[float]) -> float:
+    """The height nearest to the wanted one, by whole lines, that no label has. A label takes two of them at most."""
+    steps = sorted(range(-len(placed), len(placed) + 1), key=abs)
+    heights = (wanted + LABEL * step for step in steps)
+    return next(height for height in heights if all(abs(height - other) > LABEL - 0.001 for other in placed))
+
+
+def bars(
+    values: Sequence[float], labels: Sequence[str], title: str, marked: Callable[[int], bool] = lambda n: False
+) -> Markup:
+    """Plain columns, some of them marked."""
+    height, left = 180, 46
+    y = Axis(values, height - 26, 12, (0.0,))
+    slot = (WIDTH - left - 10) / max(len(values), 1)
+    parts = [_grid_y(y, left, "")]
+    every = math.ceil(len(values) / 12)
+    for n, (value, label) in enumerate(zip(values, labels, strict=True)):
+        x, top, width = round(left + n * slot, 1), y(value), round(max(slot - 2, 1), 1)
+        kind = "marked" if marked(n) else "plain"
+        parts.append(
+            f'<rect class="{kind}" x="{x}" y="{top}" width="{width}" height="{round(y(0) - top, 1)}">'
+            f"<title>{escape(label)}: {value:.3g}</title></rect>"
+        )
+        if n % every == 0:
+            parts.append(
+                f'<text class="tick mid" x="{round(x + slot / 2, 1)}" y="{height - 8}">{escape(label)}</text>'
+            )
+    return _svg(title, height, parts)
+
+
+def _grid_x(axis: Axis, bottom: float, unit: str, words: str = "", at: float = 0) -> str:
+    space = f" {unit}" if unit else ""
+    lines = "".join(
+        f'<line class="grid" x1="{axis(t)}" x2="{axis(t)}" y1="6" y2="{bottom}"/>'
+        f'<text class="tick mid" x="{axis(t)}" y="{bottom + 17}">{_tick(t)}{space}</text>'
+        for t in axis.ticks
+    )
+    middle = (axis.start + axis.end) / 2
+    return lines + (f'<text class="axis mid" x="{middle}" y="{at}">{escape(words)}</text>' if words else "")
+
+
+def _grid_y(axis: Axis, left: float, words: str) -> str:
+    lines = "".join(
+        f'<line class="grid" x1="{left}" x2="{WIDTH - 10}" y1="{axis(t)}" y2="{axis(t)}"/>'
+        f'<text class="tick end" x="{left - 7}" y="{axis(t) + 4}">{_tick(t)}</text>'
+        for t in axis.ticks
+    )
+    middle = (axis.start + axis.end) / 2
+    turned = f'transform="rotate(-90 13 {middle})"'
+    return lines + (f'<text class="axis mid" x="13" y="{middle}" {turned}>{escape(words)}</text>' if words else "")
+
+
+def _tick(value: float) -> str:
+    return f"{value:g}".replace("-", "−")
+
+
+def _linked(link: Link | None, inside: str, words: str = "") -> str:
+    if link is None:
+        return inside
+    told = f' aria-label="{escape(words)}"' if words else ""
+    data = f' data-filter="{escape(link.filter)}"' if link.filter else ""
+    return f'<a href="{escape(link.href)}"{data}{told}>{inside}</a>'
+
+
+def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
+    inside = "".join(parts)
+    role = "group" if "<a " in inside else "img"
+    return Markup(
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="{role}" aria-label="{escape(title)}">{inside}</svg>'
+    )
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A method on a model at its chosen strength. capability: the mean change over the steerings, as a share.
+
+    average: the mean change of bias in percent (jackknife); held_out: strength and change of each half of the people,
+    chosen on the other half.
+    """
+
+    key: str
+    name: str
+    alpha: float
+    average: Interval | None
+    partial: bool
+    capability: Interval | None
+    held_out: tuple[HeldOut, ...]
+
+    @property
+    def held_out_change(self) -> float | None:
+        """The mean over the halves; None if one of them has none."""
+        changes = [turn.change for turn in self.held_out if turn.change is not None]
+        return sum(changes) / len(changes) if changes and len(changes) == len(self.held_out) else None
+
+
+@dataclass(frozen=True)
+class ModelMethods:
+    """The comparison of methods on one model; plane and dial are empty where they cannot be drawn."""
+
+    model: ReportedModel
+    rows: tuple[MethodRow, ...]
+    plane: Markup
+    dial: Markup
+    dial_lines: tuple[DialLine, ...]
+    benchmark: str
+
+    @property
+    def partial(self) -> bool:
+        """Whether a strength of the dial has no value of some bias task: it is not compared with the others."""
+        return any(line.partial for line in self.dial_lines)
+
+    @property
+    def alphas(self) -> list[float]:
+        return sorted({alpha for line in self.dial_lines for alpha in line.values})
+
+
+def compared_methods(material: Material) -> list[ModelMethods]:
+    """For each model of a study; empty for runs that are no study."""
+    figures = material.figures
+    if figures is None:
+        return []
+    return [_of_model(figures, model, number) for number, model in enumerate(material.models)]
+
+
+def _of_model(figures: Figures, model: ReportedModel, number: int) -> ModelMethods:
+    task = figures.benchmark("multiple-choice")
+    rows = tuple(
+        row
+        for n, label in enumerate(cells.compared(figures.results))
+        if (row := _row(figures, model.name, label, f"m{number}-{n}", task))
+    )
+    lines = _lines(figures, model, task)
+    title = probes.get(task).title if task else ""
+    points = _points(rows, model)
+    what = f"{model.title}: bias left under each method against the change of {title}"
+    over = f"{model.title}: bias, recognition and capability over the strength of {cells.method_title(model.method)}"
+    return ModelMethods(
+        model,
+        rows,
+        plane(points, what, "bias left, percent of unsteered", f"{title}: change in points") if points else Markup(),
+        dial(lines, model.alpha, over) if any(len(line.values) > 2 for line in lines) else Markup(),
+        lines,
+        title,
+    )
+
+
+def _row(figures: Figures, model: str, label: str, key: str, task: str | None) -> MethodRow | None:
+    alpha = figures.alpha(model, label)
+    if alpha is None:
+        return None
+    kept = figures.kept_across([model], label, task, list(figures.plan.steering)) if task else None
+    over, of = figures.averaged(model, label, alpha)
+    try:
+        held_out = tuple(figures.held_out(model, label))
+    except InputError:  # too few people to hold some out
+        held_out = ()
+    average = figures.corrected_average(model, label, alpha)
+    return MethodRow(key, cells.method_title(label), alpha, average, over < of, kept and kept[1], held_out)
+
+
+def _points(rows: Sequence[MethodRow], model: ReportedModel) -> list[Point]:
+    main = cells.method_title(model.method)
+    return [
+        Point(
+            row.name,
+            _moved(row.average, 100.0),
+            _scaled(row.capability, 100.0),
+            "main" if row.name == main else "other",
+            Link(f"#{row.key}", f"method={row.key}"),
+        )
+        for row in rows
+        if row.average is not None and row.capability is not None
+    ]
+
+
+def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[DialLine, ...]:
+    """Bias left, recognition of each steered attribute, and capability under each steering, all in percent."""
+    if not model.method:
+        return ()
+    alphas, found = figures.results.strengths(model.method), list[DialLine]()
+    whole = Interval(100.0, 100.0, 100.0, figures.statistics.level, "fixed", 1)
+    left = {alpha: figures.corrected_average(model.name, model.method, alpha) for alpha in alphas}
+    bias = {0.0: whole} | {alpha: _moved(one, 100.0) for alpha, one in left.items() if one}
+    averaged = {alpha: figures.averaged(model.name, model.method, alpha) for alpha in alphas}
+    fewer = frozenset(alpha for alpha, (over, of) in averaged.items() if over < of)
+    found.append(DialLine("bias left", "bias", bias, fewer))
+    for attribute, asked in figures.recognition().items():
+        if attribute in figures.plan.steering:
+            values = _over(figures, model, asked, attribute, alphas)
+            found.append(DialLine(f"{attribute} named right", "recognition", values))
+    for attribute in figures.plan.steering if task else ():
+        values = _over(figures, model, str(task), attribute, alphas)
+        title = probes.get(str(task)).title
+        found.append(DialLine(f"{title}, {attribute}", "capability", values))
+    return tuple(line for line in found if len(line.values) > 1)
+
+
+def _over(
+    figures: Figures, model: ReportedModel, task: str, attribute: str, alphas: Sequence[float]
+) -> dict[float, Interval]:
+    """The share of right answers at each strength that was measured, and unsteered, in percent."""
+    found: dict[float, Interval] = {}
+    if before := figures.unsteered(model.name, task):
+        found[0.0] = _scaled(before.kept().before, 100.0)
+    for alpha in alphas:
+        if one := figures.kept(model.name, model.method, task, alpha, attribute):
+            found[alpha] = _scaled(one.after, 100.0)
+    return found
+
+
+def _moved(one: Interval, by: float) -> Interval:
+    return replace(one, estimate=one.estimate + by, low=one.low + by, high=one.high + by)
+
+
+def _scaled(one: Interval, by: float) -> Interval:
+    return replace(one, estimate=one.estimate * by, low=one.low * by, high=one.high * by)

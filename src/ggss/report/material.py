@@ -1,0 +1,432 @@
+"""From a study, from one or two files, or from live runs to what a report is about.
+
+A report shows people under one method on each model: the study's `ggss`, or another that is asked for. All methods of
+a study are in its comparisons, which come from `Figures`.
+
+What a report is about: models, and their tasks before and after steering.
+
+What discovery found, for a report: the steerer, and its gate over each picture.
+
+A study's store has the warnings of discovery and a summary of the gate, no steerers. `fitted_again` fits them as the
+study did, from the same plan, seed and pictures; it needs the models.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ggss.analysis import records
+from ggss.analysis.comparison import Comparison, check_one_run, compare_all, in_order
+from ggss.analysis.groups import GroupValues, group_values
+from ggss.analysis.measures import Measured, Statistics
+from ggss.analysis.run import Run
+from ggss.data.pictures import Picture
+from ggss.errors import InputError, problems
+from ggss.methods.registry import UNSTEERED
+from ggss.models.sites import MLP2 as SITE
+from ggss.probes import Probe
+from ggss.probes.base import task_label
+from ggss.report import cells
+from ggss.report.cells import Figures
+from ggss.steering.fitting import Gates
+from ggss.study import grid
+from ggss.study.plan import PATHS, Plan
+from ggss.study.results import Results
+from ggss.study.status import status
+from ggss.terminal import track
+from ggss.version import library_versions
+
+if TYPE_CHECKING:
+    from ggss.models.features import FeatureCache, Features
+    from ggss.models.vlm import Vlm
+    from ggss.steering.steerer import Steerer
+    from ggss.study.plan import Plan
+
+
+@dataclass(frozen=True)
+class TaskPair:
+    """A task before and after the steering of an attribute. Of one run alone `after` and `comparison` are None."""
+
+    key: str
+    model: str
+    attribute: str
+    before: Run
+    after: Run | None
+    comparison: Comparison | None
+    statistics: Statistics
+
+    @property
+    def task(self) -> str:
+        return self.before.task
+
+    @property
+    def probe(self) -> Probe:
+        return self.before.probe
+
+    @property
+    def about(self) -> str:
+        return self.before.about
+
+    @property
+    def task_title(self) -> str:
+        return f"{self.probe.title}, {self.about}" if self.about else self.probe.title
+
+    @property
+    def title(self) -> str:
+        """With the steering, where it is of another attribute than the task is about."""
+        other = self.about and self.after and self.attribute != self.about
+        return f"{self.task_title}, under {self.attribute} steering" if other else self.task_title
+
+    @property
+    def label(self) -> str:
+        return task_label(self.task, self.about)
+
+    @property
+    def judges_bias(self) -> bool:
+        return self.probe.kind == "bias"
+
+    @cached_property
+    def measured(self) -> Measured:
+        """The task before, in numbers."""
+        return self.comparison.before if self.comparison else self.before.measured(self.statistics)
+
+    @cached_property
+    def groups_before(self) -> list[GroupValues]:
+        return group_values(self.before, self.statistics)
+
+    @cached_property
+    def groups_after(self) -> list[GroupValues]:
+        return group_values(self.after, self.statistics) if self.after else []
+
+
+@dataclass(frozen=True)
+class ReportedModel:
+    """A model, the method it is shown under ("" if it was not steered), its strength, and its tasks."""
+
+    name: str
+    method: str
+    alpha: float | None
+    pairs: tuple[TaskPair, ...]
+    control: bool = False
+    discovered: "tuple[Discovered, ...]" = ()
+
+    @property
+    def title(self) -> str:
+        return cells.model_title(self.name)
+
+    @property
+    def bias(self) -> list[TaskPair]:
+        return [pair for pair in self.pairs if pair.judges_bias]
+
+    @property
+    def others(self) -> list[TaskPair]:
+        """Capability and recognition."""
+        return [pair for pair in self.pairs if not pair.judges_bias]
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that a report says comes from here. made_from: files or folders; missing: what a study has not run yet.
+
+    ended: all that is missing could not be run.
+    """
+
+    name: str
+    description: str
+    models: tuple[ReportedModel, ...]
+    statistics: Statistics
+    made_from: str
+    figures: Figures | None = None
+    missing: tuple[str, ...] = ()
+    notes: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+    gates: Mapping[tuple[str, str, str], Gates] = field(default_factory=dict)
+    plan: Mapping[str, Any] | None = None
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    ended: bool = False
+
+    @property
+    def pairs(self) -> list[TaskPair]:
+        return [pair for model in self.models for pair in model.pairs]
+
+    def model(self, name: str) -> ReportedModel:
+        return next(model for model in self.models if model.name == name)
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """A steerer of an attribute. maps: by picture digest, the gate [rows, columns]; gate: of all those tokens."""
+
+    attribute: str
+    steerer: "Steerer"
+    maps: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def gate(self) -> np.ndarray:
+        return np.concatenate([one.ravel() for one in self.maps.values()]) if self.maps else np.empty(0)
+
+
+def discovered(attribute: str, steerer: "Steerer", cache: "FeatureCache", pictures: Iterable[Picture]) -> Discovered:
+    """With the gate over each of some pictures, if the method has a gate and the model's tokens lie on a grid."""
+    unique = list({picture.digest: picture for picture in pictures}.values())
+    maps: dict[str, np.ndarray] = {}
+    if cache.from_features and SITE in steerer.operators:
+        for batch in cache.batches(unique):
+            for picture, features in zip(batch, cache.features(batch), strict=True):
+                if (found := gate_map(steerer, cache.vlm, features)) is not None:
+                    maps[picture.digest] = found
+    return Discovered(attribute, steerer, maps)
+
+
+def fitted_again(
+    plan: "Plan", model: str, label: str, identity: Mapping[str, str], pictures: Mapping[str, Sequence[Picture]]
+) -> list[Discovered]:
+    """A method's steerers on a model, by attribute of `pictures`, over which their gates are looked at.
+
+    InputError if the model is not the one that the study asked, whose identity is given.
+    """
+    from ggss.study.results import COMPARED
+    from ggss.study.worker import Worker
+
+    worker = Worker(plan)
+    now = worker.open(model).parts
+    changed = [part for part in COMPARED if identity and now.get(part, "") != identity.get(part, "")]
+    if changed:
+        raise problems(f"{model} is not the model that the study asked", [f"another {part}" for part in changed])
+    found = []
+    for attribute, shown in pictures.items():
+        steerer, cache = worker.steerer(model, label, attribute)
+        found.append(discovered(attribute, steerer, cache, shown))
+    return found
+
+
+def gate_map(steerer: "Steerer", vlm: "Vlm", features: "Features") -> np.ndarray | None:
+    """The gate of each token where it lies in the picture [rows, columns]; None without a gate or a grid."""
+    gate = steerer.gate(features.rows[SITE], site=SITE)
+    if gate is None:
+        return None
+    values = gate.detach().float().cpu().numpy().ravel()
+    shape = token_grid(vlm, features, len(values))
+    return None if shape is None else values[: shape[0] * shape[1]].reshape(shape)
+
+
+def token_grid(vlm: "Vlm", features: "Features", tokens: int) -> tuple[int, int] | None:
+    """Rows and columns of a picture's tokens; of tiles, those of the overview, which come first. None if unknown."""
+    inputs, vision = features.inputs, getattr(vlm.model.config, "vision_config", None)
+    if "image_grid_thw" in inputs:
+        frames, height, width = (int(n) for n in inputs["image_grid_thw"].flatten()[-3:])
+        merge = round((frames * height * width / tokens) ** 0.5)
+        shape = (height // merge, width // merge)
+        return shape if frames == 1 and shape[0] * shape[1] == tokens else None
+    patch = getattr(vision, "patch_size", 0)
+    if not isinstance(patch, int) or not patch:
+        return None
+    side = getattr(vision, "image_size", 0) // patch
+    if vlm.family.name == "Pixtral" and "image_sizes" in inputs:
+        height, width = (int(n) // patch for n in inputs["image_sizes"].flatten()[-2:])
+        return (height, width) if height * width == tokens else None
+    return (side, side) if side and tokens % side**2 == 0 else None
+
+
+def of_study(folder: str | Path, method: str = "") -> Material:
+    """From a study's folder, finished or not. method: the label whose people are shown; `ggss` unless given."""
+    results = Results.load(folder)
+    _, progress = status(folder)
+    left = [one for one in progress if one.answered < one.of]
+    missing = [
+        f"{cells.method_title(one.unit.method)} on {one.unit.model}: "
+        f"{one.answered:,} of {one.of:,} questions answered"
+        + (f"; the rest could not be run: {one.failure}" if one.failure else "")
+        for one in left
+    ]
+    ended = all(one.failure for one in left)
+    notes = {(one.unit.model, one.unit.method): one.warnings for one in progress if one.warnings}
+    return replace(of_results(results, method, missing, notes, Path(folder).name), ended=ended)
+
+
+def of_results(
+    results: Results,
+    method: str = "",
+    missing: Sequence[str] = (),
+    notes: Mapping[tuple[str, str], Sequence[str]] | None = None,
+    made_from: str = "",
+) -> Material:
+    """From results in memory."""
+    figures, plan = Figures(results), results.plan
+    steering = [entry.label for entry in plan.methods if entry.steers]
+    if method and method not in steering:
+        raise InputError(f"the study has no steering method {method!r}: choose from {', '.join(steering)}")
+    shown = method or (cells.GGSS if cells.GGSS in steering else next(iter(steering), ""))
+    models = [_of_model(figures, model.name, shown, model.control) for model in plan.models]
+    present = _keyed([model for model in models if model.pairs])
+    if not present:
+        raise InputError(f"the study {plan.name!r} has no complete unsteered run yet: run it further")
+    return Material(
+        plan.name,
+        plan.description,
+        present,
+        results.statistics,
+        made_from or plan.name,
+        figures,
+        tuple(missing),
+        notes or {},
+        results.gates,
+        _told_plan(plan),
+        {"answers": results.hash} | _identities(present),
+        library_versions(),
+    )
+
+
+def _told_plan(plan: Plan) -> dict[str, Any]:
+    """What the plan says, with files by their names alone: where they lie on this machine is nobody's business."""
+    told = plan.model_dump(mode="json", exclude_defaults=True)
+    told["discovery"] = _last(told["discovery"])
+    told["suite"] = {name: _last(value) if name in PATHS else value for name, value in told["suite"].items()}
+    if plan.benchmarks:
+        told["benchmarks"] = {
+            task: {name: _last(value) if name == "path" and value else value for name, value in own.items()}
+            for task, own in told["benchmarks"].items()
+        }
+    return told
+
+
+def _last(place: str) -> str:
+    return place.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1]
+
+
+def _of_model(figures: Figures, model: str, method: str, control: bool) -> ReportedModel:
+    results, pairs = figures.results, list[TaskPair]()
+    alpha = figures.alpha(model, method) if method else None
+    for task in figures.plan.tasks:
+        before = results.run(model, UNSTEERED, task)
+        if before is None:
+            continue
+        bias = task in results.tasks
+        attributes = [grid.own_attribute(figures.plan, task)] if bias else list(figures.plan.steering)
+        found = [
+            (
+                attribute,
+                results.run(model, method, task, alpha, attribute),
+                figures.at_best(model, method, task, attribute),
+            )
+            for attribute in attributes
+            if alpha is not None
+        ]
+        found = [one for one in found if one[1] is not None] or [(attributes[0], None, None)]
+        pairs += [
+            TaskPair("", model, attribute, before, after, comparison, results.statistics)
+            for attribute, after, comparison in found
+        ]
+    steered = method if any(pair.after for pair in pairs) else ""
+    return ReportedModel(model, steered, alpha if steered else None, tuple(pairs), control)
+
+
+def of_files(before: Path, after: Path | None = None, statistics: Statistics | None = None) -> Material:
+    """From one or two files of `ggss probe`, the unsteered one first."""
+    runs = {path: records.load(path) for path in (before, after) if path is not None}
+    for path, found in runs.items():
+        check_one_run(found, str(path))
+    name = " and ".join(path.name for path in runs)
+    return of_runs(runs[before], runs[after] if after else None, statistics, name)
+
+
+def of_runs(
+    before: Mapping[str, Run],
+    after: Mapping[str, Run] | None = None,
+    statistics: Statistics | None = None,
+    made_from: str = "",
+) -> Material:
+    """From runs by task, before and after one steering."""
+    chosen = statistics or Statistics()
+    compared = compare_all(before, after, chosen) if after is not None else {}
+    pairs = []
+    for task, run in before.items():
+        steered = in_order(after[task], run) if after is not None else None
+        attribute = steered.source.attribute if steered else ""
+        pairs.append((attribute, run, steered, compared.get(task)))
+    return of_pairs(pairs, chosen, made_from)
+
+
+def of_pairs(
+    pairs: Sequence[tuple[str, Run, Run | None, Comparison | None]],
+    statistics: Statistics,
+    made_from: str,
+    discovered: Sequence[Discovered] = (),
+    description: str = "",
+) -> Material:
+    """From runs of one model: the attribute steered, before, after, and the comparison of the two."""
+    first = pairs[0][1].source
+    steered = next((after.source for _, _, after, _ in pairs if after is not None), None)
+    found = tuple(
+        TaskPair("", first.model, attribute, before, after, comparison, statistics)
+        for attribute, before, after, comparison in pairs
+    )
+    method = steered.method if steered else first.method if first.steered else ""
+    alpha = steered.alpha if steered else first.alpha if first.steered else None
+    (model,) = _keyed([ReportedModel(first.model, method, alpha, found, discovered=tuple(discovered))])
+    return Material(
+        cells.model_title(first.model),
+        description,
+        (model,),
+        statistics,
+        made_from,
+        hashes=_identities((model,)) | ({"steerer": steered.steerer} if steered and steered.steerer else {}),
+        versions=dict(first.versions) or library_versions(),
+    )
+
+
+def with_pictures(material: Material, pictures: Iterable[Picture]) -> Material:
+    """The same with pictures where the runs have only their digests."""
+    known = {picture.digest: picture for picture in pictures}
+
+    def shown(run: Run) -> Run:
+        items = tuple(
+            replace(item, images=tuple(known.get(picture.digest, picture) for picture in item.images))
+            for item in run.items
+        )
+        return replace(run, items=items)
+
+    return replace(
+        material,
+        models=tuple(
+            replace(model, pairs=tuple(replace(pair, before=shown(pair.before)) for pair in model.pairs))
+            for model in material.models
+        ),
+    )
+
+
+def with_discovery(material: Material, show: bool | None = None) -> Material:
+    """The same with the steerers of its method, fitted again as the study fitted them. Loads the study's models."""
+    assert material.figures is not None
+    plan, found = material.figures.plan, []
+    for model in track(material.models, "fitting again", len(material.models), show):
+        if not model.method:
+            found.append(model)
+            continue
+        pictures: dict[str, list[Picture]] = {attribute: [] for attribute in plan.steering}
+        for pair in model.pairs:
+            if pair.about and pair.after:
+                pictures[pair.attribute] += [picture for item in pair.before.items for picture in item.images]
+        discovered = fitted_again(plan, model.name, model.method, model.pairs[0].before.source.identity, pictures)
+        found.append(replace(model, discovered=tuple(discovered)))
+    return replace(material, models=tuple(found))
+
+
+def _keyed(models: Sequence[ReportedModel]) -> tuple[ReportedModel, ...]:
+    """Each task with a name that is unique on the page, of letters, digits and hyphens."""
+    return tuple(
+        replace(model, pairs=tuple(replace(pair, key=f"t{m}-{n}") for n, pair in enumerate(model.pairs)))
+        for m, model in enumerate(models)
+    )
+
+
+def _identities(models: Sequence[ReportedModel]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for model in models:
+        found |= {f"{model.title}: {part}": value for part, value in model.pairs[0].before.source.identity.items()}
+        found |= {f"questions of {pair.task}": pair.before.source.suite_hash for pair in model.pairs}
+    return {name: value for name, value in found.items() if value}

@@ -1,0 +1,352 @@
+"""The main job end to end on the embedded default: paint, discover, steer, probe before and after, and a picture.
+
+The strength is 1, the paper's full step; `ggss world check` selects one on other identities.
+
+Discovery in the small world: activations of the painted town, a steerer fitted on them, and a random control.
+
+The demo's picture: the same person in five races, the gate as heat over the face, the answers before and after.
+
+A small-world model before and after steering, and the strength that reduces its bias most.
+
+Each bias task is asked of the model that is steered for the attribute the task is about.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ggss import sphere
+from ggss.activations import SITE, Activations
+from ggss.activations.collect import collect
+from ggss.analysis import Comparison, Run, Statistics, ask, best_alpha, compare
+from ggss.analysis.comparison import Kept
+from ggss.data.counterfactuals import Counterfactuals
+from ggss.errors import InputError
+from ggss.escaping import plot
+from ggss.files import check_file, check_folder, mark, marked
+from ggss.methods.spherical import Geodesic
+from ggss.methods.subspace import protected_magnitude, representatives
+from ggss.models import Vlm, load_vlm
+from ggss.models.features import FeatureCache
+from ggss.probes import get
+from ggss.probes.steered_model import SteeredModel
+from ggss.probes.suites import Suite
+from ggss.report.material import Material, discovered, gate_map, of_pairs
+from ggss.smallworld import DEFAULT, NAME, own_name
+from ggss.smallworld.bias_questions import ask_salary
+from ggss.smallworld.painter import Portrait
+from ggss.smallworld.people import GENDERS, RACES, Person, identities
+from ggss.smallworld.questions import as_item
+from ggss.smallworld.sets import check_paintable, paint_focus_set, town
+from ggss.smallworld.suite import small_world
+from ggss.stats import Interval
+from ggss.steering.artefact import holds_steerer
+from ggss.steering.fitting import fit
+from ggss.steering.steerer import Steerer
+
+# The paper's protocol: the occupations that a task is measured on are held out of discovery.
+HELD_OUT = {"race": ("ceo",), "gender": ("ceo", "doctor", "nurse")}
+
+
+def load_model(name: str) -> Vlm:
+    """An embedded model, `pixtral` or `small-world/pixtral`; or a folder that holds another of the same world."""
+    return load_vlm(name if Path(name).is_dir() else f"{NAME}/{own_name(name)}")
+
+
+def activations(features: FeatureCache, attribute: str, sites: str = SITE) -> Activations:
+    """Activations of the town without the occupations that are held out for the attribute."""
+    faces = town().chosen(exclude={"occupation": HELD_OUT[attribute]})
+    return collect(features.vlm, faces, sites, features=features)
+
+
+def discover(cache: FeatureCache, attribute: str, sites: str = SITE, method: str = "ggss") -> Steerer:
+    """A steerer for an attribute, fitted on the town."""
+    return fit(method, activations(cache, attribute, sites), attribute=attribute)
+
+
+def random_control(steerer: Steerer, cache: FeatureCache, seed: int = 0) -> Steerer:
+    """The same update with as many random directions, and a gate calibrated on them: it should reduce nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    sites = "all" if len(steerer.operators) > 1 else SITE
+    acts = activations(cache, str(steerer.attribute), sites)
+    operators = {}
+    for site, operator in steerer.operators.items():
+        assert isinstance(operator, Geodesic)
+        points = representatives(acts.at(site).pooled)
+        basis = torch.linalg.qr(torch.randn(*operator.basis.shape, generator=generator, dtype=torch.float64))[0]
+        magnitudes = protected_magnitude(points, sphere.frechet_mean(points), basis)
+        operators[site] = replace(
+            operator,
+            basis=basis.float(),
+            gate_median=float(magnitudes.quantile(0.5)),
+            gate_std=float(magnitudes.std(correction=0)),
+        )
+    return replace(steerer, operators=operators)
+
+
+COMMAND = "ggss demo"
+INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
+
+
+@dataclass(frozen=True)
+class OnePerson:
+    """One person's variants, the answers about each before and after, and each one's gate [rows, columns]."""
+
+    portraits: list[Portrait]
+    before: list[str]
+    after: list[str]
+    gates: list[np.ndarray]
+
+
+def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
+    """Draw and write it."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    columns = len(shown[0].portraits)
+    centred = {"fontsize": 13, "ha": "center"}
+    figure, axes = plt.subplots(
+        2 * len(shown), columns, figsize=(2.15 * columns, 4.9 * len(shown) + 1.6), squeeze=False, facecolor="white"
+    )
+    for person, one in enumerate(shown):
+        for column, portrait in enumerate(one.portraits):
+            face, heat = axes[2 * person, column], axes[2 * person + 1, column]
+            pixels = np.asarray(portrait.paint_large())
+            face.imshow(pixels)
+            heat.imshow(np.asarray(Image.fromarray(pixels).convert("L")), cmap="gray", vmin=-60, vmax=255)
+            heat.imshow(_heat(one.gates[column], len(pixels)), cmap="inferno", vmin=0.3, vmax=1, alpha=0.6)
+            if person == 0:
+                face.set_title(portrait.race, color=INK, fontsize=15, pad=10)
+            face.set_xlabel(plot(f"before: {one.before[column]}"), color=BEFORE, fontsize=13, labelpad=6)
+            face.text(
+                0.5, -0.24, plot(f"after: {one.after[column]}"), color=AFTER, **centred, transform=face.transAxes
+            )
+        work = one.portraits[0].person.occupation
+        axes[2 * person, 0].set_ylabel(work, color=INK, fontsize=15, labelpad=10)
+        axes[2 * person + 1, 0].set_ylabel("gate", color=SOFT, fontsize=13, labelpad=10)
+    for axis in axes.flat:
+        axis.set_xticks([])
+        axis.set_yticks([])
+        for side in axis.spines.values():
+            side.set_visible(False)
+    figure.suptitle("“How much does this person earn?”", fontsize=20, color=INK, y=0.985)
+    figure.text(
+        0.5,
+        0.948,
+        f"Only the painted race changes along a row. Before: the frozen model. After: the same model, steered at "
+        f"alpha {alpha:g}.",
+        ha="center",
+        color=SOFT,
+        fontsize=11.5,
+    )
+    figure.subplots_adjust(left=0.07, right=0.98, top=0.89, bottom=0.085, wspace=0.06, hspace=0.34)
+    bar = figure.add_axes((0.33, 0.03, 0.36, 0.012))
+    figure.colorbar(ScalarMappable(Normalize(0.3, 1), "inferno"), cax=bar, orientation="horizontal")
+    bar.set_title("gate: how much of the way each visual token is turned", fontsize=11, color=SOFT)
+    bar.tick_params(labelsize=9, colors=SOFT)
+    figure.savefig(target, dpi=110, metadata={"Software": mark(COMMAND)})
+    plt.close(figure)
+    return target
+
+
+def _heat(gate: np.ndarray, side: int) -> np.ndarray:
+    """The gate over the picture, smoothly, as floats."""
+    return np.asarray(Image.fromarray(gate.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC))
+
+
+ON_SHOW = ("teacher", "cook")
+DESCRIPTION = (
+    "The town, its people and its bias are painted and planted: this page shows that the machinery works and is "
+    "measured correctly. It is no evidence about any model trained on photographs."
+)
+FACES, PICTURE, PAGE = "faces", "demo.png", "report.html"
+
+
+@dataclass(frozen=True)
+class BiasRow:
+    """A bias task before and after, and the paired change in percent.
+
+    Intervals are of bias-corrected values (jackknife, Fieller; 95 %, over identities): those of the
+    percentile bootstrap often miss the truth (docs/validity.md).
+    """
+
+    comparison: Comparison
+
+    @property
+    def name(self) -> str:
+        probe, about = get(self.comparison.task), self.comparison.before.about
+        return f"{probe.title}, {about}{self.comparison.before.display().unit}"
+
+    @property
+    def meaning(self) -> str:
+        return self.comparison.before.display().meaning
+
+    @property
+    def scale(self) -> float:
+        """The factor that the numbers are shown with."""
+        return self.comparison.before.display().scale
+
+    @property
+    def before(self) -> Interval:
+        return self.comparison.before.corrected()
+
+    @property
+    def after(self) -> Interval:
+        return self.comparison.after.corrected()
+
+    @property
+    def change(self) -> Interval | None:
+        """None if there was no bias before."""
+        return self.comparison.corrected_change
+
+    @property
+    def published(self) -> tuple[float, float]:
+        """The values before and after, as the metric is published."""
+        return self.comparison.before.value(), self.comparison.after.value()
+
+    def cells(self) -> tuple[str, ...]:
+        shown, change = self.comparison.before.display(), self.comparison.change()
+        percent = f"{change.estimate:+.0f} %" if change else "-"
+        return self.name, *map(shown.number, self.published), percent, _percent(self.change)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """All that the demo found. By steered attribute: SmallStar, and that attribute's recognition before and after."""
+
+    model: str
+    alpha: float
+    bias: list[BiasRow]
+    capability: dict[str, Kept]
+    recognition: dict[str, tuple[float, float]]
+    steerers: dict[str, Steerer]
+    shown: list[OnePerson]
+    picture: Path
+    material: Material
+
+    @property
+    def unsteered(self) -> Interval:
+        """SmallStar before steering."""
+        return next(iter(self.capability.values())).before
+
+
+def check_place(folder: Path, force: bool = False) -> None:
+    """Refuse a folder where something that the demo did not write would be replaced, unless forced."""
+    check_folder(folder, COMMAND, lambda _: True)
+    check_paintable(folder / FACES)
+    for attribute in HELD_OUT:
+        check_folder(_steerer_folder(folder, attribute), COMMAND, holds_steerer, force)
+    for name in (PICTURE, PAGE):
+        check_file(folder / name, COMMAND, marked(COMMAND), force)
+
+
+def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
+    """Do it all, writing faces, steerers and the picture into the folder."""
+    plain = SteeredModel(FeatureCache(load_model(model)))
+    manifest = paint_focus_set(folder / FACES)
+    steerers = {attribute: _discovered(plain.cache, manifest, attribute) for attribute in HELD_OUT}
+    for attribute, steerer in steerers.items():
+        steerer.save_pretrained(_steerer_folder(folder, attribute))
+    models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
+    before = unsteered(plain) | {
+        task: ask(plain, suite(), task) for task in ("smallstar", *map(_recognition, models))
+    }
+    pairs: list[tuple[str, Run, Run, Comparison]] = []
+    for task, run in before.items():
+        for attribute in [run.about] if run.about else models:
+            after = ask(models[attribute], suite(), task)
+            pairs.append((attribute, run, after, compare(run, after)))
+    bias = [BiasRow(found) for _, run, _, found in pairs if run.probe.kind == "bias"]
+    capability = {attribute: found.kept() for attribute, _, _, found in pairs if found.task == "smallstar"}
+    recognition = {
+        attribute: (found.before.value(), found.after.value())
+        for attribute, _, _, found in pairs
+        if found.task == _recognition(attribute)
+    }
+    shown = [
+        one_person(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
+        for work in ON_SHOW
+    ]
+    target = picture(shown, alpha, folder / PICTURE)
+    pictures = [picture for _, run, _, _ in pairs if run.about for item in run.items for picture in item.images]
+    found = [discovered(attribute, steerer, plain.cache, pictures) for attribute, steerer in steerers.items()]
+    material = of_pairs(pairs, Statistics(), "ggss demo", found, DESCRIPTION)
+    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, shown, target, material)
+
+
+def _recognition(attribute: str) -> str:
+    return f"recognition-{attribute}"
+
+
+def _steerer_folder(folder: Path, attribute: str) -> Path:
+    return folder / f"{attribute}-steerer"
+
+
+def _discovered(cache: FeatureCache, manifest: Path, attribute: str) -> Steerer:
+    """Fitted on the painted files, as on a user's own, without the occupations that are held out."""
+    faces = Counterfactuals.load(manifest, exclude={"occupation": HELD_OUT[attribute]})
+    faces.validate()
+    return fit("ggss", collect(cache.vlm, faces, "all", features=cache), attribute=attribute)
+
+
+def one_person(person: Person, plain: SteeredModel, steered: SteeredModel, steerer: Steerer) -> OnePerson:
+    """A person in five races: what the model says they earn, before and after, and the gate of each token."""
+    portraits = [Portrait(person, race, GENDERS[1]) for race in RACES]
+    asked = [as_item(ask_salary(portrait)) for portrait in portraits]
+    said = []
+    for model in (plain, steered):
+        readings = model.read(asked, max_new_tokens=1)
+        said.append([item.options.get(r.answer, f"({r.answer})") for item, r in zip(asked, readings, strict=True)])
+    gates = []
+    for features in plain.cache.features(portraits):
+        gate = gate_map(steerer, plain.vlm, features)
+        assert gate is not None
+        gates.append(gate)
+    return OnePerson(portraits, said[0], said[1], gates)
+
+
+def _percent(change: Interval | None) -> str:
+    return f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]" if change else "-"
+
+
+ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5)
+
+
+@cache
+def suite(split: str = "evaluation") -> Suite:
+    return small_world(split)
+
+
+def unsteered(model: SteeredModel, split: str = "evaluation") -> dict[str, Run]:
+    """The bias tasks on the identities of a split."""
+    tasks = [task for task in suite(split).default if get(task).kind == "bias"]
+    return {task: ask(model, suite(split), task) for task in tasks}
+
+
+def bias_changes(
+    before: Mapping[str, Run], steered: Mapping[str, SteeredModel], split: str = "evaluation"
+) -> dict[str, Comparison]:
+    """The bias tasks again under steering, each beside its unsteered run. steered: the model by steered attribute."""
+    return {task: compare(run, ask(steered[run.about], suite(split), task)) for task, run in before.items()}
+
+
+def selected_alpha(model: SteeredModel, steerers: Mapping[str, Steerer]) -> float:
+    """best-avg-alpha on the selection identities. steerers: by attribute."""
+    before = unsteered(model, "selection")
+    sweep = {
+        alpha: bias_changes(before, {a: model.steered(s, alpha) for a, s in steerers.items()}, "selection")
+        for alpha in ALPHAS
+    }
+    alpha = best_alpha(sweep)
+    if alpha is None:
+        raise InputError(f"{model.vlm.name} shows no bias that a strength could be selected by: check its answers")
+    return alpha

@@ -1,0 +1,7 @@
+"""Methods of other papers, as plug-ins of ggss: each is one file, and registers itself when it is imported.
+
+They come with ggss and are found by the entry point `rivals` of the group `ggss.methods`, as the methods of any other
+package are. The order below is that of the list of methods.
+"""
+
+from ggss_rivals import bend_token, directional_ablation, rlace, fairsteer, sfid, sae, dso  # noqa: F401  # isort: skip

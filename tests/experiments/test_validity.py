@@ -1,0 +1,89 @@
+"""That the measurer of the measurers runs, says what it did, and sees a broken interval for what it is."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from experiments.bench import average_coverage, consistent_pairs, share_coverage, studies, validity
+from experiments.bench.coverage import SETTINGS, Setting, coverage
+from experiments.bench.rejections import TRIALS, Trial, rejections
+
+
+def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(validity, "QUICK", validity.Effort(intervals=2, tests=1, resamples=20, draws=19))
+    page = tmp_path / "validity.md"
+    validity.main(["--quick", "--jobs", "1", "-o", str(page)])
+    text = page.read_text()
+    for line in (*SETTINGS, *TRIALS):
+        assert f"| {line.name} |" in text
+    assert "2 studies a line for intervals with 20 resamples each, 1 a cell for tests with 19 draws each" in text
+    assert capsys.readouterr().out.strip() == text.strip()
+
+
+PUBLISHED = [partial(studies.mcq, published=True), partial(studies.two_afc, published=True)]
+
+
+@pytest.mark.parametrize(
+    "simulate", [studies.mcq, studies.two_afc, studies.nurse_doctor, studies.ceo_salary, *PUBLISHED]
+)
+@pytest.mark.parametrize("whim", [0.0, 0.3])
+def test_the_truth_is_what_very_many_identities_give(simulate, whim):
+    study = simulate(np.random.default_rng(0), 400, (0.75, 0.3), whim)
+    assert float(study.unsteered) == pytest.approx(study.truth[0], rel=0.1)
+    assert float(study.steered) == pytest.approx(study.truth[1], rel=0.2)
+
+
+def test_coverage_tells_a_good_interval_from_a_bad_one():
+    """Eight identities without bias: percentile intervals of the JSD never hold zero, the jackknife's do."""
+    (row,) = coverage(Setting("", studies.mcq, 8, (0.0, 0.0)), count=40, resamples=50, seed=0)
+    assert row.truth == 0
+    assert row.shares[0] == 0
+    assert row.shares[-1] > 0.85
+    assert row.plug_in > 0.02 > abs(row.corrected)
+
+
+def test_the_interval_of_an_average_holds_the_truth_and_its_own_estimate():
+    truth, percentile, own = average_coverage.simulated("8 identities, much removed", count=60, resamples=50)
+    assert average_coverage.covered(own, truth) > 0.85 > 0.7 > average_coverage.covered(percentile, truth)
+    assert all(one.low <= one.estimate <= one.high for one in own)
+    assert abs(np.median([one.estimate for one in own]) - truth) < 8 < percentile[0].estimate - truth
+
+
+def test_rejections_count_each_world():
+    trial = Trial(
+        "", ("never", "always", "half"), lambda rng, world, draws: (0.5, 0.01, rng.choice([0.01, 0.5]))[world]
+    )
+    never, always, half = rejections(trial, count=400, draws=1, seed=0)
+    assert (never, always) == (0, 1)
+    assert half == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_lean_to_the_first_picture_changes_the_published_metric_and_nothing_else():
+    """The planted preference is the same; the pairs that count are fewer, and those with the strongest preference."""
+    still, leaning = (consistent_pairs.simulated(0.3, lean, 40, seed=0) for lean in (0.0, 1.0))
+    assert leaning.consistent.mean() < 0.3 < 0.7 < still.consistent.mean()
+    assert leaning.published.mean() > 1.3 * still.published.mean()
+    assert leaning.net.mean() < still.net.mean()
+
+
+def test_the_page_has_the_section_on_consistent_pairs_as_it_is_computed():
+    assert consistent_pairs.section() in validity.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_interval_of_a_share_near_one_holds_the_truth_where_students_does_not():
+    found = share_coverage.of_share(8, 0.97, count=120, seed=0)
+    assert found.bounded > 0.9 > 0.86 > found.student
+    assert found.left > 0.9
+
+
+def test_a_change_that_is_cut_at_the_share_before_misses_gains():
+    found = share_coverage.of_change(8, 0.97, 0.995, count=120, seed=0)
+    assert found.cut is not None
+    assert found.bounded > 0.88 > 0.75 > found.cut
+
+
+def test_the_page_has_the_section_on_shares():
+    page = validity.PAGE.read_text(encoding="utf-8")
+    assert share_coverage.TEXT in page
+    assert f"{share_coverage.STUDIES:,} studies a line; 95 % intervals." in page

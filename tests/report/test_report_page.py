@@ -1,0 +1,513 @@
+"""The report: all that it says is the analysis' own, text from outside is text, links lead to the items behind."""
+
+import math
+import re
+import sys
+from dataclasses import replace
+from urllib.parse import parse_qs
+
+import numpy as np
+import pytest
+
+import invented_study as invented
+from ggss import cli
+from ggss.analysis import Statistics, compare, records
+from ggss.analysis.groups import group_values
+from ggss.errors import InputError
+from ggss.report import charts, page, verdicts
+from ggss.report.material import of_results
+from ggss.report.people import Filters, Thumbnails, _allowed, heat_colours, shown_tasks
+from ggss.stats import Interval
+from ggss.study.grid import Cell
+from page_reader import read
+
+MEASURES = [{"tasks": ["mmstar", "recognition-race", "recognition-gender"], "at": "all"}]
+
+
+def small(**changed):
+    chosen = {"models": [invented.QWEN], "measures": MEASURES, "methods": ["none", "ggss", "inlp-spherical"]}
+    return invented.plan(**chosen | changed)
+
+
+@pytest.fixture(scope="module")
+def material():
+    return of_results(invented.results(small()))
+
+
+@pytest.fixture(scope="module")
+def html(material):
+    return page.render(material)
+
+
+@pytest.fixture(scope="module")
+def seen(html):
+    return read(html)
+
+
+def test_it_has_its_six_parts_with_headings(seen):
+    parts = [part.attributes["id"] for part in seen.one("main").parts if not isinstance(part, str)]
+    assert parts == ["summary", "bias", "people", "capability", "discovery", "method"]
+    for name in parts:
+        assert seen.one("section", id=name).attributes["aria-labelledby"] == f"h-{name}"
+        assert seen.all("h2", id=f"h-{name}")
+
+
+def test_ids_are_unique_and_links_resolve(seen):
+    ids = [one.attributes["id"] for one in seen.all() if "id" in one.attributes]
+    assert len(ids) == len(set(ids))
+    links = [one.attributes["href"] for one in seen.all("a")]
+    assert len(links) > 100
+    assert {link[1:] for link in links} <= set(ids)
+    named = [one.attributes["aria-labelledby"] for one in seen.all() if "aria-labelledby" in one.attributes]
+    assert set(named) <= set(ids)
+
+
+def test_nothing_is_loaded_from_elsewhere(html, seen):
+    assert not re.search(r"https?:|//[a-z]+\.[a-z]", html)
+    sources = [one.attributes.get(name, "") for one in seen.all() for name in ("src", "href", "action")]
+    assert all(source.startswith(("#", "data:")) or not source for source in sources)
+    assert not seen.all("link")
+    assert "default-src 'none'" in html
+
+
+def test_every_filter_of_a_link_is_one_that_can_be_chosen(seen):
+    chosen = {
+        one.attributes["name"]: {o.attributes["value"] for o in one.all("option")} for one in seen.all("select")
+    }
+    links = [one for one in seen.all("a") if "data-filter" in one.attributes]
+    for link in links:
+        for name, values in parse_qs(link.attributes["data-filter"]).items():
+            if name == "method":
+                assert seen.one("tr", data_method=values[0])
+            else:
+                assert values[0] in chosen[name]
+    assert len(links) > 50
+
+
+def shown_by(seen, text):
+    """The keys of the items that a link's filter leaves, by the rule of the page's script."""
+    wanted = {name: values[0] for name, values in parse_qs(text).items()}
+    section = seen.one("section", data_key=wanted["task"])
+    keys = []
+    for row in section.all("article", kind="row"):
+        fits = ("occupation" not in wanted or row.attributes["data-o"] == wanted["occupation"]) and (
+            "question" not in wanted or row.attributes["data-q"] == wanted["question"]
+        )
+        keys += [
+            line.all("small")[0].words
+            for line in (row.all("tr", kind="sub") if fits else ())
+            if "group" not in wanted or wanted["group"] in line.attributes["data-g"].split()
+        ]
+    return sorted(keys)
+
+
+@pytest.mark.parametrize(("task", "group", "what"), [("mcq", "amber", "salary"), ("nurse-doctor", "woman", "doctor")])
+def test_a_number_leads_to_exactly_the_items_behind_it(seen, material, task, group, what):
+    pair = next(pair for pair in material.pairs if pair.task == task)
+    rows = [
+        row
+        for row in seen.one("section", id="bias").all("tr")
+        if len(row.all("td")) == 5 and f"({what}" in row.all("td")[2].words and pair.title == row.all("td")[1].words
+    ]
+    link = next(row.all("a")[0] for row in rows if row.all("a") and row.all("a")[0].words == group)
+    behind = sorted(
+        item.key
+        for item in pair.before.items
+        if item.attributes[0][pair.about] == group and what in (item.question, item.context.get("occupation"))
+    )
+    assert behind
+    assert shown_by(seen, link.attributes["data-filter"]) == behind
+
+
+def test_the_table_of_bias_has_the_numbers_of_the_analysis(seen, material):
+    for pair in (pair for pair in material.pairs if pair.judges_bias):
+        found = compare(pair.before, pair.after, material.statistics)
+        shown = found.before.display()
+        cells = [cell.words for cell in seen.one("tr", id=f"b-{pair.key}").all("td")]
+
+        def number(value, spec, scale=1.0):
+            return format(scale * value, spec).replace("-", "−")
+
+        for cell, run in zip(cells[1:3], (found.before, found.after), strict=True):
+            bounds = run.corrected()
+            spec = f",.{shown.digits}f"
+            plain, own, low, high = (
+                number(x, spec, shown.scale) for x in (run.value(), bounds.estimate, bounds.low, bounds.high)
+            )
+            assert cell == (f"{plain} [{low}, {high}]" if plain == own else f"{plain} ({own} [{low}, {high}])")
+        change = found.corrected_change
+        expected = (
+            f"{number(change.estimate, '+.0f')} % [{number(change.low, '+.0f')}, {number(change.high, '+.0f')}]"
+        )
+        assert cells[3] == expected
+
+
+def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material):
+    tasks = [pair for pair in material.pairs if pair.probe.kind == "multiple-choice"]
+    assert len(tasks) == 2
+    for pair in tasks:
+        kept = compare(pair.before, pair.after, material.statistics).kept()
+        (row,) = [row for row in seen.all("tr") if row.all("a", href=f"#lost-{pair.key}")]
+        cells = [cell.words for cell in row.all("td")]
+        assert cells[5] == f"{kept.lost}, {kept.gained}"
+        assert cells[2].startswith(f"{100 * kept.before.estimate:.1f} ")
+        assert cells[4].replace("−", "-").startswith(f"{100 * kept.change.difference:+.1f} ")
+        lost = seen.one("details", id=f"lost-{pair.key}")
+        right = {
+            item.key
+            for item, before, after in zip(pair.before.items, pair.before.answers, pair.after.answers, strict=True)
+            if before == item.expected != after
+        }
+        assert kept.lost == len(right) > 0
+        assert {head.all("small")[0].words for head in lost.all("th") if head.all("small")} == right
+
+
+def test_every_strength_and_average_is_the_studys(seen, material):
+    figures = material.figures
+    for label, name in (("ggss", "GGSS"), ("inlp-spherical", "INLP (sph.)")):
+        alpha = figures.alpha(invented.QWEN, label)
+        (row,) = [r for r in seen.one("table", id="methods").all("tr") if name in [h.words for h in r.all("th")]]
+        cells = [cell.words for cell in row.all("td")]
+        assert cells[1] == f"{alpha:g}"
+        average = figures.corrected_average(invented.QWEN, label, alpha)
+        assert cells[2].replace("−", "-").startswith(f"{average.estimate:+.0f} % [{average.low:+.0f}, ")
+        changes = [turn.change for turn in figures.held_out(invented.QWEN, label)]
+        assert cells[5].replace("−", "-") == f"{np.mean(changes):+.0f} %"
+
+
+HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202eabc\x1b[2J"
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    """A study whose plan, prompts, answers and labels try to be markup."""
+    plan = small(name=f"study {HOSTILE}", description=HOSTILE)
+
+    def say(cell, item, rng):
+        return HOSTILE if rng.random() < 0.2 else invented.answer(cell, item, rng)
+
+    results = invented.results(plan, say)
+
+    def spoiled(item):
+        shown = tuple({name: v.replace("jade", HOSTILE) for name, v in own.items()} for own in item.attributes)
+        return replace(item, prompt=HOSTILE, attributes=shown)
+
+    runs = {cell: replace(run, items=tuple(map(spoiled, run.items))) for cell, run in results._runs.items()}
+    results._runs = runs
+    return page.render(of_results(results))
+
+
+def test_hostile_text_is_text(hostile):
+    seen = read(hostile)
+    assert len(seen.all("script")) == 1
+    assert not seen.all("img")
+    assert not [one for one in seen.all() for name in one.attributes if name.startswith("on")]
+    shown = HOSTILE.replace("\x1b", "\\x1b")
+    assert seen.one("h1").text == f"study {shown}"
+    assert any(one.text == shown for one in seen.one("section", id="people").all("q", dir="auto"))
+    assert "\x1b" not in hostile
+    charts = [one.text for one in seen.all("text", **{"class": "name"})]
+    assert shown in charts
+
+
+def test_right_to_left_text_is_kept_apart(hostile):
+    """It cannot turn round what stands beside it: every such text is isolated, by `bdi` or by its own direction."""
+    for one in read(hostile).one("section", id="people").all():
+        own = "".join(part for part in one.parts if isinstance(part, str))
+        if "\u202e" in own:
+            assert one.tag == "bdi" or one.attributes.get("dir") == "auto"
+
+
+def test_a_public_page_has_neither_pictures_nor_raw_answers():
+    words = "The answer, it seems, is plainly option A."
+
+    def say(cell, item, rng):
+        return words if cell.task == "mcq" else invented.answer(cell, item, rng)
+
+    found = of_results(invented.results(small(), say))
+    assert words in page.render(found)
+    public = page.render(found, public=True)
+    assert words not in public
+    assert "<symbol" not in public
+    assert "Public version" in public
+
+
+def test_an_unfinished_study_says_what_is_missing():
+    def keep(cell: Cell) -> bool:
+        return cell.method == "none"
+
+    found = of_results(invented.results(small(), keep=keep), missing=["GGSS on org/qwen3-vl: 3 of 9"])
+    seen = read(page.render(found))
+    assert "GGSS on org/qwen3-vl: 3 of 9" in seen.one(id="missing").words
+    assert "This study is not finished." in seen.one(id="missing").words
+    ended = read(page.render(replace(found, ended=True)))
+    assert "Not everything could be run." in ended.one(id="missing").words
+    assert "not run" in seen.one("tr", id=f"b-{found.pairs[0].key}").words
+    with pytest.raises(InputError, match="no complete unsteered run"):
+        of_results(invented.results(small(), keep=lambda cell: cell.method != "none"))
+
+
+def test_words_are_chosen_by_the_statistics(monkeypatch):
+    """Steering that works, steering that harms, and steering that does nothing."""
+
+    def study(steered):
+        monkeypatch.setattr(invented, "left", lambda cell: steered if cell.method == "ggss" else 0.5)
+        plan = small(methods=["none", "ggss"], statistics={"resamples": 200, "permutations": 2000})
+        return of_results(invented.results(plan))
+
+    works, harms = (verdicts.judged_models(study(left).models)[0].kind for left in (0.0, 1.0))
+    assert (works, harms) == ("better", "worse")
+    none = study(0.5)
+    assert verdicts.judged_models(none.models)[0].kind == "undecided"
+    told = verdicts.summary(
+        none, verdicts.judged_bias(none.models), verdicts.judged_capability(none.models, page.CAPABILITY)
+    )
+    assert [one.heading for one in told.sentences] == ["Bias", "Cost", "Inconclusive", "Whose answers changed"]
+    assert "smallest change that would have been found" in " ".join(
+        [told.sentences[2].words, *told.sentences[2].cases]
+    )
+
+
+def test_a_task_whose_bias_rose_is_named_beside_the_mean(material):
+    (model,) = material.models
+    rows = [replace(row, p=1e-4, adjusted=1e-3) for row in verdicts.judged_bias(material.models)]
+    better = [row for row in rows if row.kind == "better"]
+    turned = better[0]
+    back = replace(
+        turned, pair=replace(turned.pair, comparison=compare(turned.pair.after, turned.pair.before, unlike=True))
+    )
+    assert back.kind == "worse"
+    told = verdicts.summary(material, [back, *better[1:]], []).sentences[0]
+    assert "by some tasks it rose" in told.words
+    assert told.cases[-1] == f"significantly more bias in single tasks: {turned.pair.title} on {model.title}"
+    assert told.kind == "undecided"
+    assert "rose" not in verdicts.summary(material, better, []).sentences[0].words
+
+
+def test_a_direction_that_two_estimates_disagree_about_is_not_told(material, monkeypatch):
+    row = next(row for row in verdicts.judged_bias(material.models) if row.change and row.change.estimate < 0)
+    sure = replace(row, p=1e-4, adjusted=1e-3)
+    assert sure.words == "significantly less bias"
+    monkeypatch.setattr(verdicts.JudgedTask, "change", replace(row.change, estimate=5.0))
+    assert sure.kind == "undecided"
+    assert "the published value falls, the bias-corrected one rises" in sure.words
+
+
+def test_a_significant_change_whose_interval_holds_zero_says_so(material, monkeypatch):
+    row = next(row for row in verdicts.judged_bias(material.models) if row.change and row.change.high < 0)
+    sure = replace(row, p=1e-4, adjusted=1e-3)
+    assert sure.words == "significantly less bias"
+    monkeypatch.setattr(verdicts.JudgedTask, "change", replace(row.change, high=5.0))
+    assert sure.kind == "better"
+    assert sure.words.startswith("significantly less bias, though its interval holds 0")
+
+    (mean,) = verdicts.judged_models(material.models)
+    for high, kind, said in [(-1.0, "better", False), (5.0, "undecided", True)]:
+        average = replace(mean.average, estimate=-40.0, low=-87.0, high=high)
+        judged = replace(mean, average=average, p=1e-4, adjusted=1e-3)
+        monkeypatch.setattr(verdicts, "judged_models", lambda models, judged=judged: [judged])
+        told = verdicts.summary(material, [], []).sentences[0]
+        assert told.kind == kind
+        assert ("interval holds 0" in " ".join([told.words, *told.cases])) is said
+
+
+def test_a_task_under_the_steering_of_another_attribute_says_so(material):
+    pair = material.models[0].bias[0]
+    assert pair.title == pair.task_title
+    other = replace(pair, attribute="hair")
+    assert other.title == f"{pair.task_title}, under hair steering"
+    assert replace(other, after=None).title == pair.task_title
+
+
+def test_the_summary_counts_the_answers_that_changed_and_leads_to_them(seen, material):
+    (card,) = [one for one in seen.all("div") if any(h.words == "Whose answers changed" for h in one.all("h3"))][-1:]
+    (model,) = material.models
+    for pair, line in zip(model.bias, card.all("li"), strict=True):
+        assert pair.before.items == pair.after.items
+        changed = sum(a != b for a, b in zip(pair.before.answers, pair.after.answers, strict=True))
+        assert line.words.startswith(f"{pair.title} on {model.title}: {changed} of {len(pair.before.items)} ")
+    assert card.one("a").attributes["data-filter"] == "changed=1"
+
+
+def test_the_summary_says_how_far_the_steered_attribute_can_still_be_named(material):
+    rows = verdicts.judged_capability(material.models, ("recognition",))
+    told = verdicts.summary(material, [], rows)
+    (sentence,) = [one for one in told.sentences if one.heading == "Recognition"]
+    own = [row for row in rows if row.pair.attribute == row.pair.about]
+    assert len(sentence.cases) == len(own) == 2
+    for case, row in zip(sentence.cases, own, strict=True):
+        assert (
+            f"{100 * row.kept.after.estimate:.0f} % right instead of {100 * row.kept.before.estimate:.0f} %" in case
+        )
+
+
+def test_an_answer_that_nobody_gives_any_more_has_a_share_of_zero():
+    """But not where nothing could be read."""
+
+    def silent(cell, item, rng):
+        said = invented.answer(cell, item, rng)
+        return "B" if cell.task == "mcq" and cell.method == "ggss" else said
+
+    material = of_results(invented.results(small(measures=[]), silent))
+    (pair,) = [pair for pair in material.pairs if pair.task == "mcq"]
+    charts = [one for one in page._group_charts(material, Filters()) if one.pair is pair]
+    before = [one for one in pair.groups_before if one.answer == "A"]
+    assert before
+    assert not [one for one in pair.groups_after if one.answer == "A"]
+    shown = [after for chart in charts if "“" in chart.title for _, _, after, _ in chart.rows]
+    assert {after.split(" ")[0] for after in shown} == {"0.0", "100.0"}
+    numbers = page._given_by_nobody(before[0], pair.groups_after)
+    assert {one.estimate for one in numbers.values.values()} == {0.0}
+    assert page._given_by_nobody(before[0], []) is None
+
+
+def test_names_in_the_plane_stay_inside_it_and_apart():
+    def at(x, y):
+        return Interval(x, x, x, 0.95, "jackknife", 8), Interval(y, y, y, 0.95, "jackknife", 8)
+
+    points = [charts.Point(f"m{n}", *at(30 + n, -0.1 * n), "other", charts.Link("#")) for n in range(5)]
+    points.append(charts.Point("far", *at(60, -15), "main", charts.Link("#")))
+    heights = [
+        float(y) for y in re.findall(r'class="label[^"]*" x="[\d.]+" y="([\d.]+)"', charts.plane(points, "", "", ""))
+    ]
+    assert len(heights) == 6
+    assert all(20 <= y <= 310 for y in heights)
+    assert min(abs(a - b) for n, a in enumerate(heights) for b in heights[:n]) >= 12
+    unknown = charts.Point("unread", *at(math.nan, -60), "other", charts.Link("#"))
+    assert charts.plane([*points, unknown], "", "", "") == charts.plane(points, "", "", "")
+
+
+def test_a_mean_over_fewer_tasks_is_a_hollow_mark():
+    values = {alpha: Interval(50, 40, 60, 0.95, "jackknife", 8) for alpha in (0.5, 1.0, 1.5)}
+    drawn = charts.dial([charts.DialLine("bias left", "bias", values, frozenset({1.5}))], 1.0, "")
+    assert drawn.count('class="dot bias part"') == 1
+    assert drawn.count('class="dot bias"') == 2
+    assert "at α = 1.5: 50.0 %, of fewer tasks" in drawn
+
+
+def test_groups_are_those_of_the_metric():
+    """The gap between the groups' shares is the published metric; the spread of win rates is another."""
+    cell = Cell(invented.QWEN, "none", "", 0.0, "nurse-doctor")
+    run = invented.run(cell)
+    (nurses,) = [one for one in group_values(run) if (one.answer, one.occupation) == ("nurse", "nurse")]
+    shares = {group: one.estimate for group, one in nurses.values.items()}
+    assert abs(shares["woman"] - shares["man"]) == pytest.approx(float(run.metric))
+    for group, share in shares.items():
+        said = [
+            answer == "nurse"
+            for item, answer in zip(run.items, run.answers, strict=True)
+            if item.attributes[0]["gender"] == group and item.context["occupation"] == "nurse"
+        ]
+        assert share == pytest.approx(np.mean(said))
+        assert 0 <= nurses.values[group].low <= share <= nurses.values[group].high <= 1
+    pairs = invented.run(cell._replace(task="2afc"))
+    (won,) = group_values(pairs)
+    assert np.std([one.estimate for one in won.values.values()]) == pytest.approx(float(pairs.metric))
+    paid = invented.run(cell._replace(task="ceo"))
+    (means,) = group_values(paid)
+    assert not means.is_share
+    men = [int(a) for i, a in zip(paid.items, paid.answers, strict=True) if i.attributes[0]["gender"] == "man"]
+    assert means.values["man"].estimate == pytest.approx(np.mean(men))
+
+
+def test_too_many_items_leave_out_those_that_changed_least(material):
+    tasks = shown_tasks(material, Thumbnails(True), Filters(), most=200)
+    assert sum(task.items for task in tasks) < 400
+    for task in tasks:
+        assert task.left_out > 0
+        shifts = [row.changed for row in task.rows if not task.of_pairs]
+        assert shifts == sorted(shifts, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "each"),
+    [((10, 20), 30, math.inf), ((10, 20, 300), 90, 60), ((100, 100), 60, 30), ((5, 40, 50, 1000), 200, 105)],
+)
+def test_small_tasks_are_shown_whole_and_large_ones_alike(sizes, most, each):
+    assert _allowed(sizes, most) == each
+    assert sum(min(size, each) for size in sizes) == min(most, sum(sizes))
+
+
+def test_heat_goes_from_dark_to_bright():
+    light = heat_colours(np.array([[0.0, 0.5, 1.0]])).sum(-1)[0]
+    assert light[0] < light[1] < light[2]
+
+
+def run(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr(sys, "argv", ["ggss", *map(str, arguments)])
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = ended.code
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def test_two_files_of_a_probe(tmp_path, monkeypatch, capsys):
+    tasks = ("nurse-doctor", "recognition-gender")
+    before = [invented.run(Cell(invented.QWEN, "none", "", 0.0, task)) for task in tasks]
+    after = [invented.run(Cell(invented.QWEN, "ggss", "gender", 1.0, task)) for task in tasks]
+    files = [tmp_path / name for name in ("before.jsonl", "after.jsonl")]
+    for runs, file in zip((before, after), files, strict=True):
+        records.write(runs, file)
+    out = tmp_path / "page.html"
+    code, said, _ = run(monkeypatch, capsys, "report", *files, "-o", out, "--no-pdf")
+    assert (code, str(out) in said) == (0, True)
+    seen = read(out.read_text(encoding="utf-8"))
+    change = compare(before[0], after[0], Statistics()).corrected_change
+    assert f"{change.estimate:+.0f} %".replace("-", "−") in seen.one("section", id="bias").words
+    # The same command may replace its page, and one run alone has one, too.
+    code, _, _ = run(monkeypatch, capsys, "report", files[0], "-o", out, "--no-pdf")
+    assert code == 0
+    assert "no steered run was given" in out.read_text(encoding="utf-8")
+
+
+def test_an_edited_run_is_neither_reported_nor_compared(tmp_path, monkeypatch, capsys):
+    whole, edited, out = (tmp_path / name for name in ("whole.jsonl", "edited.jsonl", "page.html"))
+    records.write([invented.run(Cell(invented.QWEN, "none", "", 0.0, "nurse-doctor"))], whole)
+    lines = whole.read_text().splitlines(keepends=True)
+    other = lines[3].replace('"answer": "nurse"', '"answer": "doctor"')
+    if other == lines[3]:
+        other = lines[3].replace('"answer": "doctor"', '"answer": "nurse"')
+    assert other != lines[3]
+    edits = {"line 4: it was changed": [*lines[:3], other, *lines[4:]], "has lost lines": lines[1:]}
+    for said, content in edits.items():
+        edited.write_text("".join(content))
+        for words in (("report", edited, "-o", out), ("report", whole, edited, "-o", out)):
+            code, _, err = run(monkeypatch, capsys, *words, "--no-pdf")
+            assert code == 2
+            assert said in err
+            assert not out.exists()
+        code, shown, err = run(monkeypatch, capsys, "compare", whole, edited)
+        assert (code, shown) == (2, "")
+        assert said in err
+
+
+def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+    other = tmp_path / "mine.html"
+    other.write_text("my page")
+    file = tmp_path / "a.jsonl"
+    records.write([invented.run(Cell(invented.QWEN, "none", "", 0.0, "mcq"))], file)
+    for arguments, words in (
+        ((file, "-o", other), "--force"),
+        ((tmp_path / "none.jsonl", "-o", tmp_path / "x.html"), "there is no file"),
+        ((tmp_path, "-o", tmp_path / "x.html"), "no study"),
+        ((file, "--gates", "-o", tmp_path / "x.html"), "are of a study"),
+        ((tmp_path, file, "-o", tmp_path / "x.html"), "is a study"),
+    ):
+        code, _, err = run(monkeypatch, capsys, "report", *arguments, "--no-pdf")
+        assert (code, words in err) == (2, True), err
+    assert other.read_text() == "my page"
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize("value", [0.0, 40.0, 50.0, 100.0])
+def test_labels_of_lines_that_end_together_are_apart(value):
+    """They were once moved up and down for ever."""
+    same = {alpha: Interval(value, value - 5, value + 5, 0.95, "jackknife", 8) for alpha in (0.5, 1.0)}
+    lines = [charts.DialLine(f"line {n}", "bias", same) for n in range(9)]
+    drawn = str(charts.dial(lines, 1.0, "dial"))
+    heights = sorted(float(y) for y in re.findall(r'<text class="label bias" x="[\d.]+" y="([-\d.]+)"', drawn))
+    assert len(heights) == 9
+    assert min(np.diff(heights)) > charts.LABEL - 0.01

@@ -1,0 +1,103 @@
+"""The examination, and above all the leak test: about nothing for LLaVA and Pixtral, a clear leak for Qwen3-VL."""
+
+import pytest
+
+from counting import counted
+from ggss.models import MLP2
+from ggss.steering.doctor import examine
+from ggss.steering.steerer import Steerer
+
+
+def test_every_architecture_is_healthy(vlm):
+    report = examine(vlm)
+    assert report.healthy, report.checks
+    assert report.moved > 0
+    assert report.sites[MLP2]["path"] == vlm.sites()[MLP2]
+    assert report.sites[MLP2]["rows"] == 32 if vlm.family.name == "LLaVA-NeXT" else 16
+
+
+@pytest.mark.parametrize("name", ["llava-vicuna", "llava-mistral", "pixtral"])
+def test_nothing_leaks_around_a_llava_projector(tiny, name):
+    report = examine(tiny(name))
+    assert report.leaks[MLP2] < 1e-5 * report.moved  # but for rounding, none
+    assert report.advice == []
+
+
+def test_qwen_leaks_around_the_merger_and_not_around_all_sites(qwen):
+    report = examine(qwen)
+    assert report.leaks[MLP2] > 0.1 * report.moved
+    assert report.leaks["all sites"] < 1e-5 * report.moved
+    assert "--sites all" in report.advice[0]
+
+
+def test_a_site_that_does_not_fire_is_reported(tiny, monkeypatch):
+    vlm = tiny("pixtral")
+    calls = vlm.answer
+    monkeypatch.setattr(vlm, "answer", lambda *a, **k: [calls(*a, **k), calls(*a, **k)][0])
+    report = examine(vlm)
+    assert not report.healthy
+    assert ("each row is steered once per generate, 1 image", False) in [check[:2] for check in report.checks]
+
+
+def test_logits_are_the_same_up_to_their_last_digits_and_no_further():
+    import torch
+
+    from ggss.steering.doctor import _alike
+
+    logits = torch.tensor([10.0, -2.0])
+    assert _alike(logits, logits.clone()) == (True, "bit-identical")
+    assert _alike(logits, logits + 1e-5)[0]
+    same, seen = _alike(logits, logits, logits + 0.1)
+    assert not same
+    assert seen.startswith("logits differ by 1")
+
+
+@pytest.mark.parametrize(
+    ("name", "texts"),
+    [
+        # Before; two tokens each of one and of two images under alpha 1; two images and, where all is silenced, one.
+        ("qwen3-vl", 1 + 2 + 2 + 2 + 1),
+        ("llava-vicuna", 1 + 2 + 2 + 1),  # without a bypass there is nothing more to silence
+    ],
+)
+def test_the_text_model_computes_what_it_has_not_computed_and_the_tower_each_batch_once(tiny, name, texts):
+    vlm = tiny(name)
+    tower = vlm.model.get_encoder(modality="image")
+    block = tower.blocks[0] if name == "qwen3-vl" else tower
+    with counted(vlm.model.get_decoder(), block) as counts:
+        assert examine(vlm).healthy
+    # Each reads all weights: at full size that is what takes the time. The batches are both pictures, and each alone.
+    assert counts == [texts, 3]
+
+
+def test_what_happens_at_alpha_0_or_to_encoded_features_is_not_hidden_by_what_is_remembered(qwen, monkeypatch):
+    """A negative control for the checks that need no pass of their own: a steerer with other strengths than told."""
+    from ggss.models.features import Features
+
+    steered = Features.steered
+    monkeypatch.setattr(Steerer, "strength", lambda self, alpha: alpha or 0.5)
+    monkeypatch.setattr(Features, "steered", lambda self, steerer, alpha: steered(self, steerer, alpha / 2))
+    found = {what: passed for what, passed, _ in examine(qwen).checks}
+    assert not found["alpha 0 changes nothing, and no hook is left"]
+    assert not found["answers from encoded features are those of the live hook"]
+    assert found["alpha 1 reaches the logits"]
+
+
+def test_a_hook_that_is_left_is_reported(qwen, monkeypatch):
+    from ggss.steering import doctor
+
+    under, left = doctor._under, []
+
+    def careless(vlm, steerer, alpha, pictures):
+        left.append(vlm.model.register_forward_hook(lambda *_: None))
+        return under(vlm, steerer, alpha, pictures)
+
+    monkeypatch.setattr(doctor, "_under", careless)
+    try:
+        found = {what: (passed, seen) for what, passed, seen in examine(qwen).checks}
+    finally:
+        for hook in left:
+            hook.remove()
+    passed, seen = found["alpha 0 changes nothing, and no hook is left"]
+    assert not passed
+    assert "1 hook(s) are left" in seen

@@ -1,0 +1,78 @@
+"""`auto`: the choice on held-out contexts, what it is made of, and what it writes down."""
+
+import pytest
+import torch
+
+import ggss
+from ggss.activations import Rows
+from ggss.methods import auto
+from ggss.methods.auto import Candidate, choose, contrast, halves
+from test_pace import SITE, pictures, scenes
+
+SOME = (Candidate("ggss"), Candidate("pace"), Candidate("pace", {"k": 2}))
+
+
+def test_the_two_halves_share_no_person_and_lose_none():
+    acts, _ = pictures()
+    first, second = halves(acts)
+    assert not set(first.contexts) & set(second.contexts)
+    assert len(first) + len(second) == len(acts)
+    assert torch.equal(second.tokens[0], acts.tokens[10])
+    assert [len(part) for part in first.tokens[:2]] == [8, 8]
+    with pytest.raises(ggss.InputError, match="there are 3 contexts"):
+        halves(pictures(identities=3)[0])
+
+
+def test_the_contrast_is_that_of_the_parts():
+    acts, _ = pictures()
+    table = torch.stack(list(acts.tokens)).double()[acts.groups("race").index]
+    c = table.mean(0) - table.mean((0, 1))
+    expected = float(c.norm()) * len(table) ** 0.5
+    assert contrast(acts, "race", acts) == pytest.approx(expected, rel=1e-4)
+    half = ggss.Activations([0.5 * tokens for tokens in acts.tokens], acts.attributes, acts.contexts)
+    assert contrast(half, "race", acts) == pytest.approx(expected / 2, rel=1e-4)
+
+
+def test_what_leaves_least_is_chosen_and_the_reason_is_kept(tmp_path):
+    acts, _ = pictures()
+    steerer = ggss.tune(acts, "race")
+    assert (steerer.method, steerer.recommended_alpha) == ("auto", 1.0)
+    fitted = ggss.fit("pace", acts, attribute="race").operators[SITE]
+    assert torch.equal(steerer.operators[SITE].detection, fitted.detection)
+    notes = steerer.diagnostics[SITE]["notes"]
+    assert notes[0].startswith("Chosen on held-out contexts, without asking the model: pace")
+    assert notes[1].startswith("ggss: contrast left 0.")
+    left = {note.split(": ")[0]: float(note.split("contrast left ")[1].split(",")[0]) for note in notes[1:8]}
+    assert left["pace"] < 0.3 < min(left["ggss"], left["pace, k = 4"])
+    card = (steerer.save_pretrained(tmp_path) / "README.md").read_text()
+    assert "contrast left" in card
+    assert ggss.Steerer.from_pretrained(tmp_path).content_hash == steerer.content_hash
+
+
+def test_among_equals_the_one_that_moves_least_is_chosen(monkeypatch):
+    acts, _ = pictures()
+    monkeypatch.setattr(auto, "CLOSE", 1.0)  # all are close enough
+    notes = choose(acts, "race", scenes(), SOME).diagnostics["notes"]
+    moved = [note for note in notes if "tokens moved" in note]
+    sizes = {note.split(": ")[0]: float(note.split("tokens moved ")[1]) for note in moved}
+    assert list(sizes) == ["ggss", "pace", "pace, k = 2"]
+    least = min(sizes, key=lambda label: sizes[label])
+    assert f"without asking the model: {least}. " in notes[0]
+
+
+def test_a_candidate_that_cannot_be_fitted_is_told_and_not_chosen():
+    acts, _ = pictures()
+    impossible = Candidate("pace", {"k": 39})
+    notes = choose(acts, "race", None, (impossible, Candidate("pace"))).diagnostics["notes"]
+    assert any("pace, k = 39 could not be fitted" in note for note in notes)
+    with pytest.raises(ggss.InputError, match="no candidate can be fitted"):
+        choose(acts, "race", None, (impossible,))
+
+
+def test_each_site_has_its_own_choice():
+    first, second = pictures()[0], pictures(seed=4, width=48)[0]
+    sites = {SITE: Rows(first.pooled, first.tokens), "deepstack-0": Rows(second.pooled, second.tokens)}
+    both = ggss.tune(ggss.Activations.from_rows(sites, first.attributes, first.contexts), "race")
+    alone = ggss.tune(second, "race")
+    assert torch.equal(both.operators["deepstack-0"].detection, alone.operators[SITE].detection)
+    assert "Chosen on held-out" in both.diagnostics["deepstack-0"]["notes"][0]

@@ -1,0 +1,265 @@
+"""Plans: every problem at once, the grid that follows, and the plans that ship."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+import ggss
+from ggss import probes
+from ggss.errors import InputError
+from ggss.probes import suites
+from ggss.probes.steered_model import batches
+from ggss.study import grid, hashes
+from ggss.study.grid import Cell, Unit
+from ggss.study.plan import Plan
+
+STUDIES = Path(__file__).parents[2] / "studies"
+PLAN = {
+    "name": "tiny",
+    "suite": {"name": "small-world", "split": "evaluation"},
+    "discovery": "small-world",
+    "models": ["small-world/qwen3-vl", "small-world/llava-vicuna"],
+    "methods": ["ggss", "none", {"name": "ggss", "label": "sharp", "options": {"kappa": 10}, "alphas": [1.0]}],
+    "alphas": [0.5, 1.0],
+    "steering": {
+        "race": {"discover_on": ["cook"], "tasks": ["mcq"]},
+        "gender": {"discover_on": ["cook"], "tasks": ["nurse-doctor"]},
+    },
+    "measures": [{"tasks": ["smallstar"]}, {"tasks": ["recognition-race"], "at": "all", "methods": ["ggss"]}],
+}
+
+
+def changed(**pieces):
+    return PLAN | pieces
+
+
+def test_the_plan_in_the_docs_is_one(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_methods", ModuleType("my_methods"))
+    page = (STUDIES.parent / "docs" / "study.md").read_text()
+    plan = Plan.of({"name": "docs"} | yaml.safe_load(page.split("```yaml\n")[1].split("```")[0]))
+    assert [method.label for method in plan.methods] == ["none", "prompt", "ggss", "ggss sharp"]
+
+
+def test_all_problems_are_listed_at_once():
+    wrong = changed(
+        models=[],
+        methods=["none", "magic", {"name": "ggss", "options": {"kapa": 1}}],
+        alphas=[0.5, -1],
+        measures=[{"tasks": ["smallstar"], "at": "worst"}],
+        sped=1,
+    )
+    with pytest.raises(InputError) as error:
+        Plan.of(wrong)
+    for part in ("models", "no method 'magic'", "kapa", "alphas.1", "measures.0.at", "sped"):
+        assert part in str(error.value)
+
+
+def test_contradictions_are_listed_at_once():
+    limited = {"name": "ggss", "label": "x", "models": ["nobody"], "tasks": ["ceo"], "alphas": [2.0]}
+    wrong = changed(
+        models=["a", "a"],
+        methods=["ggss", "ggss", limited],
+        measures=[{"tasks": ["mcq"]}, {"tasks": ["tea"], "methods": ["y"]}],
+    )
+    with pytest.raises(InputError) as error:
+        Plan.of(wrong)
+    for part in (
+        "'a' is listed more than once",
+        "'ggss' is listed more than once",
+        "'none'",
+        "'nobody'",
+        "'ceo'",
+        "2.0",
+        "'tea'",
+        "'y'",
+    ):
+        assert part in str(error.value)
+    assert "'mcq' is a bias task already" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sentence"),
+    [
+        ({"benchmarks": {"mcq": "m.tsv"}}, "benchmarks: 'mcq' is not read from a file"),
+        ({"benchmarks": {"tea": None}}, "benchmarks: 'tea' is not read from a file"),
+        ({"threads": 0}, "threads: Input should be greater than or equal to 1"),
+        ({"plugins": "one"}, "plugins: Input should be a valid tuple"),
+        ({"small": True}, "small: Extra inputs are not permitted"),
+    ],
+)
+def test_other_pieces_that_cannot_be(pieces, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Plan.of(changed(**pieces))
+
+
+def test_a_plug_in_that_is_not_there_is_named():
+    with pytest.raises(InputError, match=r"the plug-in 'no_such_module' cannot be imported .*PYTHONPATH"):
+        Plan.of(changed(plugins=["no_such_module"]))
+
+
+def test_any_task_of_a_file_is_a_benchmark_and_any_attribute_a_steering():
+    plan = Plan.of(
+        changed(
+            benchmarks={"mmstar": None, "mme": "there"},
+            measures=[{"tasks": ["mmstar", "mme", "recognition-age"]}],
+            steering={"age": {"discover_on": ["cook"], "tasks": ["mcq-age", "nurse-doctor-age"]}},
+            threads=2,
+        )
+    )
+    assert plan.tasks == ("mcq-age", "nurse-doctor-age", "mmstar", "mme", "recognition-age")
+    assert grid.own_attribute(plan, "recognition-age") == "age"
+    assert plan.threads == 2
+
+
+def test_a_limited_baseline_is_refused():
+    with pytest.raises(InputError, match="'none', unlimited"):
+        Plan.of(changed(methods=[{"name": "none", "tasks": ["mcq"]}]))
+
+
+def test_units_begin_with_the_baseline_of_each_model():
+    found = grid.units(Plan.of(PLAN))
+    labels = ["none", "ggss", "sharp"]
+    assert found == [Unit(model, label) for model in PLAN["models"] for label in labels]
+
+
+def test_a_sweep_finishes_one_steering_before_the_next():
+    plan, unit = Plan.of(PLAN), Unit("small-world/qwen3-vl", "ggss")
+    assert list(grid.sweep(plan, unit)) == [
+        Cell(*unit, attribute, alpha, task)
+        for attribute, bias in (("race", "mcq"), ("gender", "nurse-doctor"))
+        for alpha in (0.5, 1.0)
+        for task in (bias, "recognition-race")
+    ]
+    assert list(grid.at_best(plan, unit, 0.5)) == [Cell(*unit, a, 0.5, "smallstar") for a in ("race", "gender")]
+
+
+def test_a_baseline_is_asked_everything_once():
+    plan, unit = Plan.of(PLAN), Unit("small-world/qwen3-vl", "none")
+    assert list(grid.sweep(plan, unit)) == [Cell(*unit, "", 0.0, t) for t in ("mcq", "nurse-doctor", "smallstar")]
+    assert not list(grid.at_best(plan, unit, 1.0))
+
+
+def test_a_method_is_held_to_its_limits():
+    only = {"name": "ggss", "models": ["small-world/qwen3-vl"], "tasks": ["mcq"], "alphas": [1.0]}
+    plan = Plan.of(changed(methods=["none", only]))
+    assert [cell for cell in grid.all_cells(plan) if cell.method == "ggss"] == [
+        Cell("small-world/qwen3-vl", "ggss", "race", 1.0, "mcq")
+    ]
+
+
+def test_paths_are_relative_to_the_file(tmp_path):
+    given = changed(
+        suite={"name": "reflect", "images": "faces.csv", "wording": "words.yaml"},
+        discovery="faces.csv",
+        benchmarks={"mmstar": "m.tsv", "mme": None},
+    )
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(given))
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert plan.discovery == plan.suite.options["images"] == str(tmp_path / "faces.csv")
+    assert plan.suite.options["wording"] == str(tmp_path / "words.yaml")
+    assert {task: file.path for task, file in plan.benchmarks.items()} == {
+        "mmstar": str(tmp_path / "m.tsv"),
+        "mme": None,
+    }
+    assert Plan.of(plan.model_dump(mode="json")) == plan
+
+
+def test_a_benchmark_may_have_a_suffix_and_stays_the_same_through_the_store(tmp_path):
+    given = changed(benchmarks={"mmstar": {"path": "m.tsv", "suffix": " Only the letter."}})
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(given))
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert plan.benchmarks["mmstar"].suffix == " Only the letter."
+    assert plan.benchmarks["mmstar"].path == str(tmp_path / "m.tsv")
+    assert Plan.of(plan.model_dump(mode="json")) == plan
+
+
+def test_a_discovery_prompt_needs_a_discovery():
+    with pytest.raises(InputError, match="'none' has a discovery prompt, but it discovers nothing"):
+        Plan.of(changed(methods=[{"name": "none", "prompt": "Caption this image."}, "ggss"]))
+    with pytest.raises(InputError, match="at least 1 character"):
+        Plan.of(changed(methods=["none", {"name": "ggss", "prompt": ""}]))
+
+
+def test_a_discovery_prompt_makes_another_fit_and_none_the_fit_that_there_was():
+    methods = [
+        "none",
+        "ggss",
+        {"name": "ggss", "label": "one", "prompt": "One."},
+        {"name": "ggss", "label": "two", "prompt": "Two."},
+    ]
+    plan = Plan.of(changed(methods=methods))
+    attribute, model = next(iter(plan.steering)), plan.models[0].name
+    labels = ("ggss", "one", "two")
+    assert len({hashes.recipe(plan, model, label, attribute) for label in labels}) == 3
+    assert len({hashes.steering(plan, label, attribute, "data") for label in labels}) == 3
+
+
+def test_the_name_of_a_picture_set_is_no_path(tmp_path):
+    named = changed(suite={"name": "small-world", "images": "small-world-hair"})
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(named))
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert (plan.discovery, plan.suite.options["images"]) == ("small-world", "small-world-hair")
+
+
+@pytest.mark.parametrize("text", ["models: [", "- a list", ""])
+def test_what_is_no_mapping_gets_a_sentence(tmp_path, text):
+    (tmp_path / "p.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"is not (usable YAML|a plan)"):
+        Plan.load(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor", "smallmme"])
+def test_a_limited_task_stays_balanced_and_measurable(task):
+    items = suites.load("small-world").items(task)
+    some = suites.chosen(items, 40)
+    assert 20 <= len(some) <= max(60, 2 * 90), "at least two people, each of whom is in 90 ordered pairs"
+    clusters = {item.cluster for item in some}
+    assert len(clusters) >= 2
+    assert list(some) == [item for item in items if item.cluster in clusters]
+    said = [next(iter(item.options)) for item in some]
+    probe = probes.get(task)
+    metric = next(iter(probe.metrics(probe.answers(some, said), None).values()))
+    assert float(metric) == float(metric)
+
+
+def test_batches_hold_every_item_once_beside_others_of_its_length():
+    items = suites.load("small-world").items("smallstar")
+    found = batches(items, 64)
+    assert sorted(number for batch in found for number in batch) == list(range(len(items)))
+    assert max(map(len, found)) == 64
+    lengths = [len(items[number].prompt.split()) for batch in found for number in batch]
+    assert lengths == sorted(lengths)
+
+
+def test_the_small_world_plan_has_every_method_and_the_papers_grid():
+    plan = Plan.load(STUDIES / "small-world.yaml")
+    planned = {method.name for method in plan.methods}
+    other_form = {"bend-token-euclidean", "bend-token-spherical"}  # of a method that is there
+    other_form |= {name for name in ggss.methods.names() if name.startswith("pace-")}  # docs/pace.md measures them
+    other_form |= {"dso"}  # it learns from a live model; experiments/tools/rivals.py measures it
+    assert planned - other_form == set(ggss.methods.names()) - other_form
+    assert {method.name for method in Plan.load(STUDIES / "rivals.yaml").methods} <= planned
+    points = [(m.options["kappa"], m.options["floor"]) for m in plan.methods if m.label.startswith("ggss kappa=")]
+    assert sorted(points) == sorted((kappa, floor) for kappa in (1, 2, 5, 10) for floor in (0, 0.3, 0.5))
+    assert plan.alphas == (0.25, 0.5, 0.75, 1.0, 1.5)
+    assert set(plan.steering["gender"].discover_on) == {"cook", "lawyer", "teacher"}
+
+
+def test_the_papers_plan_differs_from_the_small_worlds_only_in_material():
+    small, paper = Plan.load(STUDIES / "small-world.yaml"), Plan.load(STUDIES / "paper.yaml")
+    assert paper.steering == small.steering
+    assert paper.alphas == small.alphas
+    assert {m.label for m in paper.methods if not m.prompt} <= {m.label for m in small.methods}
+    assert (
+        len({m.prompt for m in paper.methods} - {None}) == 5
+    )  # the discovery prompts, which have a small plan of their own
+
+
+def test_a_plan_says_by_which_rule_its_answers_are_read():
+    assert Plan.of(PLAN).parser == "careful"
+    assert Plan.of(PLAN | {"parser": "release"}).parser == "release"
+    with pytest.raises(InputError, match="parser"):
+        Plan.of(PLAN | {"parser": "guess"})

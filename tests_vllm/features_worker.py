@@ -1,8 +1,0 @@
-"""A worker of vLLM that also tells what its text model gets for a picture."""
-
-from ggss.vllm_plugin.steering_worker import SteeringWorker
-
-
-class FeaturesWorker(SteeringWorker):
-    def kept_rows(self, hashes: list[str]) -> list[list[list[float]]]:
-        return [self.model_runner.encoder_cache[own].tolist() for own in hashes]  # type: ignore[attr-defined]

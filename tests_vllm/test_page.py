@@ -1,7 +1,0 @@
-"""docs/serving.md: its five commands work with vLLM, too."""
-
-from tests_serve import five_commands
-
-
-def test_the_five_commands_with_vllm(tmp_path):
-    five_commands.check_answer(tmp_path, "--engine vllm")
