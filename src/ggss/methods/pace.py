@@ -31,8 +31,8 @@ are removed.
 covariance of portraits predicts other portraits well without shrinkage. But pictures without people vary along other
 directions. Where portraits hardly vary, detection is so sharp that other pictures are moved far. Held-out positions
 stand for such pictures: tokens at even positions predict those at odd ones, and the reverse. With **neutral
-pictures** (any, without labels) M is (1 - neutral_share) M of portraits + neutral_share M of neutral pictures, and one
-half of the neutral pictures predicts the other.
+pictures** (any, without labels) M is (1 - neutral_share) M of portraits + neutral_share M of neutral pictures, and
+one half of the neutral pictures predicts the other.
 
 Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 
