@@ -1,4 +1,4 @@
-"""Projections in flat space: the orthogonal one of the Euclidean baselines, and the oblique one of PACE.
+"""Projections in Euclidean space: the orthogonal one of the Euclidean baselines, and the oblique one of PACE.
 
 Both take two passes over the tokens (`operator.project`, `operator.recombine`).
 
