@@ -66,8 +66,8 @@ def test_two_pictures_share_each_pass(tiny, name, texts):
     block = tower.blocks[0] if name == "qwen3-vl" else tower
     with counted(vlm.model.get_decoder(), block) as counts:
         assert examine(vlm).healthy
-    # Each pass reads all weights: at full size that is what takes the time. A second token needs no pass of the tower,
-    # encoded features none either, and encoding is one.
+    # Each pass reads all weights: at full size that is what takes the time. A second token needs no pass of the
+    # tower, encoded features none either, and encoding is one.
     assert counts == [texts, texts - 2]
 
 
