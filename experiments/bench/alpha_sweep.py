@@ -134,7 +134,7 @@ def measured(vlm: Vlm, steerer: Steerer, items: Sequence[Item], alphas: Sequence
     def from_features(model: SteeredModel, share: bool, alpha: float) -> list[str]:
         vlm.share_prefix = share
         under = model.steered(steerer, alpha, force=True)
-        return [reading.answer for reading in under.read(items, 1, batch_size=together, show=False)]
+        return [reading.text for reading in under.read(items, 1, batch_size=together, show=False)]
 
     once, shared = SteeredModel.of(vlm), SteeredModel.of(vlm)
     ways: tuple[Callable[[float], list[str]], ...] = (

@@ -13,6 +13,7 @@ from ggss.analysis import Statistics, compare_all, records
 from ggss.analysis.records import Asked, growing, part_of
 from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from ggss.probes.suites import load
 
 _TASKS = ("mcq", "2afc", "nurse-doctor", "ceo", "recognition-race", "smallstar", "smallmme")
@@ -23,9 +24,8 @@ def write_run(task: str, file: Path) -> Run:
     """A run that nobody asked: a few items of the small world, answered in turn."""
     items = load("small-world", split="selection").items(task, 4)
     options = [list(item.options) for item in items]
-    said = tuple(own[n % len(own)] for n, own in enumerate(options))
-    shares = tuple((1 / len(own),) * len(own) for own in options)
-    run = Run(task, items, said, shares, Source("model"))
+    answers = tuple(Answer(names[n % len(names)], (1 / len(names),) * len(names)) for n, names in enumerate(options))
+    run = Run(task, items, answers, Source("model"))
     records.write([run], file)
     return run
 

@@ -33,7 +33,7 @@ def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor
 def of_tensor(name: str, tensor: Tensor, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
     """SHA-256 of one of them."""
     digest = hashlib.sha256()
-    add_one(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
+    add_tensor(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
     return digest.hexdigest()
 
 
@@ -45,10 +45,10 @@ def of_digests(digests: Mapping[str, str]) -> str:
 def add(digest: Any, tensors: Mapping[str, Tensor]) -> None:
     """Add the names, dtypes, shapes and bytes of tensors to a hash, in the order of their names."""
     for name in sorted(tensors):
-        add_one(digest, name, tensors[name])
+        add_tensor(digest, name, tensors[name])
 
 
-def add_one(digest: Any, name: str, tensor: Tensor) -> None:
+def add_tensor(digest: Any, name: str, tensor: Tensor) -> None:
     values = tensor.detach().cpu().contiguous()
     digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
     digest.update(values.view(-1).view(torch.uint8).numpy().data)

@@ -50,7 +50,7 @@ from ggss.errors import InputError, problems
 from ggss.methods.bend import RANK, REFERENCE, BendOptions, Neighbours, check_labels, enough
 from ggss.methods.operator import Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, register
-from ggss.methods.spherical import parts
+from ggss.methods.spherical import rows_by_image
 from ggss.methods.subspace import classes
 from ggss.terminal import track
 
@@ -186,7 +186,7 @@ class BendToken(References):
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        for own in parts(images, len(rows)):
+        for own in rows_by_image(images, len(rows)):
             mine = rows[own]
             if len(mine) != self.tokens:
                 raise InputError(

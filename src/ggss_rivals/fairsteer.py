@@ -29,7 +29,7 @@ from ggss.activations import Activations
 from ggss.methods.meandiff import refuse_none
 from ggss.methods.operator import Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.spherical import mean_row, parts, precise
+from ggss.methods.spherical import mean_row, precise, rows_by_image
 from ggss.methods.subspace import classes, logistic_regression, span
 
 
@@ -63,7 +63,7 @@ class DetectedShift(Operator):
         vectors = self.vectors.to(rows.device)
         if out.data_ptr() != rows.data_ptr():
             out.copy_(rows)
-        for own in parts(images, len(rows)):
+        for own in rows_by_image(images, len(rows)):
             seen = rows[own].to(precise(rows)) if self.by_token else mean_row(rows[own], precise(rows))[None]
             label, detected = self.detected(seen)
             gate[own] = detected.float()

@@ -12,6 +12,7 @@ from ggss.analysis import records
 from ggss.analysis.records import Asked, check_place, growing, part_of
 from ggss.analysis.run import Run
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from test_comparison import SOURCE, STEERED, runs
 
 HARD = ("\u2028", "a\u0085b", "\x1c\x1d\x1e\x0b\x0c", "one\r\ntwo\n", "\0", "\ud800 alone \udfff", "", '"\\', "é😀")
@@ -27,8 +28,7 @@ def ask(path, some, stop_after=None, force=False, suffix=""):
     count = 0
     with growing(path, asked_like(some), suffix, force) as file:
         for task, run in some.items():
-            answers = zip(run.answers, run.probabilities, strict=True)
-            said = {item.key: answer for item, answer in zip(run.items, answers, strict=True)}
+            said = {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
             missing = [key for key in said if key not in file.answered(task)]
             for start in range(0, len(missing), BATCH):
                 if count == stop_after:
@@ -103,7 +103,7 @@ def test_a_batch_is_on_disk_before_the_next_is_asked(some, tmp_path):
     run = some["mcq"]
     with growing(path, asked_like({"mcq": run})) as file:
         for number in range(3):
-            file.keep("mcq", {run.items[number].key: (run.answers[number], run.probabilities[number])})
+            file.keep("mcq", {run.items[number].key: run.answers[number]})
             lines = part_of(path).read_bytes().splitlines()
             assert [json.loads(line)["item"] for line in lines] == [item.key for item in run.items[: number + 1]]
 
@@ -156,7 +156,7 @@ def test_force_replaces_nothing_before_all_is_there_and_goes_on(some, tmp_path):
 def test_more_may_be_asked_later_and_not_less(some, tmp_path):
     path = tmp_path / "run.jsonl"
     mcq = some["mcq"]
-    first = Run("mcq", mcq.items[:48], mcq.answers[:48], mcq.probabilities[:48], mcq.source)
+    first = Run("mcq", mcq.items[:48], mcq.answers[:48], mcq.source)
     assert ask(path, {"mcq": first}) == 6
     assert ask(path, some) == 36 - 6
     assert ask(path, some) == 0, "a run that is complete is not asked again"
@@ -241,9 +241,9 @@ def test_a_full_disk_loses_nothing_that_was_answered(some, whole, tmp_path, monk
 def test_any_answer_is_read_as_it_was_given(some, tmp_path):
     path = tmp_path / "run.jsonl"
     mcq = some["mcq"]
-    hard = replace(mcq, answers=tuple(HARD[number % len(HARD)] for number in range(len(mcq.answers))))
+    hard = replace(mcq, answers=tuple(a._replace(text=HARD[n % len(HARD)]) for n, a in enumerate(mcq.answers)))
     hard = replace(hard, items=tuple(replace(item, prompt=item.prompt + HARD[0] + HARD[5]) for item in hard.items))
-    hard = replace(hard, probabilities=((float("inf"), 0.1 + 0.2), *hard.probabilities[1:]))
+    hard = replace(hard, answers=(Answer(hard.texts[0], (float("inf"), 0.1 + 0.2)), *hard.answers[1:]))
     with pytest.raises(KeyboardInterrupt):
         ask(path, {"mcq": hard}, stop_after=3)
     assert ask(path, {"mcq": hard}) == 15
@@ -254,7 +254,7 @@ def test_any_answer_is_read_as_it_was_given(some, tmp_path):
 def test_a_record_that_an_older_version_wrote_with_a_line_separator_is_one_line(some, tmp_path):
     """A file with the character itself instead of its escape has as many lines as records."""
     path = tmp_path / "run.jsonl"
-    hard = replace(some["mcq"], answers=("a\u2028b\u0085c",) * len(some["mcq"].answers))
+    hard = replace(some["mcq"], answers=tuple(a._replace(text="a\u2028b\u0085c") for a in some["mcq"].answers))
     lines = [json.dumps(record.model_dump(), ensure_ascii=False) for record in records.records(hard)]
     path.write_text("\n".join(lines), encoding="utf-8")
     assert records.load(path) == {"mcq": hard}
@@ -299,8 +299,8 @@ def test_a_long_file_is_read(tmp_path):
     path, run = tmp_path / "run.jsonl", runs(0.6, tasks=("mcq",))["mcq"]
     count = 20_000
     many = (replace(run.items[0], key=str(number)) for number in range(count))
-    answers, probabilities = (own * count for own in (run.answers[:1], run.probabilities[:1]))
-    records.write([replace(run, items=tuple(many), answers=answers, probabilities=probabilities)], path)
+    answers = run.answers[:1] * count
+    records.write([replace(run, items=tuple(many), answers=answers)], path)
     (found,) = records.load(path).values()
     assert len(found.items) == count
     assert found.items[19_999].key == "19999"

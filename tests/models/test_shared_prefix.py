@@ -19,8 +19,8 @@ from ggss.models.families import known_family
 from ggss.models.inputs import Tokenised
 from ggss.models.reading import (
     LEAST_SAVED,
+    Answer,
     Continuations,
-    Reading,
     SharedPrefix,
     can_share,
     common_length,
@@ -90,7 +90,7 @@ def read_both(
     options: Sequence[Sequence[str]] = OPTIONS,
     max_new_tokens: int = 1,
     questions: Sequence[str] = QUESTIONS,
-) -> tuple[list[Reading], list[Reading]]:
+) -> tuple[list[Answer], list[Answer]]:
     """With sharing and without."""
     shared = vlm.read(questions, images, options, max_new_tokens)
     vlm.share_prefix = False
@@ -100,8 +100,8 @@ def read_both(
         vlm.share_prefix = True
 
 
-def assert_same_readings(found: Sequence[Reading], expected: Sequence[Reading]) -> None:
-    assert [one.answer for one in found] == [one.answer for one in expected]
+def assert_same_readings(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    assert [one.text for one in found] == [one.text for one in expected]
     for one, other in zip(found, expected, strict=True):
         assert_same(torch.tensor(one.probabilities), torch.tensor(other.probabilities))
 
@@ -178,7 +178,7 @@ def test_the_same_question_twice_and_questions_without_pictures(qwen: Vlm, alway
     asked = [QUESTIONS[0], QUESTIONS[0], QUESTIONS[1], QUESTIONS[1]]
     shared, alone = read_both(qwen, [kept, kept, [], []], OPTIONS, 3, asked)
     assert_same_readings(shared, alone)
-    assert shared[0].answer == shared[1].answer
+    assert shared[0].text == shared[1].text
     assert len(passes) == 1
 
 
@@ -263,11 +263,11 @@ def test_an_answer_ends_at_an_end_token(tiny: Callable[..., Vlm], always: None, 
     vlm = tiny("pixtral")
     kept = vlm.encode([noise(0)])
     free, _ = read_both(vlm, [kept] * 4, OPTIONS, 4)
-    spoken = [vlm.processor.tokenizer(one.answer, add_special_tokens=False)["input_ids"] for one in free]
+    spoken = [vlm.processor.tokenizer(one.text, add_special_tokens=False)["input_ids"] for one in free]
     vlm.model.generation_config.eos_token_id = [vlm.processor.tokenizer.eos_token_id, spoken[0][1]]
     shared, alone = read_both(vlm, [kept] * 4, OPTIONS, 4)
     assert_same_readings(shared, alone)
-    assert len(shared[0].answer) < len(free[0].answer)
+    assert len(shared[0].text) < len(free[0].text)
     assert len(passes) == 2
 
 
@@ -291,7 +291,7 @@ def test_settings_that_change_what_is_likeliest_are_left_to_generate(
     for longest in (1, 4):
         shared, alone = read_both(vlm, [kept] * 4, OPTIONS, longest)
         assert_same_readings(shared, alone)
-        assert [one.answer for one in shared] == vlm.answer(QUESTIONS, [kept] * 4, longest)
+        assert [one.text for one in shared] == vlm.answer(QUESTIONS, [kept] * 4, longest)
     assert passes == []
     settings.repetition_penalty = 1.0
     read_both(vlm, [kept] * 4)  # the control

@@ -105,7 +105,7 @@ def test_answers_are_those_of_a_live_steered_model(study):
     found = Results.load(study).run(MODEL, "ggss", "mcq", alpha=1.0)
     prompts, pictures = [i.prompt for i in found.items], [[p.image() for p in i.images] for i in found.items]
     with steerer.attach(vlm, alpha=1.0):
-        assert vlm.answer(prompts, pictures, max_new_tokens=1) == list(found.answers)
+        assert vlm.answer(prompts, pictures, max_new_tokens=1) == list(found.texts)
         scores = vlm.score(prompts, pictures, [list(item.options) for item in found.items])
     expected = torch.tensor(scores).softmax(1)
     torch.testing.assert_close(torch.tensor(found.probabilities), expected, rtol=0, atol=1e-4)

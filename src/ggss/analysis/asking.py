@@ -3,9 +3,9 @@
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from ggss import hashing
-from ggss.analysis.run import Answer, Run, Source
+from ggss.analysis.run import Run, Source
 from ggss.methods.registry import METHODS
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from ggss.probes import Item
 from ggss.probes.base import PROBES, get
 from ggss.probes.steered_model import BATCH, SteeredModel, batches
@@ -15,9 +15,6 @@ from ggss.terminal import track
 from ggss.version import ggss_code, library_versions
 
 DIGITS = 6  # of a probability; more would not change any statistic
-
-Reply = tuple[int, str, tuple[float, ...]]
-"""An item's number in its task, the raw answer, the options' probabilities."""
 
 Keep = Callable[[Mapping[str, Answer]], None]
 """Gets the answers of a batch, by item key, before the next batch is asked."""
@@ -69,19 +66,18 @@ def ask(
         known.update(answers)
 
     order = batches(items, batch_size)
-    asked = ask_missing(items, order, known, lambda numbers: replies(model, items, numbers, longest), kept)
+    asked = ask_missing(items, order, known, lambda numbers: answers_of(model, items, numbers, longest), kept)
     for _ in track(asked, f"{model.vlm.name}: {task}", len(order), show):
         pass
-    said = [known[item.key] for item in items]
-    answers, probabilities = tuple(answer for answer, _ in said), tuple(own for _, own in said)
-    return Run(task, items, answers, probabilities, source(model, suite, task, longest))
+    answers = tuple(known[item.key] for item in items)
+    return Run(task, items, answers, source(model, suite, task, longest))
 
 
 def ask_missing(
     items: Sequence[Item],
     order: Sequence[Sequence[int]],
     answered: Container[str],
-    read: Callable[[list[int]], Sequence[Reply]],
+    read: Callable[[list[int]], Sequence[Answer]],
     keep: Keep,
 ) -> Iterator[tuple[int, int]]:
     """Batch by batch, ask the items that have no answer, and keep their answers before going on.
@@ -92,19 +88,21 @@ def ask_missing(
     for batch in order:
         missing = [number for number in batch if items[number].key not in answered]
         if missing:
-            keep({items[number].key: (said, chances) for number, said, chances in read(missing)})
+            answers = read(missing)
+            keep({items[number].key: answer for number, answer in zip(missing, answers, strict=True)})
         yield len(missing), len(batch) - len(missing)
 
 
-def replies(model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], max_new_tokens: int) -> list[Reply]:
-    """Ask the numbered items, as one batch."""
-    readings = model.read_batch([items[number] for number in numbers], max_new_tokens)
-    return [(number, *answer_of(reading)) for number, reading in zip(numbers, readings, strict=True)]
+def answers_of(
+    model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], max_new_tokens: int
+) -> list[Answer]:
+    """The answers to the numbered items, asked as one batch."""
+    return [rounded(answer) for answer in model.read_batch([items[number] for number in numbers], max_new_tokens)]
 
 
-def answer_of(reading: Reading) -> Answer:
-    """A reading as it is stored: the raw answer, and the options' probabilities to a fixed number of digits."""
-    return reading.answer, tuple(round(p, DIGITS) for p in reading.probabilities)
+def rounded(answer: Answer) -> Answer:
+    """The answer as it is kept: its probabilities to a fixed number of digits."""
+    return answer._replace(probabilities=tuple(round(p, DIGITS) for p in answer.probabilities))
 
 
 def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) -> Source:

@@ -136,7 +136,6 @@ def in_order(run: Run, like: Run) -> Run:
         run,
         items=tuple(run.items[i] for i in order),
         answers=tuple(run.answers[i] for i in order),
-        probabilities=tuple(run.probabilities[i] for i in order),
     )
 
 

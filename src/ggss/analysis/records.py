@@ -26,10 +26,11 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, InstanceOf, ValidationError
 
 from ggss import hashing
-from ggss.analysis.run import Answer, Run, Source
+from ggss.analysis.run import Run, Source
 from ggss.data.pictures import AbsentPicture
 from ggss.errors import InputError, problems
 from ggss.files import check_file, locked, write_whole
+from ggss.models.reading import Answer
 from ggss.probes import Item
 
 PART = ".part"  # the ending of a run that is being asked
@@ -72,16 +73,16 @@ class Record(BaseModel):
     @classmethod
     def of(cls, task: str, item: Item, answer: Answer, source: Source, task_items: int, suffix: str = "") -> "Record":
         """task_items: how many the task has in this run. suffix: what a steerer appended to the prompt."""
-        prompt, (said, probabilities) = item.prompt + suffix, answer
+        prompt = item.prompt + suffix
         origin: dict[str, Any] = vars(source) | {"identity": dict(source.identity), "versions": dict(source.versions)}
         content = cls(
             task=task,
             item=item.key,
             prompt_hash=sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest(),
             prompt=prompt,
-            answer=said,
+            answer=answer.text,
             options=dict(item.options),
-            probabilities=probabilities,
+            probabilities=answer.probabilities,
             about=item.about,
             pictures=tuple(picture.digest for picture in item.images),
             attributes=tuple(dict(of_picture) for of_picture in item.attributes),
@@ -134,8 +135,8 @@ class Record(BaseModel):
 
 def records(run: Run, suffix: str = "") -> Iterator[Record]:
     """The records of a run; suffix: what its steerer appended to every prompt."""
-    for item, answer, probabilities in zip(run.items, run.answers, run.probabilities, strict=True):
-        yield Record.of(run.task, item, (answer, probabilities), run.source, len(run.items), suffix)
+    for item, answer in zip(run.items, run.answers, strict=True):
+        yield Record.of(run.task, item, answer, run.source, len(run.items), suffix)
 
 
 def write(runs: Iterable[Run], path: str | Path, suffix: str = "") -> None:
@@ -217,7 +218,7 @@ def _rows(lines: Iterable[bytes], path: Path) -> "dict[str, _Rows]":
         elif source != own.source:
             other = "; ".join(own.source.differences(source))
             found.append(f"line {number}: its answer is of another run than that of the first line ({other})")
-        own.items[record.item] = record.asked(), (record.answer, record.probabilities)
+        own.items[record.item] = record.asked(), Answer(record.answer, record.probabilities)
     if found:
         raise problems(f"{str(path)!r} was not written by this version of `ggss probe`, or was changed since", found)
     return tasks
@@ -249,9 +250,8 @@ class _Rows:
     items: dict[str, tuple[Item, Answer]] = field(default_factory=dict)
 
     def run(self, task: str) -> Run:
-        rows = self.items.values()
-        said, probabilities = tuple(answer for _, (answer, _) in rows), tuple(own for _, (_, own) in rows)
-        return Run(task, tuple(item for item, _ in rows), said, probabilities, self.source)
+        items, answers = zip(*self.items.values(), strict=True)
+        return Run(task, items, answers, self.source)
 
 
 def _wrong(error: ValidationError) -> str:
@@ -328,8 +328,7 @@ class RunFile:
             if refused := self._refused(task, run):
                 raise InputError(f"{str(where)!r} holds {refused}: give another file, or --force to begin anew")
         for task, run in runs.items():
-            said = zip(run.items, run.answers, run.probabilities, strict=True)
-            self._answered[task] |= {item.key: (answer, own) for item, answer, own in said}
+            self._answered[task] |= {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
 
     def _refused(self, task: str, run: Run) -> str:
         if task not in self._asked:

@@ -15,6 +15,7 @@ from ggss import escaping, probes
 from ggss.analysis.measures import Measured, Statistics
 from ggss.escaping import plot
 from ggss.methods.registry import UNSTEERED
+from ggss.models.reading import Answer
 from ggss.probes import Answers, Item, Probe
 from ggss.probes.base import CAREFUL, PARSERS, Parser
 from ggss.stats import Metric
@@ -22,10 +23,6 @@ from ggss.stats import Metric
 if TYPE_CHECKING:
     from ggss.analysis.comparison import Comparison
     from ggss.stats import Interval
-
-
-Answer = tuple[str, tuple[float, ...]]
-"""The raw answer to an item, and the probabilities of its options."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +99,7 @@ class Run:
     Args:
         task: a probe's name, or a probe and an attribute, such as `mcq-age`.
         items: what was asked.
-        answers: raw, one per item in the items' order.
-        probabilities: of each item's options, or ().
+        answers: one per item in the items' order, each a raw text with the probabilities of the item's options.
         source: where the answers come from.
         parser: by which rule they are read: `careful`, or `release`, that of the authors' code or the paper.
 
@@ -116,14 +112,23 @@ class Run:
 
     task: str
     items: tuple[Item, ...] = field(repr=False)
-    answers: tuple[str, ...] = field(repr=False)
-    probabilities: tuple[tuple[float, ...], ...] = field(repr=False)
+    answers: tuple[Answer, ...] = field(repr=False)
     source: Source
     parser: Parser = CAREFUL
 
     @property
     def probe(self) -> Probe:
         return probes.get(self.task)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The raw text of each answer."""
+        return tuple(answer.text for answer in self.answers)
+
+    @property
+    def probabilities(self) -> tuple[tuple[float, ...], ...]:
+        """The probabilities of each item's options, () where they were not read."""
+        return tuple(answer.probabilities for answer in self.answers)
 
     @property
     def about(self) -> str:
@@ -133,8 +138,8 @@ class Run:
     @cached_property
     def parsed(self) -> Answers:
         """The answers as the probe reads them."""
-        scored = self.probabilities if all(self.probabilities) else None
-        return self.probe.answers(self.items, self.answers, scored, self.parser)
+        probabilities = self.probabilities if all(self.probabilities) else None
+        return self.probe.answers(self.items, self.texts, probabilities, self.parser)
 
     def read_by(self, parser: Parser) -> "Run":
         """The same answers, read by another rule. A run keeps them as they were given, so nothing is asked again.
@@ -159,8 +164,8 @@ class Run:
     def read_differently(self) -> int:
         """How many answers the two rules read differently."""
         rules = [self.probe.parser(name) for name in PARSERS]
-        pairs = zip(self.answers, self.items, strict=True)
-        return sum(len({rule(answer, item) for rule in rules}) > 1 for answer, item in pairs)
+        pairs = zip(self.texts, self.items, strict=True)
+        return sum(len({rule(text, item) for rule in rules}) > 1 for text, item in pairs)
 
     def metrics(self, baseline: "Run | None" = None) -> Mapping[str, Metric]:
         """All of the probe's metrics by name, the published one first.
@@ -244,7 +249,7 @@ def run_html(run: "Run") -> str:
     ]
     rows = [
         (item.key, item.prompt, answer, UNREAD if read is None else read)
-        for item, answer, read in list(zip(run.items, run.answers, parsed, strict=True))[:SHOWN]
+        for item, answer, read in list(zip(run.items, run.texts, parsed, strict=True))[:SHOWN]
     ]
     more = [escaping.line(f"and {len(run.items) - SHOWN:,} more")] if len(run.items) > SHOWN else []
     table = escaping.table(("item", "asked", "answered", "read as"), rows)
@@ -254,14 +259,14 @@ def run_html(run: "Run") -> str:
 def run_frame(run: "Run") -> Any:
     """A row for each item."""
     rows = []
-    for item, answer, read, shares in zip(run.items, run.answers, run.parsed.parsed, run.probabilities, strict=True):
+    for item, answer, read in zip(run.items, run.answers, run.parsed.parsed, strict=True):
         row: dict[str, Any] = {"item": item.key, "task": run.task, "question": item.question, "cluster": item.cluster}
         for number, attributes in enumerate(item.attributes, start=1):
             last = "" if len(item.attributes) == 1 else f"_{number}"
             row |= {f"{name}{last}": value for name, value in attributes.items()}
         row |= {f"context_{name}": value for name, value in item.context.items()}
-        row |= {"prompt": item.prompt, "answer": answer, "parsed": read, "expected": item.expected}
-        row |= {f"p({option})": share for option, share in zip(item.options, shares, strict=False)}
+        row |= {"prompt": item.prompt, "answer": answer.text, "parsed": read, "expected": item.expected}
+        row |= {f"p({option})": share for option, share in zip(item.options, answer.probabilities, strict=False)}
         rows.append(row)
     source = run.source
     frame = escaping.pandas().DataFrame(rows)

@@ -88,7 +88,7 @@ def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple
 
 
 for _name, _summary, _fit, _options in (
-    ("inlp-euclidean", "iterated linear probes projected out in flat space", fit_euclidean, InlpOptions),
+    ("inlp-euclidean", "iterated linear probes projected out in Euclidean space", fit_euclidean, InlpOptions),
     ("inlp-spherical", "iterated linear probes projected out in tangent space", fit_spherical, SphericalInlpOptions),
 ):
     register(

@@ -22,7 +22,7 @@ import copy
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,12 +43,14 @@ Tail = tuple[int, int, list[int]]
 """The question's number, the option's number, and the option's token ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """A model's answer to a question, and the probabilities of the question's options, which sum to 1."""
+class Answer(NamedTuple):
+    """A model's answer to a question, as raw text, and the probabilities of the question's options.
 
-    answer: str
-    probabilities: tuple[float, ...]
+    They sum to 1; () if the question has no options. This is what runs, run files and studies keep.
+    """
+
+    text: str
+    probabilities: tuple[float, ...] = ()
 
 
 def option_runs(asked: Sequence[Tokenised]) -> dict[tuple[int, tuple[int, ...]], list[Tail]]:
@@ -364,11 +366,11 @@ class VlmReader:
             stopping_criteria=list(stops),
         )
 
-    def read(self, asked: Sequence[Choice], max_new_tokens: int, batch_size: int) -> list[Reading]:
+    def read(self, asked: Sequence[Choice], max_new_tokens: int, batch_size: int) -> list[Answer]:
         """One greedy answer to each question, and the probabilities of its options, which sum to 1; () if none."""
-        found: dict[int, Reading] = {}
+        found: dict[int, Answer] = {}
 
-        def find(numbers: Sequence[int], batches: Batches, work: Callable[..., list[Reading]]) -> None:
+        def find(numbers: Sequence[int], batches: Batches, work: Callable[..., list[Answer]]) -> None:
             own = [asked[number] for number in numbers]
             said = batches(own, batch_size, partial(work, max_new_tokens, batch_size))
             found.update(zip(numbers, said, strict=True))
@@ -414,7 +416,7 @@ class VlmReader:
         mark = image_token(self._vlm.model.config, processor)
         return shared_length(tokenised, processor.tokenizer.convert_tokens_to_ids(str(mark)))
 
-    def _read_sharing(self, max_new_tokens: int, batch_size: int, asked: Sequence[Choice]) -> list[Reading]:
+    def _read_sharing(self, max_new_tokens: int, batch_size: int, asked: Sequence[Choice]) -> list[Answer]:
         """All about the same pictures, after one pass over the tokens that their prompts begin with."""
         tokenised = self._inputs.tokenised(asked)
         length = self._shared_length(tokenised)
@@ -425,9 +427,9 @@ class VlmReader:
         ends = model.generation_config.eos_token_id
         ends = frozenset([ends] if isinstance(ends, int) else ends or ())
         said = read_after(prefix, tokenised, max_new_tokens, ends, partial(require_numbers, name=self._vlm.name))
-        return [Reading(self._text(tokens), shares) for tokens, shares in said]
+        return [Answer(self._text(tokens), shares) for tokens, shares in said]
 
-    def _read_batch(self, max_new_tokens: int, batch_size: int, batch: Sequence[Choice]) -> list[Reading]:
+    def _read_batch(self, max_new_tokens: int, batch_size: int, batch: Sequence[Choice]) -> list[Answer]:
         """Options of one token are read from the logits that begin the answer; longer ones in passes of their own."""
         asked = self._encoded(batch)
         tokenised = self._inputs.tokenised(asked)
@@ -439,7 +441,7 @@ class VlmReader:
         longer = [i for i, (_, _, options) in enumerate(asked) if options and i not in shares]
         scores = self._score(batch_size, [asked[i] for i in longer]) if longer else []
         shares |= {i: tuple(torch.tensor(own).softmax(0).tolist()) for i, own in zip(longer, scores, strict=True)}
-        return [Reading(answer, shares.get(i, ())) for i, answer in enumerate(answers)]
+        return [Answer(answer, shares.get(i, ())) for i, answer in enumerate(answers)]
 
     def _written(
         self, asked: Sequence[Choice], tokenised: Sequence[Tokenised], max_new_tokens: int

@@ -31,7 +31,7 @@ from ggss.models.inputs import Batches, Choice, ModelInputs, Prompts
 from ggss.models.placement import USABLE, ModelSize, free_memory
 from ggss.models.processors import backend_of
 from ggss.models.prompts import prepare_images
-from ggss.models.reading import Reading, VlmReader
+from ggss.models.reading import Answer, VlmReader
 from ggss.models.site_search import family_of, prepared_by
 from ggss.models.sites import MLP1, MLP2, image_features, is_layer
 from ggss.models.wrappers import check_usable, execution_device, unwrapped
@@ -299,7 +299,7 @@ class Vlm:
         options: Sequence[Sequence[str]],
         max_new_tokens: int = 8,
         batch_size: int = 16,
-    ) -> list[Reading]:
+    ) -> list[Answer]:
         """One greedy answer to each question, and the probabilities of its options, which sum to 1; () if none.
 
         The same as from `answer` and `score`. If the answer and all options are single tokens, it takes one pass.

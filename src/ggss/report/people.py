@@ -332,7 +332,7 @@ def reply(run: Run, n: int, public: bool = False) -> Reply:
     item, parsed = run.items[n], run.parsed.parsed[n]
     text = "unreadable" if parsed is None else item.options.get(str(parsed), str(parsed))
     shares = tuple(zip(item.options.values(), run.probabilities[n], strict=True)) if run.probabilities[n] else ()
-    return Reply("" if public else run.answers[n], text, parsed is not None, shares)
+    return Reply("" if public else run.answers[n].text, text, parsed is not None, shares)
 
 
 @dataclass(frozen=True)

@@ -353,7 +353,7 @@ class Steerer:
             hashing.add(digest, chosen.tensors())
             for name, stream in sorted(chosen.streams().items()):
                 for tensor in stream:
-                    hashing.add_one(digest, name, tensor)
+                    hashing.add_tensor(digest, name, tensor)
         return digest.hexdigest()
 
     def save_pretrained(self, folder: "str | os.PathLike[str]") -> "Path":

@@ -28,9 +28,10 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal, Protocol
 
 from ggss import errors
-from ggss.analysis.asking import Reply, answer_of
+from ggss.analysis.asking import rounded
 from ggss.errors import InputError
 from ggss.models import ModelIdentity
+from ggss.models.reading import Answer
 from ggss.plugins import Registry
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
@@ -305,7 +306,7 @@ class VllmWorker(Worker):
 
     def _asked_of(
         self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
-    ) -> list[Reply]:
+    ) -> list[Answer]:
         engine, own = self._started(model), [items[number] for number in numbers]
         # One object for each picture: questions about the same one share its prefix.
         pictures = {picture.digest: picture for item in own for picture in item.images}
@@ -315,7 +316,7 @@ class VllmWorker(Worker):
             for steerer, alpha in model.steerings
             if steerer.operators
         }
-        readings = engine.call(
+        answers = engine.call(
             EngineReader(engine.host, model.vlm.processor, model.vlm.name).read(
                 [item.prompt + model.suffix for item in own],
                 [[images[picture.digest] for picture in item.images] for item in own],
@@ -324,7 +325,7 @@ class VllmWorker(Worker):
                 longest,
             )
         )
-        return [(number, *answer_of(reading)) for number, reading in zip(numbers, readings, strict=True)]
+        return [rounded(answer) for answer in answers]
 
     def _started(self, model: SteeredModel) -> EngineThread:
         if self._engine is None or self._answers_for != self._name:

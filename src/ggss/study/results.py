@@ -133,9 +133,8 @@ class StoredRuns(Mapping[Cell, Run]):
         answers = self.store.answers(self.key(cell, fit)) if fit else {}
         if any(item.key not in answers for item in items):
             raise KeyError(cell)
-        rows = [answers[item.key] for item in items]
-        said, probabilities = tuple(answer for answer, _ in rows), tuple(own for _, own in rows)
-        return Run(cell.task, items, said, probabilities, self._source(cell, fit), self.plan.parser)
+        given = tuple(answers[item.key] for item in items)
+        return Run(cell.task, items, given, self._source(cell, fit), self.plan.parser)
 
     def _source(self, cell: Cell, fit: Fit | None) -> Source:
         return Source(
@@ -322,7 +321,7 @@ class Results:
             digest.update(
                 json.dumps([source.model, source.method, source.attribute, source.alpha, run.task]).encode()
             )
-            for item, answer in zip(run.items, run.answers, strict=True):
+            for item, answer in zip(run.items, run.texts, strict=True):
                 digest.update(json.dumps([item.key, answer]).encode())
         return digest.hexdigest()
 
@@ -366,8 +365,8 @@ def rows(runs: StoredRuns) -> Iterator[dict[str, Any]]:
         hashes = {"model_identity": key.identity, "steering": key.steering, "suite": key.suite}
         for item in runs.asked.items(cell.task):
             if item.key in answers:
-                answer, probabilities = answers[item.key]
-                said = {"item": item.key, "answer": answer, "probabilities": probabilities}
+                text, probabilities = answers[item.key]
+                said = {"item": item.key, "answer": text, "probabilities": probabilities}
                 yield {**cell._asdict(), **hashes, **said}
 
 

@@ -312,7 +312,7 @@ class Driver:
             self._batches[cell.task],
             answered,
             lambda numbers: call("read", cell, numbers, identity),
-            lambda answers: self.store.write(key, [(item, *answer) for item, answer in answers.items()]),
+            lambda answers: self.store.write(key, answers),
         )
 
     def known(self, cell: Cell, identity: str) -> Fit | None:

@@ -19,7 +19,7 @@ import sqlite3
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 from ggss.errors import InputError
 from ggss.files import locked
+from ggss.models.reading import Answer
 from ggss.steering.fitting import Gates
 
 log = logging.getLogger(__name__)
@@ -155,9 +156,6 @@ def told(path: Path) -> Iterator[None]:
 DATABASE, LOCK = "study.sqlite", "study.lock"
 _COSINE = "cosine"  # beside the gate's numbers, in their column
 
-Answer = tuple[str, str, tuple[float, ...]]
-"""An item's key, the raw answer, the probabilities of its options."""
-
 
 @dataclass(frozen=True)
 class Fit:
@@ -233,13 +231,13 @@ class Store:
         with self._transaction() as write:
             write("INSERT OR REPLACE INTO fits VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, _checksum(*row)))
 
-    def write(self, key: Key, answers: Iterable[Answer]) -> None:
-        """Add a batch, whole or not at all; an item that is answered already keeps its answer."""
+    def write(self, key: Key, answers: Mapping[str, Answer]) -> None:
+        """Add a batch, by item key, whole or not at all; an item that is answered already keeps its answer."""
         with self._transaction() as write:
             write("INSERT OR IGNORE INTO runs (identity, steering, alpha, suite) VALUES (?, ?, ?, ?)", key.parts)
             run = self._run(key)
-            for item, answer, probabilities in answers:
-                content = (item, answer, json.dumps(probabilities, separators=(",", ":")))
+            for item, (text, probabilities) in answers.items():
+                content = (item, text, json.dumps(probabilities, separators=(",", ":")))
                 row = (run, *content, _checksum(*key.parts, *content))
                 write("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", row)
 
@@ -247,14 +245,14 @@ class Store:
         """The keys of the items that are answered."""
         return set(self.answers(key))
 
-    def answers(self, key: Key) -> dict[str, tuple[str, tuple[float, ...]]]:
-        """By item key, the raw answer and the options' probabilities."""
+    def answers(self, key: Key) -> dict[str, Answer]:
+        """The answers by item key."""
         run, parts, found, item = self._run(key), key.parts, {}, ""
         rows = self._rows("SELECT item, answer, probabilities, checksum FROM answers WHERE run = ?", run)
         with self._refusing(lambda: f"the answer to {item!r}", f"answers WHERE run = {run}"):
             for item, *row in rows:
-                answer, probabilities = _verified((*parts, item), row)
-                found[item] = answer, _listed(probabilities, int | float)
+                text, probabilities = _verified((*parts, item), row)
+                found[item] = Answer(text, _listed(probabilities, int | float))
         return found
 
     def count(self) -> int:

@@ -13,11 +13,12 @@ import torch
 from ggss import errors
 from ggss.activations import Activations
 from ggss.activations.collect import collect
-from ggss.analysis.asking import Reply, replies
+from ggss.analysis.asking import answers_of
 from ggss.errors import InputError
 from ggss.models import ModelIdentity, load_vlm
 from ggss.models.features import FeatureCache
 from ggss.models.prompts import PromptLengths
+from ggss.models.reading import Answer
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
 from ggss.steering import fitting
@@ -82,7 +83,7 @@ class Worker:
         self.open(model)
         return self._fitted(label, attribute)[0], self._unsteered.cache
 
-    def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Reply]:
+    def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Answer]:
         """Ask the numbered items of the cell's task, as one batch, of a model that must have this identity."""
         cell = grid.Cell(*cell)
         if self.open(cell.model).hash != identity:
@@ -92,8 +93,8 @@ class Worker:
 
     def _asked_of(
         self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
-    ) -> list[Reply]:
-        return replies(model, items, numbers, longest)
+    ) -> list[Answer]:
+        return answers_of(model, items, numbers, longest)
 
     @cached_property
     def _asked(self) -> PlanItems:

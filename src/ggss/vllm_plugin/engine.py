@@ -40,7 +40,7 @@ from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.models.inputs import Prompts, Tokenised
 from ggss.models.locating import locate
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin import engine_version
@@ -388,7 +388,7 @@ class EngineReader:
         options: Sequence[Sequence[str]],
         strengths: Strengths,
         max_new_tokens: int,
-    ) -> list[Reading]:
+    ) -> list[Answer]:
         """One greedy answer to each question about its images, and the probabilities of its options; () if none."""
         asked = [
             (question, (self._mark,) * len(own), tuple(those))
@@ -405,7 +405,7 @@ class EngineReader:
         found = iter(await self._all(wanted))
         return [self._reading(prompt, max_new_tokens, found) for prompt in tokenised]
 
-    def _reading(self, prompt: Tokenised, longest: int, found: Any) -> Reading:
+    def _reading(self, prompt: Tokenised, longest: int, found: Any) -> Answer:
         got = {ids: next(found) for ids, _ in _runs(prompt, longest)}
         answer = self._processor.tokenizer.decode(got[tuple(prompt.ids)].answer, skip_special_tokens=True).strip()
         context = tuple(prompt.context)
@@ -415,7 +415,7 @@ class EngineReader:
         ]
         if any(math.isnan(score) for score in scores):
             raise InputError(f"{self.name} computes logits that are no numbers (NaN) in vLLM: try --dtype float32")
-        return Reading(answer, _shares(scores))
+        return Answer(answer, _shares(scores))
 
     async def _all(self, wanted: Sequence[_Wanted]) -> list[_Got]:
         """In waves: vLLM decides what runs together. Every picture's steering is proved before answers are given."""
