@@ -21,7 +21,7 @@ from torch import Tensor
 from ggss.activations import SITE, Activations
 from ggss.errors import InputError
 from ggss.methods import operator
-from ggss.methods.diagnostics import principal_cosines, read_tokens
+from ggss.methods.diagnostics import principal_cosines, probe_tokens
 from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, checked_options, get, names
 from ggss.steering.compatibility import LEARNED_FROM
 from ggss.steering.steerer import Steerer
@@ -191,8 +191,8 @@ def _in_tokens(found: Fitted, activations: Activations, attribute: Attribute) ->
         return operator.apply(chosen, rows, torch.ones(len(rows), 1), images).rows
 
     with torch.no_grad():
-        read = read_tokens(
-            tokens, activations.labels(attribute), activations.contexts, steer, whole=chosen.needs_images
+        read = probe_tokens(
+            tokens, activations.labels(attribute), activations.contexts, steer, needs_all_tokens=chosen.needs_images
         )
     return {} if read is None else {"all_tokens": asdict(read)}
 
