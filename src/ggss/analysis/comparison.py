@@ -18,6 +18,7 @@ import numpy as np
 from ggss.analysis.measures import Measured, Over, Statistics, percentile
 from ggss.analysis.run import Run
 from ggss.errors import InputError, problems
+from ggss.probes.endpoint import NOT_KNOWN
 from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
 from ggss.stats.metric import TINY, Array, mean
 from ggss.stats.paired import change_within
@@ -120,10 +121,22 @@ def differences(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str
     found: dict[str, None] = {}
     for task, run in before.items():
         one, other = run.source, after[task].source
-        if one.steered and not other.steered:
+        served = one.endpoint or other.endpoint  # then what is not known cannot be compared, see `unchecked`
+        if one.steered and not other.steered and not served:
             found[f"the first is steered ({one.said}) and the second is not: give the unsteered one first"] = None
-        found |= dict.fromkeys(one.differences(other, *MAY_DIFFER))
+        found |= dict.fromkeys(one.differences(other, *MAY_DIFFER, *(("identity",) if served else ())))
     return list(found)
+
+
+def unchecked(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str]:
+    """What could not be checked, because a run was asked through an endpoint."""
+    sides = {"first": next(iter(before.values())).source, "second": next(iter(after.values())).source}
+    return [
+        f"that both runs are of one model apart from its steering: the {side} was asked at {source.endpoint}, "
+        f"and its {', '.join(NOT_KNOWN)} are not known"
+        for side, source in sides.items()
+        if source.endpoint
+    ]
 
 
 def in_order(run: Run, like: Run) -> Run:

@@ -63,8 +63,16 @@ class Source:
         return self.method != UNSTEERED
 
     @property
+    def endpoint(self) -> str:
+        """The address of the server that was asked; "" for a model that was loaded."""
+        return self.identity.get("endpoint", "")
+
+    @property
     def said(self) -> str:
         """The model and its steering, in words."""
+        if self.endpoint:
+            request = self.identity.get("request", "")
+            return f"{self.model} at {self.endpoint}, as it is served{f' with {request}' if request else ''}"
         if not self.attribute and not self.alpha:
             return f"{self.model}, {self.method if self.steered else 'unsteered'}"
         return f"{self.model}, {self.method} of {self.attribute} at alpha {self.alpha:g}"

@@ -143,6 +143,11 @@ class Loading:
     trust_remote_code: TrustRemoteCode = False
     attention: Attention = None
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """By option, what was given; None where nothing was."""
+        return {f"--{name.replace('_', '-')}": value or None for name, value in vars(self).items()}
+
     def load(self, model: str) -> Any:
         """The model, with a spinner while it loads."""
         from ggss.models.locating import locate

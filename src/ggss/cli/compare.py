@@ -100,16 +100,23 @@ class ComparedFiles:
         return differences(self.before, self.after)
 
     @property
+    def unchecked(self) -> list[str]:
+        """What could not be checked, because a run was asked through an endpoint."""
+        from ggss.analysis.comparison import unchecked
+
+        return unchecked(self.before, self.after)
+
+    @property
     def read_differently(self) -> dict[str, int]:
         """By task, how many answers the other rule reads differently."""
         return {task: run.read_differently + self.after[task].read_differently for task, run in self.before.items()}
 
     def data(self) -> dict[str, Any]:
         reading = {"parser": self.parser, "read_differently": self.read_differently}
-        return comparison_data(self.tasks) | {"unlike": self.differences} | reading
+        return comparison_data(self.tasks) | {"unlike": self.differences, "unchecked": self.unchecked} | reading
 
     def show(self) -> None:
-        show_comparison(self.tasks, self.differences)
+        show_comparison(self.tasks, self.differences, self.unchecked)
         answers = sum(len(run.items) for run in (*self.before.values(), *self.after.values()))
         show_parsers(self.parser, self.read_differently, answers)
 
@@ -177,14 +184,14 @@ def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str
     }
 
 
-def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> None:
-    """differences: what the two runs differ in besides their steering, where that was allowed."""
+def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unchecked: Sequence[str] = ()) -> None:
+    """differences: what the runs differ in besides their steering, where that was allowed. unchecked: what may."""
     from rich.text import Text
 
     from ggss.terminal import Terminal
 
     console = Terminal()
-    side_lines(console, tasks, differences)
+    side_lines(console, tasks, differences, unchecked)
     if tasks.bias:
         table = result_table("bias", "before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
         for comparison in tasks.bias:
@@ -228,7 +235,9 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
         console.print(Text("*", "red"), "most answers of one run could not be parsed: left out of the combined test.")
 
 
-def side_lines(console: "Terminal", tasks: "ComparedTasks", differences: Sequence[str]) -> None:
+def side_lines(
+    console: "Terminal", tasks: "ComparedTasks", differences: Sequence[str], unchecked: Sequence[str]
+) -> None:
     """What is compared with what."""
     from rich.text import Text
 
@@ -238,6 +247,8 @@ def side_lines(console: "Terminal", tasks: "ComparedTasks", differences: Sequenc
         console.print("The first run is steered, too: the changes are between two steerings.")
     for text in differences:
         console.print(Text("They differ:", "yellow"), text)
+    for text in unchecked:
+        console.print(Text("Not checked:", "yellow"), text)
 
 
 def _percent(of: "Interval | None") -> str:

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +51,7 @@ def gate(
     Example: ggss gate before.jsonl after.jsonl --policy policy.yaml --junit gate.xml
     """
     from ggss.analysis import Statistics
-    from ggss.analysis.comparison import differences
+    from ggss.analysis.comparison import differences, unchecked
     from ggss.analysis.policy import Policy
     from ggss.files import check_file, marked, write_whole
     from ggss.terminal import Terminal
@@ -67,22 +66,23 @@ def gate(
         write_whole(junit, junit_xml(verdict))
     if as_json:
         data = {"passed": verdict.passed, "policy": rules.model_dump(), "unlike": differences(first, second)}
+        data |= {"unchecked": unchecked(first, second)}
         sides = {"before": asdict(verdict.tasks.before), "after": asdict(verdict.tasks.after)}
         print(json.dumps(plain(data | sides | {"checks": [asdict(check) for check in verdict.checks]}), indent=2))
     else:
-        show(verdict, differences(first, second), "ggss's defaults" if policy is None else str(policy))
+        side_lines(Terminal(), verdict.tasks, differences(first, second), unchecked(first, second))
+        show(verdict, "ggss's defaults" if policy is None else str(policy))
     if not verdict.passed:
         raise typer.Exit(1)
 
 
-def show(verdict: "Verdict", differences: Sequence[str], origin: str) -> None:
+def show(verdict: "Verdict", origin: str) -> None:
     """One table of all checks, then the policy, then the verdict."""
     from rich.text import Text
 
     from ggss.terminal import Terminal
 
     console = Terminal()
-    side_lines(console, verdict.tasks, differences)
     table = result_table("task", "rule", "before", "after", "change", "p", "required", "")
     for check in verdict.checks:
         result = Text("passed", "green") if check.passed else Text("FAILED", "bold red")
