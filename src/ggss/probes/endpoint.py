@@ -159,6 +159,7 @@ class Endpoint:
                 try:
                     done.put((number, self._answer(items[number], urls, max_new_tokens, stop)))
                 except BaseException as error:
+                    stop.set()
                     done.put((number, error))
 
         # They do not keep the process alive: after Ctrl-C nobody waits for the answers under way.
