@@ -138,7 +138,7 @@ def gate_calibration(figures: Figures) -> Table | str:
     if task is None or not cells.any_run(figures, ["ggss-token-gate"], models):
         return f"needs runs of ggss-token-gate on the bias tasks, {ABLATED} among them"
     alphas, benchmark = figures.results.alphas, figures.benchmark("multiple-choice")
-    steered = grid.own_attribute(figures.plan, task)
+    steered = grid.attribute_of(figures.plan, task)
     rows = []
     for model in models:
         for label, name in cells.CALIBRATION.items():

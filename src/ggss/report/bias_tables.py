@@ -349,7 +349,7 @@ def prompt_invariance(figures: Figures) -> Table | str:
     ]
     if task is None or not models:
         return f"needs runs of ggss with a discovery `prompt` on {ABLATED}; studies/discovery-prompts.yaml has them"
-    steered = grid.own_attribute(figures.plan, task)
+    steered = grid.attribute_of(figures.plan, task)
     rows = [
         Row("(unsteered)", tuple(e for m in models for e in ("", cells.value(figures.unsteered(m, task))))),
         Row(

@@ -222,7 +222,7 @@ class Figures:
                 return unsteered.before.about, unsteered.before.display()
             probe, about = probes.get(task), parted(task)[1]
             if not about and task in self.results.tasks:
-                about = grid.own_attribute(self.plan, task)
+                about = grid.attribute_of(self.plan, task)
             return about, probe.display(next(iter(probe.displays)).format(about=about), about)
 
         return self._once(("display", task), compute)
