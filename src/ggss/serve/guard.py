@@ -319,19 +319,19 @@ class Guard:
             except TimeoutError as error:
                 raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s") from error
         work = asyncio.ensure_future(self.app(exchange.scope, exchange.receive, exchange.send))
-        gone = asyncio.create_task(exchange.wait_until_gone())
+        disconnect = asyncio.create_task(exchange.wait_until_gone())
         try:
-            await asyncio.wait({work, gone}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, disconnect}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            if gone.done():
+            if disconnect.done():
                 exchange.status = CLIENT_GONE
                 return
             raise Refusal(504, f"the request took longer than {self.limits.seconds:g} s: ask for fewer tokens")
         finally:
-            gone.cancel()
+            disconnect.cancel()
             work.cancel()
-            await asyncio.wait({work, gone})
+            await asyncio.wait({work, disconnect})
 
     def _account(self, scope: Asgi, status: int, seconds: float) -> None:
         self.metrics.request(status, seconds)
