@@ -241,10 +241,10 @@ def get(task: str) -> Probe:
         >>> ggss.probes.get("mcq-age").name
         'mcq'
     """
-    return PROBES.get(parted(task)[0])
+    return PROBES.get(split_task(task)[0])
 
 
-def parted(task: str) -> tuple[str, str]:
+def split_task(task: str) -> tuple[str, str]:
     """A task's probe, and the attribute in its name, "" if none: `mcq-age` -> ("mcq", "age")."""
     if task in PROBES:
         return task, ""
@@ -257,7 +257,7 @@ def parted(task: str) -> tuple[str, str]:
 
 def task_label(task: str, about: str) -> str:
     """What a task's published metric is called in a table."""
-    name, attribute = parted(task)
+    name, attribute = split_task(task)
     template = next(iter(PROBES.get(name).displays.values())).label
     label = template.format(about=about)
     return f"{label} ({about})" if attribute and label == template else label

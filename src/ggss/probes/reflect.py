@@ -16,7 +16,7 @@ from typing import Any
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError, no_such, problems
 from ggss.probes import suites
-from ggss.probes.base import PROBES, Item, parted
+from ggss.probes.base import PROBES, Item, split_task
 from ggss.probes.people import sample_pairs
 from ggss.probes.suites import Prompt, Suite, Wording, suite_about
 from ggss.yaml_files import read_yaml
@@ -40,7 +40,7 @@ def reflect(
 
     def items(task: str) -> Sequence[Item]:
         made = suite.make(task)
-        return sample_pairs(made, pairs) if parted(task)[0] == "2afc" and pairs < 1 else made
+        return sample_pairs(made, pairs) if split_task(task)[0] == "2afc" and pairs < 1 else made
 
     return replace(suite, make=items)
 

@@ -16,7 +16,7 @@ from ggss.data.counterfactuals import CONTEXT_COLUMNS, Counterfactuals
 from ggss.data.pictures import Picture
 from ggss.errors import InputError, no_such, problems
 from ggss.plugins import Registry
-from ggss.probes.base import Item, Probe, get, parted
+from ggss.probes.base import Item, Probe, get, split_task
 
 HELD_OUT = "ceo"  # the paper asks MCQ, 2AFC and recognition about it; no discovery set contains it
 DEFAULT = ("mcq", "2afc", "nurse-doctor")  # the paper's three bias tasks; recognition is asked with them
@@ -141,7 +141,7 @@ def worded_suite(
     rest = [task for task in by_name if task not in recognition]
 
     def items(task: str) -> Sequence[Item]:
-        probe, attribute = parted(task)
+        probe, attribute = split_task(task)
         wording = wordings[probe]
         about = attribute or wording.about
         portraits = probe_pictures(get(task), pictures(probe, about), held_out)
@@ -149,7 +149,7 @@ def worded_suite(
         return get(task).items(wording.prompts(about, values), portraits, about)
 
     default = [task for task in published if get(task).kind == "bias" and task in DEFAULT]
-    default += [task for task in recognition if parted(task)[1] in {usable[probe].about for probe in default}]
+    default += [task for task in recognition if split_task(task)[1] in {usable[probe].about for probe in default}]
     return Suite(name, (*published, *recognition, *rest), items, tuple(default), new_tokens)
 
 

@@ -18,7 +18,7 @@ from ggss import sphere
 from ggss.activations import SITE, Activations
 from ggss.activations.collect import collect
 from ggss.analysis import Comparison, Run, Statistics, ask, best_alpha, compare
-from ggss.analysis.comparison import Kept
+from ggss.analysis.comparison import AccuracyChange
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError
 from ggss.escaping import plot
@@ -122,7 +122,7 @@ class Demo:
     model: str
     alpha: float
     bias: list[BiasRow]
-    capability: dict[str, Kept]
+    capability: dict[str, AccuracyChange]
     recognition: dict[str, tuple[float, float]]
     steerers: dict[str, Steerer]
     people: list[PersonAnswers]
