@@ -8,7 +8,7 @@ import pytest
 
 from fake_server import completion, refusal, serving
 from ggss.analysis import records
-from ggss.analysis.records import part_of
+from ggss.analysis.records import part_path
 from ggss.probes.endpoint import KEY, NOT_KNOWN
 from test_cli import model, own_cache, run  # noqa: F401 (fixtures)
 from test_cli_probe import QUICK, manifest  # noqa: F401 (fixtures)
@@ -102,7 +102,7 @@ def test_what_was_answered_is_kept_and_only_the_rest_is_asked(run, manifest, tmp
         code, out, err = probe(run, server, manifest, *few, "-o", file)
         assert (code, out) == (2, "")
         assert f"(16 of {total} answers are kept, and the same command goes on from there)" in err
-        assert part_of(file).read_bytes().count(b"\n") == 16
+        assert part_path(file).read_bytes().count(b"\n") == 16
         assert not file.exists()
         server.asked.clear()
         server.reply = reply

@@ -104,7 +104,7 @@ def test_no_picture_that_is_asked_about_takes_part_in_discovery(mock):
     checked = CheckedPlan(plan)
     assert checked.overlaps == []
     for task, occupations in HELD_OUT.items():
-        shown = {item.context["occupation"] for item in checked.asked.items(task)}
+        shown = {item.context["occupation"] for item in checked.plan_items.items(task)}
         assert shown == occupations, task
     for steering in plan.steering.values():
         for task in steering.tasks:
