@@ -431,7 +431,7 @@ def yes_or_no_probe(
     return Probe(name, title, summary, "yes-or-no", items, parse, measure, displays, from_file=from_file)
 
 
-class _Question(NamedTuple):
+class _MmeQuestion(NamedTuple):
     place: str
     subtask: str
     picture_id: str
@@ -472,7 +472,7 @@ def _shards(place: Path) -> list[Path]:
     return sorted(place.glob("test-*.parquet")) or sorted(place.glob("data/test-*.parquet"))
 
 
-def _folder_rows(folder: Path, errors: list[str]) -> Iterator[_Question]:
+def _folder_rows(folder: Path, errors: list[str]) -> Iterator[_MmeQuestion]:
     texts, images = folder / "questions_answers_YN", folder / "images"
     files = sorted((texts if texts.is_dir() else folder).glob("*.txt"))
     pictures = {
@@ -498,10 +498,10 @@ def _folder_rows(folder: Path, errors: list[str]) -> Iterator[_Question]:
             if line.strip():
                 question, _, answer = map(str.strip, line.rpartition("\t"))
                 place, picture_id = f"{name}, line {number},", f"{folder.name}/{picture.path.name}"
-                yield _Question(place, folder.name, picture_id, question, answer, picture)
+                yield _MmeQuestion(place, folder.name, picture_id, question, answer, picture)
 
 
-def _mme_rows(file: Path, pictures: dict[str, BytesPicture], errors: list[str]) -> Iterator[_Question]:
+def _mme_rows(file: Path, pictures: dict[str, BytesPicture], errors: list[str]) -> Iterator[_MmeQuestion]:
     for place, row in read_table(file, _MME_COLUMNS, (), errors):
         try:
             picture = embedded(row["image"])
@@ -511,14 +511,14 @@ def _mme_rows(file: Path, pictures: dict[str, BytesPicture], errors: list[str]) 
         picture = pictures.setdefault(picture.digest, picture)  # a picture is stored with each of its two questions
         subtask, picture_id = _text(row["category"]), _text(row["question_id"])
         question, answer = _text(row["question"]), _text(row["answer"])
-        yield _Question(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
+        yield _MmeQuestion(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
 
 
 def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _mme_errors(rows: Sequence[_Question]) -> list[str]:
+def _mme_errors(rows: Sequence[_MmeQuestion]) -> list[str]:
     errors: list[str] = []
     for row in rows:
         if row.subtask not in PERCEPTION | REASONING:
@@ -531,7 +531,7 @@ def _mme_errors(rows: Sequence[_Question]) -> list[str]:
     return errors
 
 
-def _mme_item(row: _Question, counts: Counter[str]) -> Item:
+def _mme_item(row: _MmeQuestion, counts: Counter[str]) -> Item:
     """The item of a question; counts: by picture, the questions so far."""
     counts[row.picture_id] += 1
     return Item(

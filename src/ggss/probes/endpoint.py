@@ -257,7 +257,7 @@ class Endpoint:
     def _no_pictures(self, problem: str) -> str:
         return (
             f"{self.model!r} at {self.url} takes no pictures: without one it answers, with one it {problem}. "
-            "Serve a vision-language model; llama.cpp needs --mmproj"
+            "Serve a vision-language model; llama.cpp needs its mmproj file"
         )
 
     def _refusal(self, refused: "_Refused", item: Item | None) -> Unanswered:
