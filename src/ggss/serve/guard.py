@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 
 from ggss.errors import InputError
 from ggss.files import read_utf8
-from ggss.serve.answers import SteeringRecord, server_sent_event
+from ggss.serve.answers import server_sent_event
 from ggss.serve.schema import Limits, Refusal, defect
+from ggss.steering import SteeringRecord
 
 Asgi = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Asgi]]
