@@ -295,7 +295,7 @@ def all_metrics(figures: Figures) -> Table | str:
         "net_preference_std uses all answers.",
         (
             "Brackets: 95 % intervals over identities, jackknife; before them in parentheses the estimate that they "
-            "are about, where it is freed of a small-sample bias.",
+            "are about, where it is bias-corrected.",
             cells.DEGENERATE,
         ),
     )

@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 
 from ggss.errors import InputError
 from ggss.files import read_utf8
-from ggss.serve.answers import SteeringRecord, server_sent_event
+from ggss.serve.answers import server_sent_event
 from ggss.serve.schema import Limits, Refusal, defect
+from ggss.steering import SteeringRecord
 
 Asgi = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Asgi]]
@@ -304,7 +305,9 @@ class Guard:
         if not authorization:
             sentence = "a key is needed: send the header `Authorization: Bearer KEY`"
             raise Refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})
-        sentence = f"the header `Authorization` has no key for {scope['path']}: correct the key in `Bearer KEY`"
+        sentence = (
+            f"the key in the header `Authorization: Bearer KEY` is not valid for {scope['path']}: correct the key"
+        )
         raise Refusal(401, sentence, headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
     async def _within_time(self, exchange: "Exchange") -> None:
