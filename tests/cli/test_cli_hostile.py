@@ -55,6 +55,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("probe",): {"model": none},
         ("compare",): {"before": none, "after": none},
         ("recommend",): {"before": none, "after": none, "steerer": none},
+        ("export",): {"model": none, "steer": f"race={none}", "out": str(folder / "out")},
         ("report",): {"source": none, "out": str(folder / "out.html")},
         ("play",): {"model": none},
         ("serve",): {"model": none},

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,6 +101,20 @@ def pairs(given: list[str], what: str) -> dict[str, str]:
         if not (name and equals and value):
             raise InputError(f"{what} {text!r} is not NAME=VALUE")
         read[name] = value
+    return read
+
+
+def named_strengths(given: list[str], steerers: Iterable[str]) -> dict[str, float]:
+    """`["race=1.0"]` -> {"race": 1.0}, for steerers of these names."""
+    read: dict[str, float] = {}
+    for name, text in pairs(given, "--alpha").items():
+        if name not in steerers:
+            raise no_such(f"--alpha {name}={text} is for no steerer of --steer", name, steerers)
+        try:
+            read[name] = float(text)
+        except ValueError as error:
+            raise InputError(f"--alpha {name}={text} is not a number") from error
+        errors.ALPHA.check(f"--alpha of {name}", read[name])
     return read
 
 

@@ -33,13 +33,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from ggss.errors import InputError
+
+if TYPE_CHECKING:
+    from ggss.methods.affine import Affine
 
 
 @dataclass(frozen=True, init=False)
@@ -167,6 +181,10 @@ class Operator:
 
     def validate(self) -> None:
         """Raise InputError if the numbers do not fit together. Called when the operator is made."""
+
+    def affine(self, alpha: float) -> "Affine | None":
+        """What is done to every row at this strength, if that is one affine map; None if it depends on the row."""
+        return None
 
     def tensors(self) -> dict[str, Tensor]:
         return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}

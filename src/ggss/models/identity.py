@@ -423,7 +423,7 @@ class StreamedWeights:
 
     def __init__(self, model: nn.Module) -> None:
         weights = {name: own for name, own in model.state_dict().items() if not of_language(name)}
-        self._names = {_short(name): name for name in weights}
+        self._names = {short_name(name): name for name in weights}
         self._shapes = {name: own.shape for name, own in weights.items()}
         self._digests: dict[str, str] = {}
         self._all: dict[str, str] = {}
@@ -432,7 +432,7 @@ class StreamedWeights:
         """The same weights with their names; those of the vision path are hashed rounded, too."""
         for name, weight in weights:
             self._all[name] = hashing.of_tensor(name, weight)
-            known = self._names.get(_short(name))
+            known = self._names.get(short_name(name))
             if known is not None:
                 self._digests[known] = hashing.of_tensor(known, weight, coarse)
             yield name, weight
@@ -445,7 +445,7 @@ class StreamedWeights:
         """
         found = []
         for name, weight in held:
-            known = self._names.get(_short(name), "")
+            known = self._names.get(short_name(name), "")
             if self._shapes.get(known) != weight.shape or weight.dtype == torch.float16:
                 continue
             if hashing.of_tensor(known, weight, coarse) != self._digests.get(known):
@@ -468,7 +468,7 @@ class StreamedWeights:
         return hashing.of_digests(self._digests)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """A name without the parts that versions differ in."""
     for part in _OPTIONAL:
         name = name.removeprefix(part).replace(f".{part}", ".")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ggss.errors import problems
+from ggss.errors import InputError, problems
 from ggss.models.sites import in_text
 from ggss.version import library_versions
 
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LEARNED_FROM = "questions"  # of a source: how many a live model answered for the fit
 FORCED = " (allowed by --any-model, or force=True)"
+EXPORTED = "ggss_export"  # in a model's config: the steerers that `ggss export` has folded into its weights
 _BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which another version writes otherwise
 
 
@@ -37,6 +38,7 @@ def fitting_paths(
     from ggss.models.wrappers import unwrapped
 
     model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
+    _refuse_twice(steerer, model)
     made = steerer.source.get("paths")
     recorded: dict[str, str] = made if isinstance(made, dict) else {}
     family = family_of(model, paths=recorded)
@@ -71,6 +73,30 @@ def fitting_paths(
             found,
         )
     return {site: paths[site] for site in steerer.operators}
+
+
+def exported_steering(model: Any) -> list[dict[str, Any]]:
+    """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
+    noted = getattr(model.config, EXPORTED, None)
+    return [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
+
+
+def exported_sentence(model: Any) -> str:
+    """What is said of a model with steering in its weights; empty for any other model."""
+    parts = [
+        f"{one.get('attribute')} by {one.get('method')} at alpha {one.get('alpha')}"
+        for one in exported_steering(model)
+    ]
+    return f"steering is in this model's weights ({'; '.join(parts)}): always on, for pictures only" if parts else ""
+
+
+def _refuse_twice(steerer: "Steerer", model: Any) -> None:
+    """InputError, whatever is forced, if the steerer is already in the model's weights."""
+    if any(one.get("steerer") == steerer.content_hash for one in exported_steering(model)):
+        raise InputError(
+            f"this {steerer.method} steerer is in the model's weights already (`ggss export` wrote it there), so it "
+            "would steer twice: use the model as it is, or attach the steerer to the model it was made for"
+        )
 
 
 def unverified(steerer: "Steerer") -> bool:

@@ -199,7 +199,7 @@ def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
 
 
 def _examined(vlm: Vlm, also: Sequence[str], calls: RepeatedCalls) -> Examination:
-    first, second = _pictures(max(_picture_side(vlm), 64))
+    first, second = two_pictures(vlm)
     features, other = vlm.encode([first, second])
     rows = sum(len(own) for one in (features, other) for own in one.rows.values())
     sites = {
@@ -240,13 +240,10 @@ def _examined(vlm: Vlm, also: Sequence[str], calls: RepeatedCalls) -> Examinatio
     )
 
 
-def _picture_side(vlm: Vlm) -> int:
-    side = getattr(getattr(vlm.model.config, "vision_config", None), "image_size", None)
-    return side if isinstance(side, int) and side <= 448 else 224
-
-
-def _pictures(side: int) -> tuple[Image.Image, Image.Image]:
-    """Two very different pictures of the same size, for the leak test."""
+def two_pictures(vlm: Vlm) -> tuple[Image.Image, Image.Image]:
+    """Two very different pictures of the same size, without people, to try a model with."""
+    known = getattr(getattr(vlm.model.config, "vision_config", None), "image_size", None)
+    side = max(known, 64) if isinstance(known, int) and known <= 448 else 224
     ramp = Image.linear_gradient("L").resize((side, side))
     disc = Image.radial_gradient("L").resize((side, side))
     return Image.merge("RGB", (ramp, disc, ramp.rotate(90))), Image.merge("RGB", (disc, ramp.rotate(180), disc))
@@ -317,7 +314,7 @@ def leak(vlm: Vlm, sites: str | Sequence[str]) -> float:
     In a text layer only the rows of image tokens are: what later tokens have read from them in the layers up to this
     one is not undone. 0 if the model does not look at its images.
     """
-    pictures = _pictures(max(_picture_side(vlm), 64))
+    pictures = two_pictures(vlm)
     moved = _distance(_next(vlm, pictures))
     return _leak(vlm, list(vlm.sites(sites)), pictures) / moved if moved else 0.0
 
