@@ -523,3 +523,80 @@ def test_an_approximation_is_exported_as_one(tmp_path):
     assert "`ggss probe`" in card
     with pytest.raises(InputError, match="would steer twice"), steerer.attach(ggss.load_vlm(made.folder), 1.0):
         pass
+
+
+def test_an_exported_model_is_recognised(pixtral, tmp_path, caplog):
+    from ggss.steering.doctor import examine
+
+    vlm, folder = pixtral
+    made = ggss.export(folder, {"race": steerer_for(vlm)}, 0.75, tmp_path / "out")
+    caplog.clear()
+    plain = ggss.load_vlm(made.folder)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{made.folder} has steering in its weights (race by pace at alpha 0.75): always on, for pictures only"
+    ]
+    assert "(race by pace at alpha 0.75)" in examine(plain).advice[0]
+    assert plain.identity.parts["steering in the weights"] == "race by pace at alpha 0.75"
+    assert "steering in the weights" not in vlm.identity.parts
+    caplog.clear()
+    ggss.load_vlm(folder)
+    assert not caplog.records
+
+
+def test_the_command_writes_and_says_what_it_proved(pixtral, tmp_path, monkeypatch, capsys):
+    from ggss import cli
+
+    vlm, folder = pixtral
+    steerer_for(vlm).save_pretrained(tmp_path / "race")
+
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["ggss", "export", str(folder), *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return (code, *capsys.readouterr())
+
+    race = f"race={tmp_path / 'race'}"
+    code, out, _ = run("--steer", race, "--alpha", "race=0.5", "-o", tmp_path / "out")
+    assert code == 0
+    assert "units of float32's rounding (at most 4)" in out
+    assert "bias and capability were not measured: ggss probe" in out
+    assert json.loads((tmp_path / "out" / RECORD).read_text())["steerers"][0]["alpha"] == 0.5
+    code, out, _ = run("--steer", race, "--as", "lora", "-o", tmp_path / "adapter", "--json")
+    assert json.loads(out)["form"] == "lora"
+    for words, message in (
+        (("--steer", race, "-o", tmp_path / "out"), "is there already"),
+        (("--steer", race, "-o", tmp_path / "new", "--as", "lora-x"), "did you mean 'lora'"),
+        (("--steer", race, "-o", tmp_path / "new", "--alpha", "race=much"), "is not a number"),
+        (("--steer", race, "-o", tmp_path / "new", "--alpha", "gender=1"), "for no steerer of --steer"),
+        (("--steer", race, "-o", tmp_path / "new", "--neutral", tmp_path), "give --approximate"),
+        (("--steer", race, "-o", tmp_path / "new", "--as", "mmproj"), "--mmproj FILE"),
+    ):
+        code, _, err = run(*words)
+        assert code == 2
+        assert message in err
+
+
+def test_an_exported_model_is_probed_as_any_other_and_has_the_hooks_numbers(tmp_path):
+    from ggss.probes import suites
+    from ggss.probes.steered_model import SteeredModel
+
+    faces = ggss.Counterfactuals.load(
+        "small-world", include={"occupation": "cook", "identity": ["00", "01", "02", "03"]}
+    )
+    vlm = ggss.load_vlm("small-world/llava-vicuna")
+    acts = ggss.collect(vlm, faces, keep_tokens=True, cache=tmp_path / "cache")
+    steerer = ggss.fit("pace", acts, attribute="race")
+    made = ggss.export(vlm, {"race": steerer}, 1.0, tmp_path / "out")
+    suite = suites.load("small-world")
+    models = {
+        "unsteered": SteeredModel.of(vlm),
+        "hook": SteeredModel.of(vlm).steered(steerer, 1.0),
+        "export": SteeredModel.of(ggss.load_vlm(made.folder)),
+    }
+    runs = {name: ggss.analysis.ask(model, suite, "recognition-race", limit=60) for name, model in models.items()}
+    assert runs["export"].answers == runs["hook"].answers
+    assert runs["export"].metric.value == pytest.approx(runs["hook"].metric.value)
+    assert runs["export"].answers != runs["unsteered"].answers

@@ -38,7 +38,7 @@ from ggss.errors import InputError, problems
 from ggss.models.hooks import RECORDER, Attachment
 from ggss.models.placement import ConvertedLinear
 from ggss.models.processors import backend_of
-from ggss.models.wrappers import COMPILED, active_adapters, plain_weights, tuned_layers
+from ggss.models.wrappers import COMPILED, active_adapters, exported_words, plain_weights, tuned_layers
 from ggss.version import installed_version, library_versions
 
 PREPARATION = 1
@@ -51,6 +51,7 @@ _NAMES = {  # where something came from, and what has a part of its own
     *("vocab_file", "merges_file", "tokenizer_file", "_from_model_config", "dtype", "torch_dtype", "chat_template"),
 }
 _PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # of modules: no part of what they compute
+STEERED = "steering in the weights"  # the part that only an exported model has
 _WORDS = (
     "dtype",
     "vision attention",
@@ -59,6 +60,7 @@ _WORDS = (
     "code",
     "library versions",
     "engine",
+    STEERED,
 )  # not hashes
 
 
@@ -101,6 +103,7 @@ def visual_identity(model: Any, processor: Any) -> ModelIdentity:
             "code": ", ".join(sorted({type(one).__module__ for one in parts})),
             "library versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
             "preparation": str(PREPARATION),
+            **({STEERED: words} if (words := exported_words(model)) else {}),
         }
     )
 

@@ -1,4 +1,5 @@
-"""What others wrap around a transformers model or put into it: torch.compile, PEFT's adapters, accelerate's hooks."""
+"""What is wrapped around a transformers model or put into it: torch.compile, PEFT's adapters, accelerate's hooks, and
+steerers that `ggss export` has folded into its weights."""
 
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from ggss.errors import InputError
 
 COMPILED = "_orig_mod"  # the attribute under which torch.compile's wrapper has the module
+EXPORTED = "ggss_export"  # in a model's config: the steerers in its weights
 _BASE = ".base_layer"  # under which an adapter has the layer that it replaces
 
 
@@ -112,3 +114,17 @@ def execution_device(model: Any) -> Any:
         return model.device
     places = (getattr(getattr(module, "_hf_hook", None), "execution_device", None) for module in model.modules())
     return next((place for place in places if place is not None), "cpu")
+
+
+def exported_steering(model: Any) -> list[dict[str, Any]]:
+    """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
+    noted = getattr(model.config, EXPORTED, None)
+    return [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
+
+
+def exported_words(model: Any) -> str:
+    """The same in words, such as `race by pace at alpha 1.0`."""
+    return "; ".join(
+        f"{one.get('attribute')} by {one.get('method')} at alpha {one.get('alpha')}"
+        for one in exported_steering(model)
+    )

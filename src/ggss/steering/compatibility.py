@@ -13,6 +13,7 @@ from torch import nn
 
 from ggss.errors import InputError, problems
 from ggss.models.sites import in_text
+from ggss.models.wrappers import exported_steering
 from ggss.version import library_versions
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ log = logging.getLogger(__name__)
 
 LEARNED_FROM = "questions"  # of a source: how many a live model answered for the fit
 FORCED = " (allowed by --any-model, or force=True)"
-EXPORTED = "ggss_export"  # in a model's config: the steerers that `ggss export` has folded into its weights
 _BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which another version writes otherwise
 
 
@@ -73,21 +73,6 @@ def fitting_paths(
             found,
         )
     return {site: paths[site] for site in steerer.operators}
-
-
-def exported_steering(model: Any) -> list[dict[str, Any]]:
-    """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
-    noted = getattr(model.config, EXPORTED, None)
-    return [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
-
-
-def exported_sentence(model: Any) -> str:
-    """What is said of a model with steering in its weights; empty for any other model."""
-    parts = [
-        f"{one.get('attribute')} by {one.get('method')} at alpha {one.get('alpha')}"
-        for one in exported_steering(model)
-    ]
-    return f"steering is in this model's weights ({'; '.join(parts)}): always on, for pictures only" if parts else ""
 
 
 def _refuse_twice(steerer: "Steerer", model: Any) -> None:

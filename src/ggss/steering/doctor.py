@@ -32,6 +32,7 @@ from ggss.models import MLP2, Vlm, resolve
 from ggss.models.features import Shown
 from ggss.models.hooks import is_hooked
 from ggss.models.placement import float32_products
+from ggss.models.wrappers import exported_words
 from ggss.steering.attach import NeverFired, attached
 from ggss.steering.steerer import Steerer
 
@@ -236,7 +237,7 @@ def _examined(vlm: Vlm, also: Sequence[str], calls: RepeatedCalls) -> Examinatio
         checks=[(what, *_tried(check)) for what, check in checks.items()],
         moved=moved,
         leaks=leaks,
-        advice=_advice(moved, leaks, len(sites) > 1),
+        advice=_exported(vlm) + _advice(moved, leaks, len(sites) > 1),
     )
 
 
@@ -378,6 +379,12 @@ def _reuse(vlm: Vlm, steerer: Steerer, pictures: Sequence[Image.Image], steered:
         return True, "not supported for this family; the live hook is used"
     kept = _next(vlm, [features.steered(steerer, 1.0) for features in vlm.encode(pictures)])
     return _alike(steered().logits, kept)
+
+
+def _exported(vlm: Vlm) -> list[str]:
+    if not (words := exported_words(vlm.model)):
+        return []
+    return [f"Steering is in this model's weights ({words}): always on, not adjustable. Do not steer it so again."]
 
 
 def _advice(moved: float, leaks: dict[str, float], more_sites: bool) -> list[str]:

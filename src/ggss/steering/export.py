@@ -40,7 +40,8 @@ from ggss.models.identity import check_unchanged
 from ggss.models.locating import locate
 from ggss.models.placement import ConvertedLinear
 from ggss.models.sites import resolve
-from ggss.steering.compatibility import EXPORTED, exported_steering, unverified
+from ggss.models.wrappers import EXPORTED, exported_steering
+from ggss.steering.compatibility import unverified
 from ggss.steering.doctor import two_pictures
 from ggss.steering.export_card import CARD, RECORD, card, licence_of
 from ggss.steering.exported_weights import (
@@ -181,14 +182,15 @@ def export(
     with _unfinished(folder) as unfinished:
         if form == "checkpoint":
             written = write_checkpoint(source, unfinished, linears)
-            _note_in_config(unfinished / "config.json", parts)
         elif form == "lora":
             written = write_lora(unfinished, base["model"], linears)
         else:
             written = write_mmproj(unfinished, Path(mmproj or ""), linears)
-        result = _loaded(form, unfinished, base["model"], linears, load)
+        result = _loaded(form, unfinished, base["model"], written, load)
         proof = proved(result, linears, live, written.dtype)
         record = _record(form, base, parts, written, proof, linears, result)
+        if form == "checkpoint":
+            _note_in_config(unfinished / "config.json", parts)
         write_whole(unfinished / RECORD, (json.dumps(record, indent=2) + "\n").encode())
         write_whole(unfinished / CARD, card(record).encode())
     return Export(folder, record)
@@ -388,16 +390,15 @@ def _change_last_digits(modules: Sequence[Any], eps: float) -> None:
                 own.data.copy_((own.data.cpu().double() * noise).to(own.dtype))
 
 
-def _loaded(form: str, folder: Path, name: str, linears: Sequence[SiteLinear], load: "Callable[[str], Vlm]") -> "Vlm":
+def _loaded(form: str, folder: Path, name: str, written: Written, load: "Callable[[str], Vlm]") -> "Vlm":
     """The exported model, as an engine would have it: without a hook."""
     if form == "checkpoint":
         return load(str(folder))
     vlm = load(name)
     if form == "lora":
         return _with_adapter(vlm, folder)
-    for path, numbers in read_mmproj(folder, linears).items():
-        for which, values in numbers.items():
-            getattr(resolve(vlm.model, path), which).data.copy_(values)
+    for path, values in read_mmproj(folder, written.tensors).items():
+        vlm.model.get_parameter(path).data.copy_(values)
     return vlm
 
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -19,13 +19,15 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ggss.errors import InputError
-from ggss.files import read_json, write_whole
+from ggss.files import read_json, require_file, write_whole
 from ggss.methods.affine import Affine
 from ggss.models.identity import short_name
 from ggss.steering.export_card import CARD, CARD_OF_BASE
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".npz", ".tflite"}
+SAME_NUMBERS = 0.01  # of their size: by how much rounding to half precision may change the numbers of a Linear
+_GGUF_FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _INDEX, _ONE_FILE = "model.safetensors.index.json", "model.safetensors"
 
 
@@ -234,8 +236,74 @@ def write_lora(folder: Path, name: str, linears: Sequence[SiteLinear]) -> Writte
 
 
 def write_mmproj(folder: Path, mmproj: Path, linears: Sequence[SiteLinear]) -> Written:
-    raise NotImplementedError
+    """Copy an mmproj file of llama.cpp and replace the numbers of the Linears in it.
+
+    A Linear is found by its numbers: converters of different families and versions name tensors differently.
+    """
+    require_file(mmproj, "the mmproj file")
+    names = {own.path: _names_in_gguf(mmproj, own) for own in linears}
+    target = folder / mmproj.name
+    shutil.copyfile(mmproj, target)
+    stored, tensors = _gguf_tensors(target, "r+"), {}
+    for own in linears:
+        numbers = {which: _values(stored[name]) for which, name in names[own.path].items()}
+        weight, bias = own.map.fold(numbers["weight"], numbers.get("bias"))
+        for which, folded in (("weight", weight), ("bias", bias)):
+            if which in numbers:
+                name = names[own.path][which]
+                after = rounded(folded, numbers[which].dtype, name)
+                tensors[name] = described(numbers[which], after) | {
+                    "file": target.name,
+                    "path": f"{own.path}.{which}",
+                }
+                data = stored[name].data
+                data.view("uint8").reshape(-1)[:] = after.contiguous().view(-1).view(torch.uint8).numpy()
+                data.flush()
+    dtypes = {getattr(torch, own["dtype"]) for own in tensors.values()}
+    return Written(tensors, max(dtypes, key=lambda one: torch.finfo(one).eps), [], [])
 
 
-def read_mmproj(folder: Path, linears: Sequence[SiteLinear]) -> dict[str, dict[str, Tensor]]:
-    raise NotImplementedError
+def read_mmproj(folder: Path, tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
+    """By the path of each parameter, what a rewritten mmproj file has for it."""
+    return {own["path"]: _values(_gguf_tensors(folder / own["file"])[name]) for name, own in tensors.items()}
+
+
+def _gguf_tensors(file: Path, mode: Literal["r", "r+"] = "r") -> dict[str, Any]:
+    try:
+        from gguf import GGUFReader  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError("an mmproj file is read with the gguf package: pip install 'ggss[gguf]'") from error
+    try:
+        return {tensor.name: tensor for tensor in GGUFReader(file, mode).tensors}
+    except (ValueError, OSError, IndexError) as error:
+        raise InputError(f"{str(file)!r} is no GGUF file ({error}): give the mmproj file of the model") from error
+
+
+def _values(tensor: Any) -> Tensor:
+    """The numbers of a GGUF tensor that is not quantised, in its dtype."""
+    shape = tuple(reversed([int(size) for size in tensor.shape]))
+    data = torch.from_numpy(tensor.data.view("uint8").reshape(-1).copy())
+    return data.view(_GGUF_FLOATS[tensor.tensor_type.name]).view(shape)
+
+
+def _names_in_gguf(mmproj: Path, own: SiteLinear) -> dict[str, str]:
+    """The names that the weight and bias of a Linear have in an mmproj file; InputError if they are not there."""
+    stored = _gguf_tensors(mmproj)
+    found, packed = {}, []
+    for which, numbers in own.numbers.items():
+        for name, tensor in stored.items():
+            if [int(size) for size in reversed(tensor.shape)] != list(numbers.shape) or which in found:
+                continue
+            if tensor.tensor_type.name not in _GGUF_FLOATS:
+                packed.append(f"{name} ({tensor.tensor_type.name})")
+                continue
+            values, expected = _values(tensor).double(), numbers.double()
+            if (values - expected).norm() <= SAME_NUMBERS * expected.norm():
+                found[which] = name
+    if missing := [which for which in own.numbers if which not in found]:
+        seen = f"; quantised tensors of its shape are {', '.join(packed)}" if packed else ""
+        advice = (
+            "convert the mmproj with --outtype f16 or f32" if packed else "convert the mmproj from this very model"
+        )
+        raise InputError(f"{str(mmproj)!r} has no tensor with the numbers of {own.path}.{missing[0]}{seen}: {advice}")
+    return found
