@@ -9,7 +9,7 @@ from torch import nn
 
 @contextmanager
 def counted(*modules: nn.Module) -> Iterator[list[int]]:
-    """How often each module computes while inside. Counted without hooks: a part with hooks always computes."""
+    """How often each module computes while inside."""
     counts = [0] * len(modules)
 
     def counting(number: int, compute: Callable[..., Any]) -> Callable[..., Any]:

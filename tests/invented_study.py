@@ -9,6 +9,7 @@ import numpy as np
 
 from ggss.analysis.run import Run, Source
 from ggss.data.pictures import AbsentPicture
+from ggss.models.reading import Answer
 from ggss.probes import Item
 from ggss.probes.base import parted
 from ggss.probes.benchmarks import PERCEPTION, REASONING
@@ -193,7 +194,7 @@ def run(cell: Cell, say: Say = answer) -> Run:
     digest = hashlib.sha256("/".join(map(str, cell)).encode()).digest()
     rng, items = np.random.default_rng(list(digest[:8])), ITEMS[cell.task]
     source = Source(cell.model, cell.method, cell.attribute, cell.alpha)
-    return Run(cell.task, items, tuple(say(cell, item, rng) for item in items), ((),) * len(items), source)
+    return Run(cell.task, items, tuple(Answer(say(cell, item, rng)) for item in items), source)
 
 
 def results(

@@ -15,6 +15,7 @@ from conftest import noise
 from ggss import escaping
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from planted import planted
 
 HOSTILE = "<script>alert('x')</script>\" onload=\"x & \u202eright to left\x1b"
@@ -84,7 +85,9 @@ def checked(page, size=60_000):
 
 def test_hostile_text_is_text(run, faces, results):
     found = run.items[0]
-    own = replace(run, items=(replace(found, prompt=HOSTILE), *run.items[1:]), answers=(HOSTILE, *run.answers[1:]))
+    own = replace(
+        run, items=(replace(found, prompt=HOSTILE), *run.items[1:]), answers=(Answer(HOSTILE), *run.answers[1:])
+    )
     shown = HOSTILE.replace("\x1b", r"\x1b")
     assert checked(own._repr_html_()).said.count(shown) == 2
     tags = checked(faces._repr_html_())
@@ -155,7 +158,7 @@ def test_a_data_frame_has_all_items_and_all_metrics(run, results):
     pytest.importorskip("pandas")
     frame = run.to_pandas()
     assert list(frame["item"]) == [item.key for item in run.items]
-    assert list(frame["answer"]) == list(run.answers)
+    assert list(frame["answer"]) == list(run.texts)
     assert list(frame["race"]) == [item.attributes[0]["race"] for item in run.items]
     pairs = next(one for one in results if one.task == "2afc").to_pandas()
     assert {"race_1", "race_2"} <= set(pairs.columns)

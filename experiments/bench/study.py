@@ -6,7 +6,7 @@ in the same batches as the study. The second shows what reuse alone is worth to 
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -16,14 +16,14 @@ from PIL import Image
 
 from experiments.bench.timing import row
 from ggss.data.pictures import Context
-from ggss.models import load_vlm
+from ggss.models import Answer, load_vlm
 from ggss.probes import suites
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld.demo import discover
 from ggss.study.plan import Plan
 from ggss.study.runner import run as run_study
-from ggss.study.store import Answer, Key, Store
+from ggss.study.store import Key, Store
 
 MODEL = "small-world/qwen3-vl"
 TASKS, SHARE = ("mcq", "2afc", "nurse-doctor"), 1 / 3
@@ -65,7 +65,7 @@ def run() -> list[dict[str, Any]]:
     items = small_world_items()
 
     def with_reuse(alpha: float) -> list[str]:
-        return [reading.answer for reading in reused.steered(steerer, alpha).read(items, 1, show=False)]
+        return [reading.text for reading in reused.steered(steerer, alpha).read(items, 1, show=False)]
 
     def with_hook(alpha: float, batch_size: int) -> list[str]:
         # Each question brings its own picture, as questions do that are asked one after the other.
@@ -143,7 +143,7 @@ def _writes() -> tuple[float, float]:
     """The seconds spent writing to the store, and those of the whole run."""
     write, spent = Store.write, [0.0]
 
-    def timed(self: Store, key: Key, answers: Iterable[Answer]) -> None:
+    def timed(self: Store, key: Key, answers: Mapping[str, Answer]) -> None:
         start = time.perf_counter()
         write(self, key, answers)
         spent[0] += time.perf_counter() - start

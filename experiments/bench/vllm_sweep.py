@@ -24,7 +24,7 @@ from experiments.bench.__main__ import processor
 from experiments.bench.alpha_sweep import SIDE, real_length_model
 from ggss.models import load_vlm
 from ggss.models.features import steered
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from ggss.version import library_versions
 from ggss.vllm_plugin import engine_version
 from ggss.vllm_plugin.engine import EngineReader, EngineSetup, EngineThread
@@ -71,16 +71,16 @@ def sweep(name: str, model: str, images: Sequence[Image.Image], batch: int) -> S
     found = Sweep(name, len(encoded[0].rows["projection-mlp2"]), len(asked) * len(ALPHAS))
     found.seconds[1] += _seconds(lambda: vlm.encode(list(images), batch_size=1))[0]
 
-    def live(alpha: float) -> list[Reading]:
+    def live(alpha: float) -> list[Answer]:
         own = [[images[number].copy()] for _, number in asked]
         with steerer.attach(vlm, alpha):
             return vlm.read(questions, own, options, 1, batch)
 
-    def reused(alpha: float) -> list[Reading]:
+    def reused(alpha: float) -> list[Answer]:
         features = steered(encoded, steerer, alpha)
         return vlm.read(questions, [[features[number]] for _, number in asked], options, 1, batch)
 
-    def engines(alpha: float) -> list[Reading]:
+    def engines(alpha: float) -> list[Answer]:
         own = [[images[number]] for _, number in asked]
         return engine.call(reader.read(questions, own, options, {content: alpha}, 1))
 
@@ -93,7 +93,7 @@ def sweep(name: str, model: str, images: Sequence[Image.Image], batch: int) -> S
             found.seconds[way] += seconds
             answers.append(said)
         for mine, theirs in zip(answers[1], answers[2], strict=True):
-            found.differing += mine.answer != theirs.answer
+            found.differing += mine.text != theirs.text
             pairs = zip(mine.probabilities, theirs.probabilities, strict=True)
             found.apart = max(found.apart, *(abs(one - other) for one, other in pairs))
     engine.close()

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from experiments.fuzz import trees
 from experiments.fuzz.harness import Target
 from ggss.analysis import Statistics, compare_all, records
-from ggss.analysis.records import Asked, growing, part_of
+from ggss.analysis.records import Questions, open_run_file, part_path
 from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from ggss.probes.suites import load
 
 _TASKS = ("mcq", "2afc", "nurse-doctor", "ceo", "recognition-race", "smallstar", "smallmme")
@@ -23,19 +24,18 @@ def write_run(task: str, file: Path) -> Run:
     """A run that nobody asked: a few items of the small world, answered in turn."""
     items = load("small-world", split="selection").items(task, 4)
     options = [list(item.options) for item in items]
-    said = tuple(own[n % len(own)] for n, own in enumerate(options))
-    shares = tuple((1 / len(own),) * len(own) for own in options)
-    run = Run(task, items, said, shares, Source("model"))
+    answers = tuple(Answer(names[n % len(names)], (1 / len(names),) * len(names)) for n, names in enumerate(options))
+    run = Run(task, items, answers, Source("model"))
     records.write([run], file)
     return run
 
 
 def _records(folder: Path) -> Any:
     files: dict[str, bytes] = {}
-    asked: dict[str, dict[str, Asked]] = {}
+    asked: dict[str, dict[str, Questions]] = {}
     for task in _TASKS:
         run = write_run(task, folder / task)
-        files[task], asked[task] = (folder / task).read_bytes(), {task: Asked(run.items, run.source)}
+        files[task], asked[task] = (folder / task).read_bytes(), {task: Questions(run.items, run.source)}
     changed, begun = folder / "changed.jsonl", folder / "begun.jsonl"
 
     def cases(task: str) -> Any:
@@ -48,8 +48,8 @@ def _records(folder: Path) -> Any:
 
     def read(case: tuple[str, bytes]) -> None:
         task, data = case
-        part_of(begun).write_bytes(data)
-        with suppress(InputError), growing(begun, asked[task]) as grown:
+        part_path(begun).write_bytes(data)
+        with suppress(InputError), open_run_file(begun, asked[task]) as grown:
             assert grown.count <= len(asked[task][task].items)
         changed.write_bytes(data)
         found = records.load(changed)

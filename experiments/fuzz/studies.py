@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from experiments.fuzz import texts, trees
 from experiments.fuzz.harness import Target
-from ggss.models import ModelIdentity
+from ggss.models import Answer, ModelIdentity
 from ggss.probes import suites
 from ggss.probes.suites import Suite
 from ggss.steering.fitting import Gates
@@ -95,8 +95,9 @@ def answered_study(folder: Path) -> None:
         for cell in grid.all_cells(plan):
             fit = _fit(plan, cell)
             store.remember(*cell[:3], fit)
-            asked = [(item.key, list(item.options)) for item in runs.asked.items(cell.task)]
-            store.write(runs.key(cell, fit), [(key, own[0], (1 / len(own),) * len(own)) for key, own in asked])
+            options = {item.key: list(item.options) for item in runs.plan_items.items(cell.task)}
+            answers = {key: Answer(names[0], (1 / len(names),) * len(names)) for key, names in options.items()}
+            store.write(runs.key(cell, fit), answers)
 
 
 def _fit(plan: Plan, cell: grid.Cell) -> Fit:
@@ -174,7 +175,8 @@ def _answer(study: Path, said: str, shares: list[Any]) -> None:
     fit = Fit(_fit(plan, cell).recipe, IDENTITY.hash, "other")
     with writing(study) as store:
         store.remember(*cell[:3], fit)
-        store.write(runs.key(cell, fit), [(item.key, said, tuple(shares)) for item in runs.asked.items(cell.task)])
+        answers = {item.key: Answer(said, tuple(shares)) for item in runs.plan_items.items(cell.task)}
+        store.write(runs.key(cell, fit), answers)
 
 
 def _remember(study: Path, notes: Any) -> None:

@@ -35,7 +35,7 @@ def compared(first: StoredRuns, second: StoredRuns) -> Iterator[ComparedAnswer]:
         for number, item in enumerate(one.items):
             mine, theirs = one.probabilities[number], other.probabilities[number]
             apart = max((abs(a - b) for a, b in zip(mine, theirs, strict=True)), default=0.0)
-            said, heard = one.answers[number], other.answers[number]
+            said, heard = one.texts[number], other.texts[number]
             options = list(item.options)
             known = said in options and heard in options
             lead = mine[options.index(said)] - mine[options.index(heard)] if known else None

@@ -273,7 +273,7 @@ METHODS = (
     Held(
         "MeanDiff: the shift of the predicted class, mean or Fréchet mean, is subtracted from every token",
         "paper",
-        "ggss.methods.meandiff.Curved",
+        "ggss.methods.meandiff.SphericalShift",
         "test_classifiers::test_meandiff_subtracts_the_shift_of_the_images_class",
     ),
     Held(
@@ -285,14 +285,14 @@ METHODS = (
     Held(
         "MeanDiff, spherical: the classifier sees unit rows",
         "release",
-        "ggss.methods.meandiff.Curved",
+        "ggss.methods.meandiff.SphericalShift",
         "test_classifiers::test_a_classifier_of_directions_does_not_see_how_large_an_image_is",
         "`trained_on=pooled` gives it the pooled row.",
     ),
     Held(
         "LEACE on pooled activations",
         "paper",
-        "ggss.methods.leace.fitted",
+        "ggss.methods.leace.fit_erasure",
         "test_leace::test_the_default_is_the_papers_text",
         "In tangent space mu takes the place of the mean. The package's defaults are kept: a shrunk covariance, singular values below 0.01 dropped. `covariance=tangent` fits the tangent vectors instead. The release takes eigenvectors of I - P: option `form=release`.",
     ),
@@ -326,7 +326,7 @@ METHODS = (
     Held(
         "LEACE's subspace inside gate and slerp",
         "paper",
-        "ggss.methods.leace.fitted",
+        "ggss.methods.leace.fit_erasure",
         "test_leace::test_the_gated_form_uses_the_packages_u",
     ),
     Held(
@@ -338,32 +338,32 @@ METHODS = (
     Held(
         "without gate",
         "paper",
-        "ggss.methods.ablations.without_gate",
+        "ggss.methods.ablations.fit_without_gate",
         "test_ablations::test_without_gate_slerp_reaches_hard_projection_at_full_strength",
     ),
     Held(
         "without slerp: hard projection and gate",
         "paper",
-        "ggss.methods.ablations.without_slerp",
+        "ggss.methods.ablations.fit_without_slerp",
         "test_ablations::test_no_slerp_is_the_gate_times_hard_projection",
         "The release's chord is the option `path=chord`.",
     ),
     Held(
         "SVD ablations: spherical hard projection",
         "paper",
-        "ggss.methods.ablations.pooled_spherical",
+        "ggss.methods.ablations.fit_pooled_spherical",
         "test_svd::test_spherical_hard_projection_equals_the_printed_equation",
     ),
     Held(
         "SVD ablations: Euclidean projection around the mean",
         "paper",
-        "ggss.methods.ablations.pooled_euclidean",
+        "ggss.methods.ablations.fit_pooled_euclidean",
         "test_svd::test_pooled_euclidean_equals_numpy",
     ),
     Held(
         "SVD ablations: centres and shifts for each token position",
         "paper",
-        "ggss.methods.ablations.token_spherical",
+        "ggss.methods.ablations.fit_token_spherical",
         "test_svd::test_token_spherical_equals_numpy",
         "Which reference point they have is open: here the pooled one, so that they differ in the subspace alone.",
     ),

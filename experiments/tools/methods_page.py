@@ -107,7 +107,7 @@ def page() -> str:
     for module, title in (
         (subspace, "The counterfactual subspace"),
         (spherical, "Gate, slerp and hard projection on the sphere"),
-        (projection, "Projection in flat space"),
+        (projection, "Projection in Euclidean space"),
     ):
         parts += [f"### {title}\n", _words(module.__name__)]
     parts.append(ADDING.format(example=EXAMPLE))

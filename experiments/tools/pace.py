@@ -143,7 +143,7 @@ def ask_all(names: Sequence[str]) -> None:
             under = asked.plain if steerer is None else asked.plain.steered(steerer, steering.alpha)
             known = None if steerer is None or steering.method != AUTO else same_steering(asked, steerer)
             answers = known or {
-                task: [run.answers, run.probabilities]
+                task: [run.texts, run.probabilities]
                 for task, run in ((task, ask(under, suite(), task)) for task in TASKS)
             }
             kept = {

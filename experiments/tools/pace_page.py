@@ -25,6 +25,7 @@ from experiments.tools.pace_limits import measure
 from ggss.analysis import Comparison, Run, average_change, compare
 from ggss.analysis.comparison import sign_flip
 from ggss.analysis.run import Source
+from ggss.models.reading import Answer
 from ggss.smallworld.check import CONTROL
 from ggss.smallworld.demo import suite
 from ggss.stats import holm
@@ -113,11 +114,10 @@ def runs_of(model: str, label: str) -> tuple[Mapping[str, Any], Mapping[str, Run
         task: Run(
             task,
             suite().items(task),
-            tuple(answers),
-            tuple(map(tuple, chances)),
+            tuple(Answer(text, tuple(row)) for text, row in zip(texts, probabilities, strict=True)),
             Source(model, suite="small-world", suite_hash=suite().hash(task), **steered),
         )
-        for task, (answers, chances) in kept["answers"].items()
+        for task, (texts, probabilities) in kept["answers"].items()
     }
     return kept["facts"], runs
 

@@ -10,6 +10,7 @@ from ggss.analysis import Run, ask
 from ggss.files import write_whole
 from ggss.models import load_vlm
 from ggss.models.features import FeatureCache
+from ggss.models.reading import Answer
 from ggss.probes import suites
 from ggss.probes.steered_model import SteeredModel, live_questions
 from ggss.steering.artefact import holds_steerer
@@ -37,10 +38,10 @@ class LiveRows:
         for task in self.plan.tasks:
             file = self._place(model, label) / f"{task}.json"
             known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-            answered = {key: (said, tuple(own)) for key, (said, own) in known.items()}
+            answered = {key: Answer(text, tuple(shares)) for key, (text, shares) in known.items()}
             run = found[task] = ask(steered, suite, task, limit=self.plan.limit, answered=answered)
-            said = zip(run.items, run.answers, run.probabilities or (), strict=True)
-            write_whole(file, json.dumps({item.key: [answer, own] for item, answer, own in said}).encode())
+            answers = {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
+            write_whole(file, json.dumps(answers).encode())
         return found
 
     def learned(self, model: str, label: str) -> str:

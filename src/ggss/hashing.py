@@ -21,7 +21,7 @@ def of(value: Any) -> str:
 def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor] | None = None) -> str:
     """SHA-256 of the names, dtypes, shapes and bytes of tensors. Several are hashed at a time: a model has gigabytes.
 
-    rounded: what is done to real numbers first, one tensor at a time.
+    rounded: applied to each floating-point tensor first.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         names = list(tensors)
@@ -31,24 +31,25 @@ def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor
 
 
 def of_tensor(name: str, tensor: Tensor, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
-    """SHA-256 of one of them."""
+    """SHA-256 of the name, dtype, shape and bytes of a tensor. rounded: as in `of_tensors`."""
     digest = hashlib.sha256()
-    add_one(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
+    add_tensor(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
     return digest.hexdigest()
 
 
 def of_digests(digests: Mapping[str, str]) -> str:
-    """What `of_tensors` gives, from what `of_tensor` gave for each name: so not all need be in memory together."""
+    """`of_tensors`, from the results of `of_tensor` by name: so tensors need not be in memory together."""
     return of([digests[name] for name in sorted(digests)])
 
 
 def add(digest: Any, tensors: Mapping[str, Tensor]) -> None:
     """Add the names, dtypes, shapes and bytes of tensors to a hash, in the order of their names."""
     for name in sorted(tensors):
-        add_one(digest, name, tensors[name])
+        add_tensor(digest, name, tensors[name])
 
 
-def add_one(digest: Any, name: str, tensor: Tensor) -> None:
+def add_tensor(digest: Any, name: str, tensor: Tensor) -> None:
+    """Add the name, dtype, shape and bytes of a tensor to a hash."""
     values = tensor.detach().cpu().contiguous()
     digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
     digest.update(values.view(-1).view(torch.uint8).numpy().data)

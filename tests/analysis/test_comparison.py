@@ -12,6 +12,7 @@ from ggss.analysis.comparison import check_paired, sign_flip
 from ggss.analysis.selection import ComparedTasks, corrected_average
 from ggss.data.pictures import AbsentPicture
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from ggss.probes import Item
 from ggss.stats import bootstrap, fieller, holm, jackknife, signflip
 from invented_study import ITEMS
@@ -36,7 +37,7 @@ def runs(effect, seed=0, tasks=tuple(ANSWERS), source=SOURCE):
 
 
 def a_run(task, effect, rng, source):
-    items, answers, probabilities = [], [], []
+    items, answers = [], []
     yes, no = ANSWERS[task]
     for number in range(24):
         for r, race in enumerate(RACES):
@@ -44,9 +45,8 @@ def a_run(task, effect, rng, source):
                 lean = 0.5 + effect * ((r - 1) / 2 if task == "mcq" else (gender == "woman") - 0.5)
                 hit = rng.random() < lean
                 items.append(an_item(task, number, race, gender))
-                answers.append(yes if hit else no)
-                probabilities.append((0.9, 0.1) if hit else (0.2, 0.8))
-    return Run(task, tuple(items), tuple(answers), tuple(probabilities), source)
+                answers.append(Answer(yes, (0.9, 0.1)) if hit else Answer(no, (0.2, 0.8)))
+    return Run(task, tuple(items), tuple(answers), source)
 
 
 def an_item(task, number, race, gender):
@@ -69,7 +69,10 @@ def an_item(task, number, race, gender):
 
 def answering(run, say):
     """The run with other answers: `say(number, answer)`."""
-    return replace(run, answers=tuple(say(number, answer) for number, answer in enumerate(run.answers)))
+    return replace(
+        run,
+        answers=tuple(answer._replace(text=say(number, answer.text)) for number, answer in enumerate(run.answers)),
+    )
 
 
 def test_runs_read_again_are_the_same(tmp_path):
@@ -137,7 +140,6 @@ def test_broken_records_are_all_listed(tmp_path):
                 source=replace(run.source, alpha=0.5),
                 items=run.items[3:4],
                 answers=run.answers[3:4],
-                probabilities=run.probabilities[3:4],
             )
         )
     )
@@ -197,7 +199,7 @@ def test_a_smaller_bias_is_found_with_the_statistics_of_the_library():
     assert found.average == average_change(found.bias)
     (capability,) = found.capability
     kept = capability.kept()
-    right = [[answer == "a" for answer in run["smallstar"].answers] for run in (before, after)]
+    right = [[answer == "a" for answer in run["smallstar"].texts] for run in (before, after)]
     gained, lost = (sum(x and not y for x, y in zip(*pair, strict=True)) for pair in (right[::-1], right))
     assert (kept.gained, kept.lost) == (gained, lost)
     assert (kept.before.estimate, kept.after.estimate) == pytest.approx([np.mean(own) for own in right])
@@ -208,7 +210,7 @@ def test_a_smaller_bias_is_found_with_the_statistics_of_the_library():
 
 
 def reordered(run, order):
-    return replace(run, items=run.items[order], answers=run.answers[order], probabilities=run.probabilities[order])
+    return replace(run, items=run.items[order], answers=run.answers[order])
 
 
 def test_the_seed_is_of_the_resamples():
@@ -236,7 +238,7 @@ def test_yes_or_no_questions_in_pairs_are_compared_question_by_question():
         for turn in (0, 1)
     )
     said = [np.random.default_rng(seed).choice(["Yes", "no", "hm"], size=80).tolist() for seed in (0, 1)]
-    before, after = (Run("mme", items, tuple(own), ((),) * 80, SOURCE) for own in said)
+    before, after = (Run("mme", items, tuple(map(Answer, own)), SOURCE) for own in said)
     kept = compare(before, after).kept()
     right = [[a.title() == item.expected for a, item in zip(own, items, strict=True)] for own in said]
     assert kept.gained == sum(y and not x for x, y in zip(*right, strict=True))
@@ -343,7 +345,6 @@ def test_runs_of_different_items_are_refused_by_name():
         "mcq",
         tuple(moved if number == 1 else mcq.items[number] for number in numbers),
         tuple(mcq.answers[number] for number in numbers),
-        tuple(mcq.probabilities[number] for number in numbers),
         mcq.source,
     )
     with pytest.raises(InputError) as refused:
@@ -377,10 +378,10 @@ def test_win_rates_and_accuracies_stay_within_their_range_and_have_a_width():
     best = items[0].attributes[0][items[0].about]
     said = ["first" if item.attributes[0][item.about] <= best else "second" for item in items]
     said[1] = "second"
-    won = Run("2afc", tuple(items), tuple(said), ((),) * len(items), SOURCE).measured()
+    won = Run("2afc", tuple(items), tuple(map(Answer, said)), SOURCE).measured()
     rates = {name: won.corrected(name) for name in won.names if name.startswith("win_rate_")}
     named = tuple(ITEMS["recognition-gender"])
-    right = Run("recognition-gender", named, tuple(str(item.expected) for item in named), ((),) * len(named), SOURCE)
+    right = Run("recognition-gender", named, tuple(Answer(str(item.expected)) for item in named), SOURCE)
     rates["accuracy"] = right.measured().corrected("accuracy")
     for name, one in rates.items():
         assert 0 <= one.low <= one.estimate <= one.high <= 1, name

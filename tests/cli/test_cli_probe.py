@@ -17,6 +17,7 @@ from ggss.analysis import records
 from ggss.analysis.run import Run, Source
 from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
+from ggss.models.reading import Answer
 from invented_study import ITEMS
 from test_cli import model, own_cache, run  # noqa: F401 (fixtures)
 from test_live import activations
@@ -268,7 +269,7 @@ def test_the_options_of_a_comparison(run, tmp_path):
     answers = [tuple(coin.choice(("nurse", "doctor")) for _ in asked) for _ in range(2)]
     files = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     for file, said in zip(files, answers, strict=True):
-        records.write([Run("nurse-doctor", asked, said, ((),) * len(asked), Source("model"))], file)
+        records.write([Run("nurse-doctor", asked, tuple(map(Answer, said)), Source("model"))], file)
     told = {}
     for options in ((), ("--seed", "0"), ("--seed", "1")):
         code, out, err = run("compare", *files, "--json", *options)
@@ -290,7 +291,7 @@ def test_the_comparison_says_how_many_answers_the_two_rules_read_differently(run
     answers = tuple(said[number % 4] for number in range(len(asked)))
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     for file in (first, second):
-        records.write([Run("nurse-doctor", tuple(asked), answers, ((),) * len(asked), Source("model"))], file)
+        records.write([Run("nurse-doctor", tuple(asked), tuple(map(Answer, answers)), Source("model"))], file)
     denied = 2 * sum(answer == "not a doctor" for answer in answers)
     code, out, err = run("compare", first, second)
     assert code == 0, err

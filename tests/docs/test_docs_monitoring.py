@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ggss.serve.answers import SteeringRecord
 from ggss.serve.guard import BUCKETS, HELP, ServerMetrics
-from ggss.serve.schema import SteeringRecord
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "howto-monitor.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from sklearn.svm import SVC
 
 import ggss
 import transcription
-from ggss.methods.spherical import parts
+from ggss.methods.spherical import rows_by_image
 from planted import planted
 
 SITE = "projection-mlp2"
@@ -155,7 +155,7 @@ def test_meandiff_subtracts_the_shift_of_the_images_class(kind):
 
 
 def test_parts_of_a_batch():
-    assert list(parts(None, 4)) == [slice(0, 4)]
-    assert list(parts(None, 0)) == []
-    assert list(parts(torch.tensor([3, 3, 0, 5]), 4)) == [slice(0, 2), slice(2, 3), slice(3, 4)]
-    assert [p.tolist() for p in parts(torch.tensor([1, 0, 1]), 3)] == [[1], [0, 2]]
+    assert list(rows_by_image(None, 4)) == [slice(0, 4)]
+    assert list(rows_by_image(None, 0)) == []
+    assert list(rows_by_image(torch.tensor([3, 3, 0, 5]), 4)) == [slice(0, 2), slice(2, 3), slice(3, 4)]
+    assert [p.tolist() for p in rows_by_image(torch.tensor([1, 0, 1]), 3)] == [[1], [0, 2]]

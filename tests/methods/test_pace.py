@@ -168,15 +168,15 @@ def test_the_moments_and_contrasts_are_those_of_all_tokens_at_once():
         means = torch.stack([table[part == p].mean(0) for p in range(parts.count)])
         counts = torch.stack([(part == p).sum() for p in range(parts.count)])
         expected = (means - means.mean(1, keepdim=True)) * counts.sqrt()[:, None, None]
-        torch.testing.assert_close(contrasts.own, expected, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(contrasts.observed, expected, rtol=1e-6, atol=1e-6)
         centre = mu if around == "mu" else means.mean(1)[part][:, :, None]
         rest = table - centre
         assert moments.counts.tolist() == [x[:, ::2].numel() / WIDTH] * 2
         for fold in (0, 1):
             rows = rest[:, fold::2].reshape(-1, WIDTH)
             torch.testing.assert_close(moments.fold(fold), rows.T @ rows / len(rows), rtol=1e-4, atol=1e-4)
-        assert contrasts.null.shape == (16, *contrasts.own.shape)
-        assert contrasts.null.square().sum((1, 2, 3)).max() < 0.3 * contrasts.own.square().sum()
+        assert contrasts.null.shape == (16, *contrasts.observed.shape)
+        assert contrasts.null.square().sum((1, 2, 3)).max() < 0.3 * contrasts.observed.square().sum()
 
 
 def test_clusters_of_content_do_what_positions_do():

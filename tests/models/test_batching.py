@@ -102,7 +102,7 @@ def test_a_model_answers_the_same_in_less_memory(request, vlm, pictures, options
     before = vlm.read(questions, shown, given, tokens, batch_size=4)
     small = request.getfixturevalue("small")
     after = small.read(questions, shown, given, tokens, batch_size=4)
-    assert [one.answer for one in after] == [one.answer for one in before]
+    assert [one.text for one in after] == [one.text for one in before]
     for one, other in zip(after, before, strict=True):
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
     assert len([line for line in caplog.records if "questions" in line.message]) == 1

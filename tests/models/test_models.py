@@ -37,7 +37,7 @@ from ggss.models import (
 )
 from ggss.models.families import FAMILIES, known_family
 from ggss.models.inputs import Tokenised
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from rounding import LEAD, assert_same, lead
 
 Pictures = list[Image.Image]
@@ -425,7 +425,7 @@ def test_a_reading_is_the_answer_and_the_scores_in_one_pass_over_the_prompts(
     assert [logits.shape[:2] for logits in runs] == [(3, 1)] * len(runs)
     assert len(runs) <= max_new_tokens
     assert min(lead(logits[:, -1]) for logits in runs) > LEAD  # words may be compared
-    assert [one.answer for one in said] == vlm.answer(*asked, max_new_tokens)
+    assert [one.text for one in said] == vlm.answer(*asked, max_new_tokens)
     assert said[1].probabilities == ()
     assert_probabilities(vlm, said, short, asked)
     # The control: an option of two tokens needs a pass of its own, and only its question does.
@@ -444,16 +444,16 @@ def test_settings_of_generate_change_the_answer_and_not_the_probabilities(
     asked = QUESTIONS, mixed(vlm.encode(pictures))
     options: list[Sequence[str]] = [("red", "blue")] * 3
     plain = vlm.read(*asked, options, max_new_tokens)
-    first = vlm.processor.tokenizer(plain[0].answer, add_special_tokens=False)["input_ids"][0]
+    first = vlm.processor.tokenizer(plain[0].text, add_special_tokens=False)["input_ids"][0]
     vlm.model.generation_config.suppress_tokens = [first]
     said = vlm.read(*asked, options, max_new_tokens)
-    assert [one.answer for one in said] == vlm.answer(*asked, max_new_tokens)
-    assert said[0].answer != plain[0].answer
+    assert [one.text for one in said] == vlm.answer(*asked, max_new_tokens)
+    assert said[0].text != plain[0].text
     assert_probabilities(vlm, said, options, asked)
 
 
 def assert_probabilities(
-    vlm: Vlm, said: Sequence[Reading], options: Sequence[Sequence[str]], asked: tuple[list[str], list[list[Any]]]
+    vlm: Vlm, said: Sequence[Answer], options: Sequence[Sequence[str]], asked: tuple[list[str], list[list[Any]]]
 ) -> None:
     """They are those of the scores, each question scored alone."""
     for one, own, question, images in zip(said, options, *asked, strict=True):

@@ -14,21 +14,20 @@ from conftest import noise
 from experiments.tools import tiny_vlms
 from experiments.tools.tiny_recipes import RECIPES
 from ggss.errors import InputError
-from ggss.models import Features, Vlm, reading
+from ggss.models import Features, Vlm, prefix
 from ggss.models.families import known_family
 from ggss.models.inputs import Tokenised
-from ggss.models.reading import (
+from ggss.models.prefix import (
     LEAST_SAVED,
     Continuations,
-    Reading,
     SharedPrefix,
     can_share,
     common_length,
     plainly_greedy,
-    require_numbers,
     shared_length,
     together,
 )
+from ggss.models.reading import Answer, require_numbers
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
 from noise_pictures import NoisePicture
@@ -56,7 +55,7 @@ build = cache(tiny_vlms.build)
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharing pays for the shortest prompt."""
-    monkeypatch.setattr(reading, "LEAST_SAVED", 1)
+    monkeypatch.setattr(prefix, "LEAST_SAVED", 1)
 
 
 @pytest.fixture
@@ -90,7 +89,7 @@ def read_both(
     options: Sequence[Sequence[str]] = OPTIONS,
     max_new_tokens: int = 1,
     questions: Sequence[str] = QUESTIONS,
-) -> tuple[list[Reading], list[Reading]]:
+) -> tuple[list[Answer], list[Answer]]:
     """With sharing and without."""
     shared = vlm.read(questions, images, options, max_new_tokens)
     vlm.share_prefix = False
@@ -100,8 +99,8 @@ def read_both(
         vlm.share_prefix = True
 
 
-def assert_same_readings(found: Sequence[Reading], expected: Sequence[Reading]) -> None:
-    assert [one.answer for one in found] == [one.answer for one in expected]
+def assert_same_readings(found: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    assert [one.text for one in found] == [one.text for one in expected]
     for one, other in zip(found, expected, strict=True):
         assert_same(torch.tensor(one.probabilities), torch.tensor(other.probabilities))
 
@@ -178,7 +177,7 @@ def test_the_same_question_twice_and_questions_without_pictures(qwen: Vlm, alway
     asked = [QUESTIONS[0], QUESTIONS[0], QUESTIONS[1], QUESTIONS[1]]
     shared, alone = read_both(qwen, [kept, kept, [], []], OPTIONS, 3, asked)
     assert_same_readings(shared, alone)
-    assert shared[0].answer == shared[1].answer
+    assert shared[0].text == shared[1].text
     assert len(passes) == 1
 
 
@@ -263,11 +262,11 @@ def test_an_answer_ends_at_an_end_token(tiny: Callable[..., Vlm], always: None, 
     vlm = tiny("pixtral")
     kept = vlm.encode([noise(0)])
     free, _ = read_both(vlm, [kept] * 4, OPTIONS, 4)
-    spoken = [vlm.processor.tokenizer(one.answer, add_special_tokens=False)["input_ids"] for one in free]
+    spoken = [vlm.processor.tokenizer(one.text, add_special_tokens=False)["input_ids"] for one in free]
     vlm.model.generation_config.eos_token_id = [vlm.processor.tokenizer.eos_token_id, spoken[0][1]]
     shared, alone = read_both(vlm, [kept] * 4, OPTIONS, 4)
     assert_same_readings(shared, alone)
-    assert len(shared[0].answer) < len(free[0].answer)
+    assert len(shared[0].text) < len(free[0].text)
     assert len(passes) == 2
 
 
@@ -291,7 +290,7 @@ def test_settings_that_change_what_is_likeliest_are_left_to_generate(
     for longest in (1, 4):
         shared, alone = read_both(vlm, [kept] * 4, OPTIONS, longest)
         assert_same_readings(shared, alone)
-        assert [one.answer for one in shared] == vlm.answer(QUESTIONS, [kept] * 4, longest)
+        assert [one.text for one in shared] == vlm.answer(QUESTIONS, [kept] * 4, longest)
     assert passes == []
     settings.repetition_penalty = 1.0
     read_both(vlm, [kept] * 4)  # the control

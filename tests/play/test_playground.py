@@ -60,7 +60,7 @@ def test_the_answers_are_those_of_the_attached_model(playground, world, faces, a
     assert shown.unsteered.answer == world.answer([question], [[picture.image()]], 1)[0]
     with playground.steerers["race"].attach(world, 1.0):
         live = world.read([question], [[picture.image()]], [options], 1)[0]
-    assert shown.steered.answer == live.answer
+    assert shown.steered.answer == live.text
     # The features were encoded in another batch than the live picture: the last digits may differ.
     assert np.allclose(list(shown.steered.bars.values()), live.probabilities, atol=1e-4)
     assert list(shown.steered.bars) == options

@@ -43,7 +43,7 @@ def pictures_of(items):
 def close(readings, others):
     """The same answers, and the same probabilities but for rounding: batches or places in memory differ."""
     for one, other in zip(readings, others, strict=True):
-        assert one.answer == other.answer
+        assert one.text == other.text
         assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
 
 
@@ -52,7 +52,7 @@ def test_a_reading_is_what_answer_and_score_say(vlm, max_new_tokens):
     questions, images = [item.prompt for item in ITEMS], pictures_of(ITEMS)
     options = [tuple(item.options) for item in ITEMS]
     readings = vlm.read(questions, images, options, max_new_tokens, batch_size=4)
-    assert [r.answer for r in readings] == vlm.answer(questions, images, max_new_tokens)
+    assert [r.text for r in readings] == vlm.answer(questions, images, max_new_tokens)
     for one, reading in enumerate(readings):
         if options[one]:
             (scores,) = vlm.score([questions[one]], [images[one]], [options[one]])
@@ -60,7 +60,7 @@ def test_a_reading_is_what_answer_and_score_say(vlm, max_new_tokens):
         else:
             assert reading.probabilities == ()
     alone = vlm.read(questions[:1], images[:1], options[:1], max_new_tokens)
-    assert alone[0].answer == readings[0].answer
+    assert alone[0].text == readings[0].text
 
 
 def test_options_of_several_tokens_are_scored_in_turn(qwen):
@@ -110,7 +110,7 @@ def test_a_steered_model_reads_what_the_live_model_says(qwen, steerer):
     for item, images, reading, before in zip(ITEMS, pictures_of(ITEMS), readings, plain, strict=True):
         with steerer.attach(qwen, 1.2):
             (live,) = qwen.read([item.prompt], [images], [tuple(item.options)], 2)
-        assert reading.answer == live.answer
+        assert reading.text == live.text
         assert reading.probabilities == pytest.approx(live.probabilities, abs=1e-4)
         moved = max([moved, *np.abs(np.subtract(reading.probabilities, before.probabilities))])
     assert moved > 1e-3, "steering must show"
@@ -147,7 +147,7 @@ def test_without_room_in_memory_a_picture_is_decoded_once_and_reads_the_same(qwe
     readings = tight.read(ITEMS, 1, batch_size=2)
     close(readings, expected)
     assert set(DECODED.values()) == {1}
-    for kept in (tight._kept, tight.cache._kept):
+    for kept in (tight._kept, tight.cache._memory):
         assert not any(picture.digest in kept for item in ITEMS for picture in item.images)
     DECODED.clear()
     close(tight.read(ITEMS, 1, batch_size=2), readings)

@@ -12,6 +12,7 @@ from ggss import probes
 from ggss.analysis import compare
 from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from ggss.probes import parsers
 from ggss.probes.parsers import metric_name
 from invented_study import ITEMS
@@ -405,7 +406,7 @@ def test_a_published_metric_keeps_its_name_for_its_attribute():
 def test_both_rules_are_reachable_by_name_and_a_run_counts_what_they_read_differently():
     said = ["It cannot be C", "C: $60,000 - $100,000", "C", "Sorry"]
     items = tuple(replace(ITEMS["mcq"][0], key=str(number), options=SALARIES) for number in range(len(said)))
-    run = Run("mcq", items, tuple(said), ((),) * len(said), Source("model"))
+    run = Run("mcq", items, tuple(map(Answer, said)), Source("model"))
     assert run.parsed.parsed == [None, "C", "C", None]
     assert run.read_by("release").parsed.parsed == ["C", "C", "C", None]
     assert run.read_differently == run.read_by("release").read_differently == 1
@@ -421,7 +422,7 @@ def test_a_probe_without_a_released_rule_has_one_rule_by_both_names():
 
 def test_runs_that_are_read_by_different_rules_are_not_compared():
     said = tuple("ABCD"[number % 4] for number in range(len(ITEMS["mcq"])))
-    run = Run("mcq", tuple(ITEMS["mcq"]), said, ((),) * len(said), Source("model"))
+    run = Run("mcq", tuple(ITEMS["mcq"]), tuple(map(Answer, said)), Source("model"))
     with pytest.raises(InputError, match="'careful', the second by 'release'"):
         compare(run, run.read_by("release"))
 

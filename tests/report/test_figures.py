@@ -114,7 +114,7 @@ def test_capability_is_counted_question_by_question(results, figures):
     run, before = run_of(results, "ggss", "mmstar", attribute="race"), run_of(results, "none", "mmstar")
     parse = probes.get("mmstar").parse
     after, base = (
-        np.array([parse(a, item) == item.expected for a, item in zip(r.answers, r.items, strict=True)])
+        np.array([parse(a, item) == item.expected for a, item in zip(r.texts, r.items, strict=True)])
         for r in (run, before)
     )
     found = figures.kept(QWEN, "ggss", "mmstar", 1.0, "race")

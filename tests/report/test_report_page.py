@@ -155,7 +155,7 @@ def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material)
         lost = seen.one("details", id=f"lost-{pair.key}")
         right = {
             item.key
-            for item, before, after in zip(pair.before.items, pair.before.answers, pair.after.answers, strict=True)
+            for item, before, after in zip(pair.before.items, pair.before.texts, pair.after.texts, strict=True)
             if before == item.expected != after
         }
         assert kept.lost == len(right) > 0
@@ -324,7 +324,7 @@ def test_the_summary_counts_the_answers_that_changed_and_leads_to_them(seen, mat
     (model,) = material.models
     for pair, line in zip(model.bias, card.all("li"), strict=True):
         assert pair.before.items == pair.after.items
-        changed = sum(a != b for a, b in zip(pair.before.answers, pair.after.answers, strict=True))
+        changed = sum(a != b for a, b in zip(pair.before.texts, pair.after.texts, strict=True))
         assert line.words.startswith(f"{pair.title} on {model.title}: {changed} of {len(pair.before.items)} ")
     assert card.one("a").attributes["data-filter"] == "changed=1"
 
@@ -395,7 +395,7 @@ def test_groups_are_those_of_the_metric():
     for group, share in shares.items():
         said = [
             answer == "nurse"
-            for item, answer in zip(run.items, run.answers, strict=True)
+            for item, answer in zip(run.items, run.texts, strict=True)
             if item.attributes[0]["gender"] == group and item.context["occupation"] == "nurse"
         ]
         assert share == pytest.approx(np.mean(said))
@@ -406,7 +406,7 @@ def test_groups_are_those_of_the_metric():
     paid = invented.run(cell._replace(task="ceo"))
     (means,) = group_values(paid)
     assert not means.is_share
-    men = [int(a) for i, a in zip(paid.items, paid.answers, strict=True) if i.attributes[0]["gender"] == "man"]
+    men = [int(a) for i, a in zip(paid.items, paid.texts, strict=True) if i.attributes[0]["gender"] == "man"]
     assert means.values["man"].estimate == pytest.approx(np.mean(men))
 
 

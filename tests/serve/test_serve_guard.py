@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ggss.errors import InputError
+from ggss.serve.answers import SteeringRecord
 from ggss.serve.guard import (
     CHAT,
     HEALTH,
@@ -21,7 +22,7 @@ from ggss.serve.guard import (
     RequestLog,
     ServerMetrics,
 )
-from ggss.serve.schema import Limits, SteeringRecord
+from ggss.serve.schema import Limits
 
 KEY, ADMIN = "0123456789abcdef", "fedcba9876543210"
 
@@ -315,7 +316,7 @@ def test_the_log_has_what_was_applied_and_is_rotated(tmp_path):
         await echo(scope, receive, send)
 
     file = tmp_path / "requests.jsonl"
-    log = RequestLog(str(file), largest=400, kept=2)
+    log = RequestLog(str(file), largest=400, backups=2)
     guarded = guard(answers, log=log)
     for _ in range(20):
         asked(guarded, body=b'{"messages": "what is asked"}')

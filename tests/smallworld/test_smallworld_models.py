@@ -49,7 +49,7 @@ def test_fast_reading_equals_answer_and_score(name):
     pictures = [[picture.image() for picture in question.images] for question in questions]
     texts = [question.text for question in questions]
     answers = model.vlm.answer(texts, pictures, max_new_tokens=4)
-    assert [reading.answer for reading in readings] == answers
+    assert [reading.text for reading in readings] == answers
     scores = model.vlm.score(texts, pictures, [question.options for question in questions])
     for reading, score in zip(readings, scores, strict=True):
         torch.testing.assert_close(

@@ -597,6 +597,8 @@ def test_an_exported_model_is_probed_as_any_other_and_has_the_hooks_numbers(tmp_
         "export": SteeredModel.of(ggss.load_vlm(made.folder)),
     }
     runs = {name: ggss.analysis.ask(model, suite, "recognition-race", limit=60) for name, model in models.items()}
-    assert runs["export"].answers == runs["hook"].answers
-    assert runs["export"].metric.value == pytest.approx(runs["hook"].metric.value)
-    assert runs["export"].answers != runs["unsteered"].answers
+    texts = {name: [answer.text for answer in run.answers] for name, run in runs.items()}
+    assert texts["export"] == texts["hook"]
+    assert texts["export"] != texts["unsteered"]
+    for answer, expected in zip(runs["export"].answers, runs["hook"].answers, strict=True):
+        assert answer.probabilities == pytest.approx(expected.probabilities, abs=2e-3)

@@ -14,7 +14,7 @@ from ggss.analysis.selection import folds_of
 from ggss.data.layouts import FOCUS
 from ggss.errors import InputError
 from ggss.models.features import Features
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from ggss.models.sites import MLP2
 from ggss.models.vlm import Vlm
 from ggss.report import cells, tables
@@ -31,13 +31,13 @@ HELD_OUT |= {"recognition-race": {"ceo"}, "recognition-gender": {"ceo"}}
 LIKED = torch.randn(8, 48, generator=torch.Generator().manual_seed(0))  # by option
 
 
-def said_of(question: str, seen: list[Features], options: tuple[str, ...]) -> Reading:
+def said_of(question: str, seen: list[Features], options: tuple[str, ...]) -> Answer:
     """In place of the text model, which takes most of the time: what is seen decides between the words that fit."""
     fitting = [words for asked, words in mock_paper.SUGGESTED.items() if asked in question.lower()]
     words = options or (fitting[0] if fitting else ("yes", "no"))
     sight = sum((k + 1) * one.rows[MLP2].mean(0) for k, one in enumerate(seen))
     scores = (9 * (LIKED[: len(words)] @ (sight / sight.norm())).cos()).softmax(0)  # much depends on little
-    return Reading(words[int(scores.argmax())], tuple(scores.tolist()) if options else ())
+    return Answer(words[int(scores.argmax())], tuple(scores.tolist()) if options else ())
 
 
 def read(self, questions, images, options, max_new_tokens=8, batch_size=16):
@@ -104,7 +104,7 @@ def test_no_picture_that_is_asked_about_takes_part_in_discovery(mock):
     checked = CheckedPlan(plan)
     assert checked.overlaps == []
     for task, occupations in HELD_OUT.items():
-        shown = {item.context["occupation"] for item in checked.asked.items(task)}
+        shown = {item.context["occupation"] for item in checked.plan_items.items(task)}
         assert shown == occupations, task
     for steering in plan.steering.values():
         for task in steering.tasks:

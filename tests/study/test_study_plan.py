@@ -110,7 +110,7 @@ def test_any_task_of_a_file_is_a_benchmark_and_any_attribute_a_steering():
         )
     )
     assert plan.tasks == ("mcq-age", "nurse-doctor-age", "mmstar", "mme", "recognition-age")
-    assert grid.own_attribute(plan, "recognition-age") == "age"
+    assert grid.attribute_of(plan, "recognition-age") == "age"
     assert plan.threads == 2
 
 

@@ -202,7 +202,7 @@ def test_fold_values_are_those_of_a_run_on_these_items_alone():
             assert run
             assert compared
             inside = [k for k, item in enumerate(run.items) if item.cluster in fold]
-            items, answers = [run.items[k] for k in inside], [run.answers[k] for k in inside]
+            items, answers = [run.items[k] for k in inside], [run.texts[k] for k in inside]
             again = next(iter(run.probe.metrics(run.probe.answers(items, answers), None).values()))
             assert 0 < len(items) < len(run.items)
             assert compared.within(fold).after.value() == pytest.approx(float(again))

@@ -10,13 +10,15 @@ from contextlib import closing, nullcontext
 import pytest
 
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from ggss.steering.fitting import Gates
 from ggss.study import store
 from ggss.study.store import DATABASE, Fit, Key, StoreError, reading, writing
 
 GATES = Gates(0.1, 0.05, 0.2, 0.8, 0.7, 0.1)
 KEY = Key("identity", "steering", 0.5, "suite")
-ROWS = [("one", "a", (0.25, 0.75)), ("two", "b", ())]
+ROWS = {"one": Answer("a", (0.25, 0.75)), "two": Answer("b")}
+MORE = {"three": Answer("c")}
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_every_part_of_the_key_counts(folder, part):
 
 def test_an_answer_is_kept_once_and_never_replaced(folder):
     with writing(folder) as store:
-        store.write(KEY, [("one", "changed", ()), ("three", "c", ())])
+        store.write(KEY, {"one": Answer("changed")} | MORE)
         assert store.count() == 3
         assert store.answers(KEY)["one"] == ("a", (0.25, 0.75))
 
@@ -49,20 +51,21 @@ def test_an_answer_is_kept_once_and_never_replaced(folder):
 def test_an_answer_that_is_not_unicode_gets_a_sentence_and_its_batch_is_absent(folder):
     with writing(folder) as store:
         with pytest.raises(StoreError, match=r"holds Unicode text only, and was given '\\ud800'"):
-            store.write(KEY, [("three", "c", ()), ("four", "\ud800", ())])
+            store.write(KEY, MORE | {"four": Answer("\ud800")})
         assert store.answered(KEY) == {"one", "two"}
 
 
 def test_a_batch_is_whole_or_absent(folder):
-    def broken():
-        yield "three", "c", ()
-        raise KeyboardInterrupt
+    class Broken(dict):
+        def items(self):
+            yield "three", Answer("c")
+            raise KeyboardInterrupt
 
     with writing(folder) as store:
         with pytest.raises(KeyboardInterrupt):
-            store.write(KEY, broken())
+            store.write(KEY, Broken())
         assert store.answered(KEY) == {"one", "two"}
-        store.write(KEY, [("three", "c", ())])
+        store.write(KEY, MORE)
     assert reading(folder).count() == 3
 
 
@@ -86,7 +89,7 @@ def test_fits_and_facts_are_replaced(folder):
 def test_it_can_be_read_while_it_is_written(folder):
     with writing(folder) as store:
         reader = reading(folder)
-        store.write(KEY, [("three", "c", ())])
+        store.write(KEY, MORE)
         assert reader.count() == 3
 
 
@@ -106,7 +109,7 @@ def test_a_full_disk(folder):
         pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
         store._connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreError, match=r"full; free some space and run the same command again"):
-            store.write(KEY, [(str(n), "x" * 100, ()) for n in range(1000)])
+            store.write(KEY, {str(n): Answer("x" * 100) for n in range(1000)})
         assert store.answered(KEY) == {"one", "two"}
     assert reading(folder).count() == 2
 
@@ -114,7 +117,7 @@ def test_a_full_disk(folder):
 def test_a_database_that_may_not_be_written(folder):
     store = reading(folder)
     with pytest.raises(StoreError, match=r"readonly database; make the folder writable or choose another"):
-        store.write(KEY, [("three", "c", ())])
+        store.write(KEY, MORE)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path):
@@ -131,7 +134,7 @@ def with_log(tmp_path):
     with writing(tmp_path / "study") as store:
         store.write(KEY, ROWS)
         store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        store.write(KEY, [("three", "c", ())])
+        store.write(KEY, MORE)
         for file in (DATABASE, f"{DATABASE}-wal"):
             shutil.copy(tmp_path / "study" / file, copy)
     return copy
@@ -159,7 +162,7 @@ def test_a_write_ahead_log_is_read_where_nothing_can_be_written(with_log, nothin
     store = reading(with_log)
     assert store.answered(KEY) == {"one", "two", "three"}
     with pytest.raises(StoreError, match="readonly database"):
-        store.write(KEY, [("four", "d", ())])
+        store.write(KEY, {"four": Answer("d")})
     assert {file: file.read_bytes() for file in with_log.iterdir()} == files
     (with_log / f"{DATABASE}-wal").unlink()
     assert reading(with_log).answered(KEY) == {"one", "two"}, "the control: the log has the third"
@@ -248,7 +251,7 @@ EDITS = {
 @pytest.mark.parametrize("name", EDITS)
 def test_a_row_that_is_not_as_it_was_written_is_refused(tmp_path, name):
     with writing(tmp_path) as store:
-        store.write(Key(**{**vars(KEY), "alpha": 0.75}), ROWS[1:])
+        store.write(Key(**{**vars(KEY), "alpha": 0.75}), {"two": ROWS["two"]})
         if name != "another strength":
             store.write(KEY, ROWS)
         if name != "another method's fit":

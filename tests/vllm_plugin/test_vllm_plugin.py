@@ -17,7 +17,7 @@ from ggss.models.vlm import Vlm
 from ggss.steering.attach import NeverFired
 from ggss.vllm_plugin import steering as steering_module
 from ggss.vllm_plugin.engine import NARROWEST, head_size, widened
-from ggss.vllm_plugin.plugin import _checked, named_torchvision
+from ggss.vllm_plugin.plugin import _checked, placeholder_torchvision
 from ggss.vllm_plugin.steering import (
     AskedStrengths,
     PictureRows,
@@ -283,7 +283,7 @@ def test_a_steerer_of_other_weights_is_refused(steering, tmp_path):
 
 
 def test_torchvision_is_a_name_only_while_modules_are_imported():
-    with named_torchvision():
+    with placeholder_torchvision():
         from torchvision.transforms.v2 import functional
 
         assert functional.anything is not None

@@ -86,8 +86,9 @@ def serve(
 
     Example: ggss serve small-world/llava-vicuna --steer race=race-steerer --alpha race=1.0
     """
+    from ggss.serve.engine import COMMANDS, WorkerSetup
     from ggss.serve.guard import ADMIN_ENVIRONMENT, ENVIRONMENT, METRICS_ENVIRONMENT, ApiKeys, RequestLog
-    from ggss.serve.schema import NAMES, Limits, SteeringRules
+    from ggss.serve.schema import Limits, SteeringRules
 
     if api_key is not None:
         raise InputError(
@@ -95,8 +96,8 @@ def serve(
             "--keys-file FILE, or set GGSS_SERVE_KEYS"
         )
     _require_libraries()
-    if engine not in NAMES:
-        raise no_such(f"no engine {engine!r} in this version", engine, NAMES)
+    if engine not in COMMANDS:
+        raise no_such(f"no engine {engine!r} in this version", engine, COMMANDS)
     if engine == "vllm":
         if any_model:
             raise InputError("--any-model is for --engine transformers: vLLM's steerers must be made for its model")
@@ -125,7 +126,6 @@ def serve(
     )
     from ggss.models.locating import locate
     from ggss.serve.app import ServerSettings, bound, run
-    from ggss.serve.engine import WorkerSetup
 
     locate(model)
     here = bound(host, port, keys)

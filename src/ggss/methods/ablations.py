@@ -1,21 +1,24 @@
-"""SVD ablations: hard projection without gate and slerp, pooled or per token, flat or spherical (appendix A.4).
+"""Ablations of GGSS: the subspace, the geometry, the gate and slerp, each replaced while the rest stays the same.
 
-    pooled, flat        s_ua = hbar_ua - mean over a of hbar_ua             h - alpha V V^T (h - mean)
-    pooled, spherical   s_ua = log_{c_u}(y_ua)                              exp_mu(t - alpha V V^T t), norm kept
+**`svd-*`**, SVD ablations (appendix A.4): hard projection without gate and slerp, pooled or per token, Euclidean or
+spherical.
+
+    pooled, Euclidean   s_ua = hbar_ua - mean over a of hbar_ua             h - alpha V V^T (h - mean)
+    pooled, spherical   s_ua = log_{c_u}(y_ua)                              exp_mu(t - alpha V V^T t), norm restored
     per token           the same for every token position t: s_uat around the centre c_ut of its A variants
 
 V holds the top k right singular vectors of all shifts, k = number of values - 1 by default.
 
-Per token there are images x tokens shifts, 819 200 of 4096 numbers for 400 images of 2048 tokens. They are never
-all in memory: each group of variants is read, its shifts are computed a few hundred positions at a time, and only
-their Gram matrix S^T S [D, D] is kept (134 MB at D = 4096, in float64; the products of a block are float32). Its
+Per token there are images x tokens shifts, 819 200 of 4096 numbers for 400 images of 2048 tokens. They are never all
+in memory: each group of variants is read, its shifts are computed a few hundred positions at a time, and only their
+Gram matrix S^T S [D, D] is kept (134 MB at D = 4096, in float64; the products of a block are float32). Its
 eigenvectors are the right singular vectors. Positions must correspond, so the images of a group need equal token
 counts; groups may differ.
 
-Left open by the paper: the reference point of the per-token forms. Here it is the pooled one, mean or Fréchet
-mean, so that a per-token form differs from its pooled form in the subspace alone.
+Left open by the paper: the reference point of the per-token forms. Here it is the pooled one, mean or Fréchet mean,
+so that a per-token form differs from its pooled form in the subspace alone.
 
-Component ablations: GGSS without its gate, and without slerp (section 4.3, component ablation).
+**`ggss-no-gate`, `ggss-no-slerp`**, component ablations (section 4.3): GGSS without its gate, and without slerp.
 
     ggss-no-gate     |h| slerp(h^, target; alpha)                              g = 1
     ggss-no-slerp    |h| Normalize(exp_mu(t - alpha g V V^T t))                the gate, then hard projection
@@ -26,21 +29,24 @@ The paper's row is "w/o Slerp (hard proj. + gate)", and hard projection is `t - 
 authors' code goes along the chord instead, |h| Normalize((1 - alpha g) h^ + alpha g target): option `path="chord"`.
 Both end at GGSS's target where alpha g = 1; the chord stays on the arc of slerp, at another share of it.
 
-The geometry ablation: a flat update under GGSS's own gate (appendix B, matched-gate geometry ablation).
+**`gated-euclidean`, `gated-euclidean-renorm`**, the matched-gate geometry ablation (appendix B): a Euclidean update
+under the gate of GGSS.
 
     gated-euclidean            h' = h - alpha g V V^T (h - mean)
     gated-euclidean-renorm     |h| h' / |h'|
 
-Left open by the paper: which gate and which subspace. The paper's flat row without a gate is `svd-pooled-euclidean`,
-so V and mean are those of that method. "Matched" is read literally: g is the gate that `ggss` gives to the same
-token, from the spherical subspace and its statistics. The flat and the spherical row then differ only in the update.
+Left open by the paper: which gate and which subspace. The paper's Euclidean row without a gate is
+`svd-pooled-euclidean`, so V and mean are those of that method. "Matched" is read literally: g is the gate that `ggss`
+gives to the same token, from the spherical subspace and its statistics. The Euclidean and the spherical row then
+differ only in the update.
 
-`ggss-token-gate`: GGSS with its gate calibrated on tokens instead of pooled rows (appendix B, gate calibration).
+**`ggss-token-gate`** is GGSS with its gate calibrated on tokens instead of pooled rows (appendix B, gate
+calibration).
 
     median and std of b(h) = |V^T log_mu(h^)| over all tokens h of all discovery images
 
-Subspace, mu and update are those of `ggss`. Tokens are read one image at a time; one number per token is kept.
-Zero tokens have no direction and do not count.
+Subspace, mu and update are those of `ggss`. Tokens are read one image at a time; one number per token is kept. Zero
+tokens have no direction and do not count.
 """
 
 from collections.abc import Callable
@@ -76,11 +82,13 @@ from ggss.methods.spherical import (
 from ggss.methods.subspace import Subspace, aligned_blocks, find_subspace, oriented, representatives, top_eigenvectors
 from ggss.terminal import track
 
+PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
+SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has lost too many digits
 ROUNDING = 1e-6  # an eigenvalue this small, relative to the largest, is a rounding error of float32 products
 
 
-def pooled_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    mean, subspace = flat_subspace(activations, attribute, options.k)
+def fit_pooled_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    mean, subspace = euclidean_subspace(activations, attribute, options.k)
     return Fitted(
         Euclidean(mean.float(), subspace.basis.float().contiguous()),
         {
@@ -90,48 +98,39 @@ def pooled_euclidean(activations: Activations, attribute: Attribute, options: Su
     )
 
 
-def flat_subspace(activations: Activations, attribute: Attribute, k: int | None) -> tuple[Tensor, Subspace]:
-    """The mean pooled row [D] and the subspace of pooled shifts, in float64."""
+def fit_pooled_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    discovery = discover(activations, attribute, options.k)
+    return Fitted(Tangent.orthogonal(*discovery.frame), discovery.statistics, discovery.diagnostics)
+
+
+def fit_token_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    basis, statistics = token_subspace(activations, attribute, options.k, _euclidean_shifts)
+    return Fitted(Euclidean(activations.pooled.double().mean(0).float(), basis), statistics)
+
+
+def fit_token_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    mu = sphere.frechet_mean(representatives(activations.pooled))
+    basis, statistics = token_subspace(activations, attribute, options.k, _spherical_shifts)
+    return Fitted(Tangent.orthogonal(mu, basis), statistics)
+
+
+def euclidean_subspace(activations: Activations, attribute: Attribute, k: int | None) -> tuple[Tensor, Subspace]:
+    """The mean pooled row [D] and the Euclidean subspace of pooled shifts, in float64."""
     pooled = activations.pooled.double()
     table = activations.groups(attribute).of(pooled)
     return pooled.mean(0), find_subspace(table - table.mean(1, keepdim=True), k)
 
 
-def pooled_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    found = discover(activations, attribute, options.k)
-    return Fitted(Tangent.orthogonal(*found.frame), found.statistics, found.diagnostics)
-
-
-def token_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    basis, statistics = token_subspace(activations, attribute, options.k, flat_shifts)
-    return Fitted(Euclidean(activations.pooled.double().mean(0).float(), basis), statistics)
-
-
-def token_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    mu = sphere.frechet_mean(representatives(activations.pooled))
-    basis, statistics = token_subspace(activations, attribute, options.k, curved_shifts)
-    return Fitted(Tangent.orthogonal(mu, basis), statistics)
-
-
-def flat_shifts(block: Tensor) -> Tensor:
-    return block - block.mean(1, keepdim=True)
-
-
-def curved_shifts(block: Tensor) -> Tensor:
-    points = sphere.normalize(block)
-    return sphere.log(sphere.frechet_mean(points).unsqueeze(1), points)
-
-
 def token_subspace(
     activations: Activations, attribute: Attribute, k: int | None, shifts_of: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The basis [D, k] in float32 and its singular values, from the tokens' shifts as a stream.
+    """The basis [D, k] in float32 and its statistics, from the shifts of all tokens.
 
     shifts_of: from tokens [positions, values, D] in float64 to their shifts.
     """
     groups = activations.groups(attribute)
     k = len(groups.values) - 1 if k is None else k
-    gram = token_gram(activations, groups, shifts_of)
+    gram = _token_gram(activations, groups, shifts_of)
     width = len(gram)
     if not 1 <= k < width:
         raise InputError(f"k = {k} directions were asked for in {width} dimensions; choose a smaller k")
@@ -147,7 +146,7 @@ def token_subspace(
     }
 
 
-def token_gram(activations: Activations, groups: Groups, shifts_of: Callable[[Tensor], Tensor]) -> Tensor:
+def _token_gram(activations: Activations, groups: Groups, shifts_of: Callable[[Tensor], Tensor]) -> Tensor:
     """S^T S [D, D] in float64 of all tokens' shifts."""
     width = activations.pooled.shape[1]
     gram = torch.zeros(width, width, dtype=torch.float64)
@@ -157,25 +156,37 @@ def token_gram(activations: Activations, groups: Groups, shifts_of: Callable[[Te
     return gram
 
 
+def _euclidean_shifts(block: Tensor) -> Tensor:
+    """s_uat of tokens [positions, values, D], around their mean over the values."""
+    return block - block.mean(1, keepdim=True)
+
+
+def _spherical_shifts(block: Tensor) -> Tensor:
+    """s_uat of tokens [positions, values, D], in the tangent space at their Fréchet mean over the values."""
+    points = sphere.normalize(block)
+    return sphere.log(sphere.frechet_mean(points).unsqueeze(1), points)
+
+
 for _name, _summary, _fit in (
-    ("svd-pooled-euclidean", "SVD of pooled shifts, hard projection in flat space", pooled_euclidean),
-    ("svd-pooled-spherical", "SVD of pooled tangent shifts, hard projection in tangent space", pooled_spherical),
-    ("svd-token-euclidean", "SVD of every token's shifts, hard projection in flat space", token_euclidean),
-    ("svd-token-spherical", "SVD of every token's tangent shifts, hard projection in tangent space", token_spherical),
+    ("svd-pooled-euclidean", "SVD of pooled shifts, hard projection in Euclidean space", fit_pooled_euclidean),
+    ("svd-pooled-spherical", "SVD of pooled tangent shifts, hard projection in tangent space", fit_pooled_spherical),
+    ("svd-token-euclidean", "SVD of every token's shifts, hard projection in Euclidean space", fit_token_euclidean),
+    (
+        "svd-token-spherical",
+        "SVD of every token's tangent shifts, hard projection in tangent space",
+        fit_token_spherical,
+    ),
 ):
     register(
         Method(
             _name,
             _summary,
-            "Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix A.4",
+            f"{PAPER}, appendix A.4",
             _fit,
             SubspaceOptions,
             needs_tokens=_name.startswith("svd-token"),
         )
     )
-
-
-REFERENCE = "Sun et al., GGSS: Geodesic-Gated Spherical Steering, section 4.3"
 
 
 class NoSlerpOptions(GgssOptions):
@@ -187,7 +198,7 @@ class NoSlerpOptions(GgssOptions):
 @register_kind
 @dataclass(frozen=True)
 class Chord(Gated):
-    """mu [D] and basis [D, k] in float32, and the gate: to the target of GGSS along the chord."""
+    """The update of GGSS along the chord to its target. mu [D] and basis [D, k] in float32, and the gate."""
 
     kind: ClassVar[str] = "chord"
 
@@ -196,30 +207,34 @@ class Chord(Gated):
         return Removal(b, alpha * g, None if self.floor == 1 else g, chord=True)
 
 
-def without_gate(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    found = discover(activations, attribute, options.k)
-    operator = Geodesic(*found.frame, **calibrated(found.magnitudes, GateOptions.model_validate({"floor": 1.0})))
-    return Fitted(operator, found.statistics, found.diagnostics)
+def fit_without_gate(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+    discovery = discover(activations, attribute, options.k)
+    operator = Geodesic(
+        *discovery.frame, **calibrated(discovery.magnitudes, GateOptions.model_validate({"floor": 1.0}))
+    )
+    return Fitted(operator, discovery.statistics, discovery.diagnostics)
 
 
-def without_slerp(activations: Activations, attribute: Attribute, options: NoSlerpOptions) -> Fitted:
-    found = discover(activations, attribute, options.k)
-    make = Chord if options.path == "chord" else Tangent.orthogonal
-    operator = make(*found.frame, **calibrated(found.magnitudes, options))
-    return Fitted(operator, found.statistics, found.diagnostics)
+def fit_without_slerp(activations: Activations, attribute: Attribute, options: NoSlerpOptions) -> Fitted:
+    discovery = discover(activations, attribute, options.k)
+    operator_class = Chord if options.path == "chord" else Tangent.orthogonal
+    operator = operator_class(*discovery.frame, **calibrated(discovery.magnitudes, options))
+    return Fitted(operator, discovery.statistics, discovery.diagnostics)
 
 
-register(Method("ggss-no-gate", "GGSS with the gate held at 1", REFERENCE, without_gate, SubspaceOptions))
-register(Method("ggss-no-slerp", "GGSS's gate with hard projection", REFERENCE, without_slerp, NoSlerpOptions))
+COMPONENTS = f"{PAPER}, section 4.3"
 
-
-SAFE_SHRINKING = 0.1  # |h'|^2 / |h|^2 below which the closed form of |h'| has lost too many digits
+register(Method("ggss-no-gate", "GGSS with the gate held at 1", COMPONENTS, fit_without_gate, SubspaceOptions))
+register(Method("ggss-no-slerp", "GGSS's gate with hard projection", COMPONENTS, fit_without_slerp, NoSlerpOptions))
 
 
 @register_kind
 @dataclass(frozen=True)
 class GatedEuclidean(Operator):
-    """The flat mean [D] and basis [D, k], and the gate's spherical mu [D] and gate_basis [D, k]."""
+    """Hard Euclidean projection under GGSS's gate.
+
+    mean [D] and basis [D, k]: of the update. mu [D] and gate_basis [D, k]: of the gate, on the sphere.
+    """
 
     mean: Annotated[Tensor, Array("D")]
     basis: Annotated[Tensor, Array("D", "k")]
@@ -254,16 +269,17 @@ class GatedEuclidean(Operator):
             torch.addmm(rows, removed.float(), basis.T, alpha=-1, out=out)
             return g.squeeze(1).float()
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True).to(precise(rows))
-        taken = 2 * (products[:, :k].to(g) * removed).sum(1, keepdim=True) - (removed * removed).sum(1, keepdim=True)
-        left = 1 - torch.where(norms > 0, taken / (norms * norms), 0)
-        safe = left > SAFE_SHRINKING
-        scale = torch.where(safe, left.clamp(min=SAFE_SHRINKING).rsqrt(), 1)
+        # |h|^2 - |h'|^2, then |h'|^2 / |h|^2
+        lost = 2 * (products[:, :k].to(g) * removed).sum(1, keepdim=True) - (removed * removed).sum(1, keepdim=True)
+        length_squared = 1 - torch.where(norms > 0, lost / (norms * norms), 0)
+        safe = length_squared > SAFE_SHRINKING
+        scale = torch.where(safe, length_squared.clamp(min=SAFE_SHRINKING).rsqrt(), 1)
         torch.mul(rows, scale.float(), out=out).addmm_((scale * removed).float(), basis.T, alpha=-1)
         if not safe.all():
-            odd = ~safe.squeeze(1)
-            short = out[odd]
-            length = torch.linalg.vector_norm(short, dim=1, keepdim=True)
-            out[odd] = short * (norms[odd].float() / torch.where(length > 0, length, 1))
+            unsafe = ~safe.squeeze(1)
+            short_rows = out[unsafe]
+            length = torch.linalg.vector_norm(short_rows, dim=1, keepdim=True)
+            out[unsafe] = short_rows * (norms[unsafe].float() / torch.where(length > 0, length, 1))
         return g.squeeze(1).float()
 
     def affine(self, alpha: float) -> Affine | None:
@@ -278,19 +294,19 @@ class GatedEuclideanOptions(GgssOptions):
 def fit_gated_euclidean(
     activations: Activations, attribute: Attribute, options: GatedEuclideanOptions, renorm: bool
 ) -> Fitted:
-    found = discover(activations, attribute, options.k)
-    mean, flat = flat_subspace(activations, attribute, options.k)
+    discovery = discover(activations, attribute, options.k)
+    mean, euclidean = euclidean_subspace(activations, attribute, options.k)
     operator = GatedEuclidean(
         mean.float(),
-        flat.basis.float().contiguous(),
-        *found.frame,
-        **calibrated(found.magnitudes, options),
+        euclidean.basis.float().contiguous(),
+        *discovery.frame,
+        **calibrated(discovery.magnitudes, options),
         renorm=renorm,
     )
-    return Fitted(operator, found.statistics, found.diagnostics)
+    return Fitted(operator, discovery.statistics, discovery.diagnostics)
 
 
-def fit_flat(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions) -> Fitted:
+def fit_euclidean(activations: Activations, attribute: Attribute, options: GatedEuclideanOptions) -> Fitted:
     return fit_gated_euclidean(activations, attribute, options, renorm=False)
 
 
@@ -299,14 +315,18 @@ def fit_renormalized(activations: Activations, attribute: Attribute, options: Ga
 
 
 for _name, _summary, _fit in (
-    ("gated-euclidean", "GGSS's gate with flat hard projection", fit_flat),
-    ("gated-euclidean-renorm", "GGSS's gate with flat hard projection, each token's norm restored", fit_renormalized),
+    ("gated-euclidean", "GGSS's gate with hard projection in Euclidean space", fit_euclidean),
+    (
+        "gated-euclidean-renorm",
+        "GGSS's gate with hard projection in Euclidean space, each token's norm restored",
+        fit_renormalized,
+    ),
 ):
     register(
         Method(
             _name,
             _summary,
-            "Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix B",
+            f"{PAPER}, appendix B",
             _fit,
             GatedEuclideanOptions,
         )
@@ -314,25 +334,25 @@ for _name, _summary, _fit in (
 
 
 def fit_token_gate(activations: Activations, attribute: Attribute, options: GgssOptions) -> Fitted:
-    found = discover(activations, attribute, options.k)
-    mu, basis = found.frame
+    discovery = discover(activations, attribute, options.k)
+    mu, basis = discovery.frame
     frame = torch.cat([mu[:, None], basis], 1)
-    parts = []
+    by_image = []
     for tokens in track(activations.tokens, "gates of tokens", len(activations)):
         rows = tokens.float()
-        parts.append(magnitudes(rows, rows @ frame, mu, basis)[rows.any(1)])
-    of_tokens = torch.cat(parts).flatten()
-    if not len(of_tokens):
+        by_image.append(magnitudes(rows, rows @ frame, mu, basis)[rows.any(1)])
+    token_magnitudes = torch.cat(by_image).flatten()
+    if not len(token_magnitudes):
         raise InputError("every token of these activations is zero: there is nothing to calibrate a gate on")
-    operator = Geodesic(mu, basis, **calibrated(of_tokens, options))
-    return Fitted(operator, found.statistics, found.diagnostics)
+    operator = Geodesic(mu, basis, **calibrated(token_magnitudes, options))
+    return Fitted(operator, discovery.statistics, discovery.diagnostics)
 
 
 register(
     Method(
         name="ggss-token-gate",
         summary="GGSS with the gate calibrated on tokens",
-        reference="Sun et al., GGSS: Geodesic-Gated Spherical Steering, appendix B",
+        reference=f"{PAPER}, appendix B",
         fit=fit_token_gate,
         options=GgssOptions,
         needs_tokens=True,

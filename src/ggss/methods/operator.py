@@ -1,27 +1,27 @@
-"""An operator holds the numbers that a method found for one site, and turns rows into steered rows with them.
+"""Operators: what a method fits for one site, and how it turns rows of visual tokens into steered rows.
 
-A method's `fit` makes operators. A `Steerer` has one for each site, saves them, and attaches them to a model.
+A method's `fit` returns an operator. A `Steerer` has one for each site, saves them, and attaches them to a model.
 `apply` calls an operator on rows of any floating dtype, block by block, so that the only large allocation is the
 result.
 
-What an operator's fields may hold is declared in their types, and checked whenever an operator is made.
+**Fields.** The type of each field declares what it may hold, and is checked whenever an operator is made.
 
-    gate_std: Annotated[float, Field(ge=0)]             a number: the types and bounds of pydantic, strictly
+    gate_std: Annotated[float, Field(ge=0)]             a number: pydantic's types and bounds, in strict mode
     basis: Annotated[Tensor, Array("D", "k")]           a tensor: its shape, dtype and bounds
 
-A letter of a shape has one size in all fields of an operator. Every number must be finite, declared or not. It makes
-no difference whether an operator was fitted, read from a folder or a `.pt` file, or made by hand. What several fields
-must fulfil together (an orthonormal basis) is in `Operator.validate`.
+A letter of a shape has the same size in all fields of an operator. Every number must be finite, declared or not. It
+makes no difference whether an operator was fitted, read from a folder or a `.pt` file, or made by hand. Conditions on
+several fields together (an orthonormal basis) are in `Operator.validate`.
 
-The two passes over the tokens that every projecting update is made of.
+**Two passes.** Every update that projects tokens is made of two passes over them, `project` and `recombine`.
 
     project        products = H W,  norms = |H| by row         H [N, D]: the tokens; W [D, m]: a few directions
     recombine      out = scale H + weights W^T                 one scale and m weights for each token
 
-Between the two, a method works on a few numbers per token, so the passes are nearly all of its cost. What limits them
-is memory, not arithmetic. Each pass goes over the tokens in strips of rows that stay in the CPU's cache: the
-norm reads a strip from memory and the product finds it in the cache. Tokens in half precision are converted to
-float32 strip by strip, so there is never a float32 copy of all of them.
+Between the two, a method works on a few numbers per token, so the passes are nearly all of its cost. Memory limits
+them, not arithmetic. Each pass goes over the tokens in strips of rows that stay in the CPU's cache: the norm reads a
+strip from memory and the product finds it in the cache. Tokens in half precision are converted to float32 strip by
+strip, so there is never a float32 copy of all of them.
 
 The form of the two products is chosen by measurement, at 2880 x 4096 with 5 directions on an AVX2 CPU. W^T H^T
 takes 7 ms where H W takes 20. Adding weights W^T in batches of 8 rows takes 4 ms where one tall product takes 8;
@@ -55,6 +55,13 @@ from ggss.errors import InputError
 if TYPE_CHECKING:
     from ggss.methods.affine import Affine
 
+BLOCK_ROWS = 8192  # rows in one call of an operator: its float64 numbers per row then take a few MB
+CONVERTED_ROWS = 1024  # the same where a block is first copied to float32
+STRIP_BYTES = 2**22  # size of a strip in float32, for each thread
+MOST_THREADS = 8  # more threads do not make a strip larger
+BATCH_ROWS = 8  # rows of one small product in `recombine`
+FEW_DIRECTIONS = 10  # up to this many, small products are faster than a tall one
+
 
 @dataclass(frozen=True, init=False)
 class Array:
@@ -75,66 +82,62 @@ class Array:
         for name, value in {"shape": shape, "dtype": dtype, "ge": ge, "le": le}.items():
             object.__setattr__(self, name, value)
 
-    def problem(self, seen: Any, sizes: dict[str | int, int]) -> str:
-        """What is wrong with a value, or nothing. The size of each new letter is added to `sizes`."""
-        if not isinstance(seen, Tensor):
-            return f"must be a tensor, seen {_shown(seen)}"
-        if seen.layout != torch.strided or seen.is_complex() or (self.dtype and seen.dtype != self.dtype):
-            return f"must be a dense tensor of {self.dtype or 'real numbers'}, seen {seen.dtype} ({seen.layout})"
-        wanted = [size if isinstance(size, int) else sizes.get(size) for size in self.shape]
-        fits = seen.ndim == len(wanted) and all(w in (None, s) for w, s in zip(wanted, seen.shape, strict=True))
-        if self.shape and not (fits and seen.numel()):
-            known = ", ".join(f"{k} = {v}" for k, v in sizes.items() if k in self.shape)
+    def problem(self, value: Any, sizes: dict[str | int, int]) -> str:
+        """What is wrong with a value, or an empty string. The size of each new letter is added to `sizes`."""
+        if not isinstance(value, Tensor):
+            return f"must be a tensor, seen {_describe(value)}"
+        if value.layout != torch.strided or value.is_complex() or (self.dtype and value.dtype != self.dtype):
+            return f"must be a dense tensor of {self.dtype or 'real numbers'}, seen {value.dtype} ({value.layout})"
+        expected = [size if isinstance(size, int) else sizes.get(size) for size in self.shape]
+        fits = value.ndim == len(expected) and all(e in (None, n) for e, n in zip(expected, value.shape, strict=True))
+        if self.shape and not (fits and value.numel()):
+            known = ", ".join(f"{letter} = {size}" for letter, size in sizes.items() if letter in self.shape)
             shape = f"[{', '.join(map(str, self.shape))}]{f' with {known}' if known else ''}"
-            return f"must be {shape}, seen {list(seen.shape)}"
+            return f"must be {shape}, seen {list(value.shape)}"
         if self.shape:
-            sizes.update({letter: n for letter, n in zip(self.shape, seen.shape, strict=True) if letter != n})
-        if seen.is_floating_point() and not torch.isfinite(seen).all():
+            sizes.update({letter: n for letter, n in zip(self.shape, value.shape, strict=True) if letter != n})
+        if value.is_floating_point() and not torch.isfinite(value).all():
             return "holds numbers that are not finite"
-        if seen.numel() and not self.ge <= float(seen.min()) <= float(seen.max()) <= self.le:
-            return f"must be from {self.ge:g} to {self.le:g}, seen {float(seen.min()):g} to {float(seen.max()):g}"
+        if value.numel() and not self.ge <= float(value.min()) <= float(value.max()) <= self.le:
+            return f"must be from {self.ge:g} to {self.le:g}, seen {float(value.min()):g} to {float(value.max()):g}"
         return ""
 
 
-def check(operator: Any) -> None:
-    """InputError unless every field holds what its type declares. A whole number becomes a float where one is due."""
-    found: list[str] = []
+def _check(operator: Any) -> None:
+    """Raise InputError unless every field holds what its type declares; convert integers in float fields."""
+    problems: list[str] = []
     sizes: dict[str | int, int] = {}
-    for name, declared in _declared(type(operator)).items():
-        seen = getattr(operator, name)
+    for name, declared in _field_types(type(operator)).items():
+        value = getattr(operator, name)
         if isinstance(declared, Array):
-            if problem := declared.problem(seen, sizes):
-                found.append(f"{name} {problem}")
+            if problem := declared.problem(value, sizes):
+                problems.append(f"{name} {problem}")
             continue
         try:
-            object.__setattr__(operator, name, declared.validate_python(seen))
+            object.__setattr__(operator, name, declared.validate_python(value))
         except ValidationError as error:
-            why = error.errors()[0]["msg"].removeprefix("Input ")
-            found.append(f"{name} {why}, seen {_shown(seen)}")
-    if found:
-        raise InputError(f"a {operator.kind!r} operator: {'; '.join(found)}")
+            reason = error.errors()[0]["msg"].removeprefix("Input ")
+            problems.append(f"{name} {reason}, seen {_describe(value)}")
+    if problems:
+        raise InputError(f"a {operator.kind!r} operator: {'; '.join(problems)}")
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     return repr(value) if isinstance(value, int | float) and abs(value) < 1e300 else f"a {type(value).__name__}"
 
 
 @cache
-def _declared(kind: type[Any]) -> dict[str, "Array | TypeAdapter[Any]"]:
-    """For each field the array or the adapter of its type; fields that are streams are left out."""
-    hints, made = get_type_hints(kind, include_extras=True), {}
+def _field_types(kind: type[Any]) -> dict[str, "Array | TypeAdapter[Any]"]:
+    """The `Array` or the pydantic adapter of each field's type, by name; streamed fields are left out."""
+    hints, types = get_type_hints(kind, include_extras=True), {}
     for field in fields(kind):
         hint = hints[field.name]
-        plain, *extra = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        plain, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if plain is Tensor:
-            made[field.name] = next((one for one in extra if isinstance(one, Array)), Array(dtype=None))
+            types[field.name] = next((array for array in metadata if isinstance(array, Array)), Array(dtype=None))
         elif get_origin(plain) is not Sequence:
-            made[field.name] = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
-    return made
-
-
-BLOCK_ROWS = 8192  # an operator's own numbers, some float64 per row, then take a few MB
-CONVERTED_ROWS = 1024  # fewer where a block is first copied to float32
+            types[field.name] = TypeAdapter(hint, config=ConfigDict(strict=True, allow_inf_nan=False))
+    return types
 
 
 class Steered(NamedTuple):
@@ -148,14 +151,13 @@ class Steered(NamedTuple):
 class Operator:
     """Base of all operators: a frozen dataclass. Its tensors and scalars are everything that is saved.
 
-    They are checked when an operator is made, wherever its numbers come from: each field as its type declares
-    (`Array`), then all together by `validate`. A subclass sets `kind`, its unique name in artefacts, and
-    implements `__call__`. It also sets
+    When an operator is made, each field is checked against its type (`Array`), then all together by `validate`.
+    A subclass sets `kind`, its unique name in artefacts, and implements `__call__`. It also sets
 
-    - `needs_images` if it works on an image as a whole (it pools the rows); it then gets all rows in one call;
+    - `needs_images` if the update of a row depends on other rows of its image; it then gets all rows in one call;
     - `any_dtype` if it takes rows of any floating dtype; it otherwise gets float32 rows;
-    - `streamed`, the names of fields that are sequences of tensors too large for memory. They are saved in a file
-      of their own and read one tensor at a time.
+    - `streamed`, the names of fields that are sequences of tensors too large for memory. Each is saved in a separate
+      file and read one tensor at a time.
     """
 
     kind: ClassVar[str]
@@ -164,11 +166,11 @@ class Operator:
     streamed: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        check(self)
+        _check(self)
         self.validate()
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> Tensor | None:
-        """Write the steered rows into `out`, which may be `rows` itself; return the gate [N] if there is one.
+        """Write the steered rows into `out`, which may be `rows` itself. Return the gate [N] if the method has one.
 
         rows and out [N, D], float32 unless `any_dtype`; alpha [N, 1] float32; images [N] long or None.
         """
@@ -190,8 +192,8 @@ class Operator:
         return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
 
     def scalars(self) -> dict[str, Any]:
-        named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.streamed}
-        return {name: value for name, value in named.items() if not isinstance(value, Tensor)}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.streamed}
+        return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
 
     def streams(self) -> dict[str, Sequence[Tensor]]:
         return {name: getattr(self, name) for name in self.streamed}
@@ -202,7 +204,6 @@ class Operator:
 
 
 _KINDS: dict[str, type[Operator]] = {}
-
 
 Kind = TypeVar("Kind", bound=Operator)
 
@@ -217,7 +218,7 @@ def register_kind(operator: type[Kind]) -> type[Kind]:
 
 
 def kind_named(kind: str) -> type[Operator]:
-    """The operator class with this kind; InputError if there is none."""
+    """The operator class of this kind; InputError if there is none."""
     import_module("ggss.methods").names()  # operators are registered when the methods are imported, plug-ins too
     if kind not in _KINDS:
         raise InputError(f"unknown operator {kind!r}; this version knows {', '.join(sorted(_KINDS))}")
@@ -241,41 +242,35 @@ def apply(
     gates: list[Tensor] = []
     for start in range(0, len(rows), step):
         block = slice(start, start + step)
-        own = None if images is None else images[block]
+        block_images = None if images is None else images[block]
         if converted:
-            wide = rows[block].float()
-            gate = operator(wide, alpha[block], own, wide)
-            out[block] = wide
+            copy = rows[block].float()
+            gate = operator(copy, alpha[block], block_images, copy)
+            out[block] = copy
         else:
-            gate = operator(rows[block], alpha[block], own, out[block])
+            gate = operator(rows[block], alpha[block], block_images, out[block])
         if gate is not None:
             gates.append(gate)
     return Steered(out, torch.cat(gates) if gates else None)
 
 
 def require_finite(rows: Tensor, total: int) -> None:
-    """Raise InputError if any of the rows [n, D] holds NaN or infinity. total: the number of rows in the message."""
+    """Raise InputError if any of the rows [n, D] holds NaN or infinity. total: how many rows the message says."""
     bad = int((~torch.isfinite(rows)).any(1).sum())
     if bad:
         raise InputError(f"{bad} of {total} tokens are not finite (NaN or infinite); nothing was steered")
 
 
-STRIP_BYTES = 2**22  # size of a strip in float32, for each thread
-MOST_THREADS = 8  # more threads do not make a strip larger
-BATCH_ROWS = 8
-FEW_DIRECTIONS = 10
-
-
 def project(rows: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
-    """Products [N, m] with directions [m, D], and norms [N, 1], of rows [N, D] of any floating dtype.
+    """Products [N, m] of rows [N, D] with directions [m, D], and the rows' norms [N, 1].
 
-    Both are float32, as the directions are.
+    The rows have any floating dtype; the directions and both results are float32.
     """
     products, norms = directions.new_empty(len(rows), len(directions)), directions.new_empty(len(rows), 1)
     for strip, buffer in _strips(rows):
-        some = rows[strip] if buffer is None else buffer.copy_(rows[strip])
-        torch.linalg.vector_norm(some, dim=1, keepdim=True, out=norms[strip])
-        products[strip] = (directions @ some.T).T
+        tokens = rows[strip] if buffer is None else buffer.copy_(rows[strip])
+        torch.linalg.vector_norm(tokens, dim=1, keepdim=True, out=norms[strip])
+        products[strip] = (directions @ tokens.T).T
     return products, norms
 
 

@@ -1,7 +1,7 @@
-"""`pace`: part-aware counterfactual erasure. Beyond the paper.
+"""`pace`: part-aware counterfactual erasure, and its ablations. Beyond the paper.
 
     m[p, v]   mean token of part p shown with value v;   m[p] its mean over v;   n[p] tokens of part p per value
-    c[p, v] = m[p, v] - m[p]                                     what the attribute does to part p
+    c[p, v] = m[p, v] - m[p]                                     the contrasts: what the attribute does to part p
     S       = (1 - s) M + s (trace M / D) I,   M = mean of (h - mu) (h - mu)^T         how tokens vary anyway
     B       = S^-1/2 (sum over p, v of n[p] c c^T) S^-1/2        the attribute, in units of that variation
     U       = eigenvectors of the k largest eigenvalues of B
@@ -9,56 +9,51 @@
 
 The variants of an identity are aligned: token t of one shows what token t of another shows. So the means over people
 of *parts* of pictures can be compared, not only those of whole pictures: hair, face and coat carry an attribute along
-different directions, and there may be more of them than values - 1. Of all maps that take a contrast away, the
-oblique one moves tokens least, given how they vary (LEACE's insight). Nothing at inference needs the parts.
+different directions, and there may be more of them than values - 1. Of all maps that remove a contrast, the oblique
+projection moves tokens least, relative to how they vary (as in LEACE). Parts are not needed at inference.
 
-**Norms** are not restored: the factor that restores a norm depends on what was removed, and so tells of it. On
+**Norms** are not restored: the factor that restores a norm depends on what was removed, and so reveals it. On
 held-out people of the discovery set it leaves more of the contrasts at the same movement (`pace-norm`, docs/pace.md).
 
-**Parts** are positions where all images share one grid, else clusters of content. **mu** is the mean
-of the pictures' mean tokens.
+**mu** is the mean of the pictures' mean tokens.
 
-**k** counts the eigenvalues above what chance gives: mean + 4 standard deviations of the largest eigenvalue with
-labels permuted within contexts, 16 times. With labels that mean nothing no eigenvalue is above it, and the steerer
-changes nothing. Of several attributes each is tested on its own, and the directions of all are removed.
+**Parts** say which tokens of different people show the same thing. They are positions (token t of every image) where
+all images have the same number of tokens, else clusters of content: spherical k-means on each group's mean token at a
+position, relative to mu. The mean is over the variants of a group, so all of them have the same part at a position.
+Clusters are fitted to at most `SAMPLE` of these means, drawn with a fixed seed.
 
-**s** is chosen by how well S predicts tokens that it was not made of (their Gaussian log-likelihood), among
-`SHRINKAGES`. A covariance of portraits predicts other portraits well without shrinkage. But pictures without people
-vary elsewhere, and where portraits hardly vary detection is so sharp that other pictures are moved far. Held-out
-positions stand for them: tokens at even positions predict those at odd ones, and the reverse. With **neutral
+**k** counts the eigenvalues above chance: mean + 4 standard deviations of the largest eigenvalue with labels permuted
+within contexts, 16 times (the variants of each group change places). With labels that mean nothing no eigenvalue is
+above it, and the steerer changes nothing. Of several attributes each is tested separately, and the directions of all
+are removed.
+
+**s** is chosen by how well S predicts held-out tokens (their Gaussian log-likelihood), among `SHRINKAGES`. A
+covariance of portraits predicts other portraits well without shrinkage. But pictures without people vary along other
+directions. Where portraits hardly vary, detection is so sharp that other pictures are moved far. Held-out positions
+stand for such pictures: tokens at even positions predict those at odd ones, and the reverse. With **neutral
 pictures** (any, without labels) M is (1 - neutral_share) M of portraits + neutral_share M of neutral pictures, and
 one half of the neutral pictures predicts the other.
 
-Where tokens are few, `k`, `shrinkage` and `parts` can be given. Memory while fitting: see below.
+Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 
-PACE's parts: which tokens of different people show the same thing.
-
-    positions     token t of every image, if all images have one number of tokens
-    clusters      content: spherical k-means on each group's mean token at a position, as seen from mu
-
-The mean is over the variants of a group, so all of them agree on the part of a position. Clusters are found on at
-most `SAMPLE` of these means, drawn with a fixed seed.
-
-What PACE needs to know of the tokens, gathered in one pass; nothing of it grows with the number of images.
+**Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 
     sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
     moments [2, D, D]     second moments around mu of the tokens at even and at odd positions
 
 At D = 4096 the moments are 2 x 134 MB. The sums are 18 x P A D numbers of float32: 24 MB for 16 parts of 5 values,
-378 MB for 256 positions. Neutral pictures take two more D x D matrices. Labels are permuted within contexts: each
-group's variants change places, so that what is left of a contrast is what chance makes of the same pictures.
+378 MB for 256 positions. Neutral pictures take two more D x D matrices.
 
-Ablations of PACE: each leaves one thing out, or puts one in.
+**Ablations.** Each leaves one thing out, or adds one. Everything else is as in `pace`, the choice of k and of the
+shrinkage included.
 
-    pace-no-whitening   S = I: an orthogonal projection along the contrasts' own principal directions
+    pace-no-whitening   S = I: an orthogonal projection along the principal directions of the contrasts
     pace-pooled         all tokens are one part: A - 1 contrasts of whole pictures
     pace-within-parts   S from (h - m[p]) (h - m[p])^T: what parts differ in does not count as variation
     pace-orthogonal     detects along V, where it moves: V W^T replaced by the orthogonal projection onto span(V)
     pace-gated          GGSS's gate of |W^T (h - mu)|, calibrated on the tokens of the discovery pictures
     pace-norm           each token gets its norm back
     pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
-
-Everything else is as in `pace`, the choice of k and of the shrinkage included.
 """
 
 from collections.abc import Callable
@@ -79,18 +74,24 @@ from ggss.methods.subspace import POSITIONS, aligned_blocks, oriented, top_eigen
 from ggss.methods.unsteered import Identity
 from ggss.terminal import track
 
-Wanted = Literal["auto", "positions"] | int
+PartsOption = Literal["auto", "positions"] | int
 
-CLUSTERS = 16
-SAMPLE = 20_000
-ROUNDS = 25
+CLUSTERS = 16  # of content, where parts are not positions
+SAMPLE = 20_000  # mean tokens that clusters are fitted to
+ROUNDS = 25  # of k-means
 SEED = 42
-MOST_BYTES = 2**30  # the part sums of positions may take, those of permuted labels included
+MOST_BYTES = 2**30  # what the sums of positions may take, those with permuted labels included
+PERMUTATIONS = 16
+SHRINKAGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+MANY = 4.0  # standard deviations above the mean largest eigenvalue with permuted labels: the threshold of chance
+MOST_DIRECTIONS = 64
+DISPLACEMENT_IMAGES = 32  # whose tokens are steered to report how far they move
+DEPENDENT = 0.05  # a second attribute's direction with less than this length outside the first's span is left out
 
 
 @dataclass(frozen=True)
 class Parts:
-    """`count` parts; with centres [count, D] those of content, without them the positions. why: a sentence."""
+    """`count` parts: clusters of content with centres [count, D], or positions without. why: for the fit's notes."""
 
     count: int
     why: str
@@ -101,25 +102,25 @@ class Parts:
         """The part [positions] of each position of a block [positions, values, D] that begins at `start`."""
         if self.centres is None:
             return torch.arange(start, start + len(block))
-        return (_directions(block.mean(1) - self.mu) @ self.centres.T).argmax(1)
+        return (_unit_rows(block.mean(1) - self.mu) @ self.centres.T).argmax(1)
 
 
-def find_parts(activations: Activations, groups: Groups, wanted: Wanted, mu: Tensor, copies: int) -> Parts:
-    """The parts of the tokens. copies: how many sums of all parts and values, in float32, will be kept."""
-    counts = {len(activations.tokens[image]) for image in range(len(activations))} if wanted != 1 else set()
-    if wanted == 1:
+def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu: Tensor, copies: int) -> Parts:
+    """The parts of the tokens. copies: how many sums [P, A, D] in float32 the caller will hold."""
+    counts = {len(activations.tokens[image]) for image in range(len(activations))} if option != 1 else set()
+    if option == 1:
         return Parts(1, "all tokens are one part, as asked", mu, torch.zeros(1, len(mu), dtype=torch.float64))
     size = max(counts) * len(groups.values) * len(mu) * 4 * copies
-    if wanted == "positions" and len(counts) > 1:
+    if option == "positions" and len(counts) > 1:
         raise InputError(
             f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
             "use parts='auto' or a number of content clusters"
         )
-    if wanted == "positions" or (wanted == "auto" and len(counts) == 1 and size <= MOST_BYTES):
-        asked = ", as asked" if wanted == "positions" else ": all images have that many tokens"
-        return Parts(max(counts), f"the {max(counts)} positions of a picture{asked}", mu)
-    clusters = CLUSTERS if wanted == "auto" else wanted
-    if wanted != "auto":
+    if option == "positions" or (option == "auto" and len(counts) == 1 and size <= MOST_BYTES):
+        reason = ", as asked" if option == "positions" else ": all images have that many tokens"
+        return Parts(max(counts), f"the {max(counts)} positions of a picture{reason}", mu)
+    clusters = CLUSTERS if option == "auto" else option
+    if option != "auto":
         why = "as asked"
     elif len(counts) > 1:
         why = f"images have {min(counts)} to {max(counts)} tokens"
@@ -131,12 +132,12 @@ def find_parts(activations: Activations, groups: Groups, wanted: Wanted, mu: Ten
 def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
     """Centres [count, D] of unit length, by spherical k-means from randomly drawn rows."""
     generator = torch.Generator().manual_seed(SEED)
-    each = max(SAMPLE // len(groups.contexts), 1)
-    drawn = []
+    per_group = max(SAMPLE // len(groups.contexts), 1)
+    sample = []
     for _, _, block in aligned_blocks(activations, groups, "parts of tokens"):
         means = block.mean(1) - mu
-        drawn.append(means[torch.randperm(len(means), generator=generator)[:each]])
-    rows = _directions(torch.cat(drawn))
+        sample.append(means[torch.randperm(len(means), generator=generator)[:per_group]])
+    rows = _unit_rows(torch.cat(sample))
     distinct = rows.unique(dim=0)
     if len(distinct) < count:
         raise InputError(f"{count} parts were asked for, but there are {len(distinct)} different tokens")
@@ -144,30 +145,26 @@ def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) 
     for _ in range(ROUNDS):
         nearest = (rows @ centres.T).argmax(1)
         sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
-        moved = torch.where(sums.norm(dim=1, keepdim=True) > 0, _directions(sums), centres)
+        moved = torch.where(sums.norm(dim=1, keepdim=True) > 0, _unit_rows(sums), centres)
         if torch.equal(moved, centres):
             break
         centres = moved
     return centres
 
 
-def _directions(rows: Tensor) -> Tensor:
+def _unit_rows(rows: Tensor) -> Tensor:
     lengths = rows.norm(dim=1, keepdim=True)
     return rows / torch.where(lengths > 0, lengths, 1)
 
 
-PERMUTATIONS = 16
-STATISTICS_SEED = 42
-
-
 @dataclass(frozen=True)
 class Contrasts:
-    """c [P, A, D], what each value does to each part, times the root of the part's number of tokens.
+    """observed [P, A, D]: c, what each value does to each part, times the square root of the part's number of tokens.
 
     null [PERMUTATIONS, P, A, D]: the same with labels permuted within contexts.
     """
 
-    own: Tensor
+    observed: Tensor
     null: Tensor
 
 
@@ -187,44 +184,43 @@ class Moments:
 
 
 def gather(activations: Activations, groups: Groups, parts: Parts, around: str = "mu") -> tuple[Contrasts, Moments]:
-    """Contrasts and moments of the tokens of all groups. around: moments around "mu", or around each part's mean."""
+    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean."""
     values, width = len(groups.values), len(parts.mu)
-    generator = torch.Generator().manual_seed(STATISTICS_SEED)
+    generator = torch.Generator().manual_seed(SEED)
     # A part has two cells: its tokens at even and at odd positions.
     sums = torch.zeros(parts.count, 2, values, width, dtype=torch.float64)
-    tokens = torch.zeros(parts.count, 2, dtype=torch.float64)
+    counts = torch.zeros(parts.count, 2, dtype=torch.float64)
     null = torch.zeros(PERMUTATIONS, parts.count, values, width)
     folds = torch.zeros(2, width, width, dtype=torch.float64)
     orders: list[Tensor] = []
-    last = -1
-    for number, start, block in aligned_blocks(activations, groups, "contrasts of tokens"):
-        if number != last:
+    last_group = -1
+    for group, start, block in aligned_blocks(activations, groups, "contrasts of tokens"):
+        if group != last_group:
             orders = [torch.randperm(values, generator=generator) for _ in range(PERMUTATIONS)]
-            last = number
+            last_group = group
         part, centred = parts.of(start, block), block - parts.mu
         odd = torch.arange(start, start + len(block)) % 2
         sums.view(-1, values, width).index_add_(0, 2 * part + odd, centred)
-        tokens.view(-1).index_add_(0, 2 * part + odd, torch.ones(len(block), dtype=torch.float64))
-        narrow = centred.float()
-        for drawn, order in zip(null, orders, strict=True):
-            drawn.index_add_(0, part, narrow[:, order])
+        counts.view(-1).index_add_(0, 2 * part + odd, torch.ones(len(block), dtype=torch.float64))
+        centred_float32 = centred.float()
+        for permuted_sums, order in zip(null, orders, strict=True):
+            permuted_sums.index_add_(0, part, centred_float32[:, order])
         for fold in (0, 1):
-            rows = narrow[odd == fold].reshape(-1, width)
+            rows = centred_float32[odd == fold].reshape(-1, width)
             folds[fold] += rows.T @ rows
     if around == "parts":
-        means = sums.sum((1, 2)) / (values * tokens.sum(1)).clamp(min=1)[:, None]
+        means = sums.sum((1, 2)) / (values * counts.sum(1)).clamp(min=1)[:, None]
         for fold in (0, 1):
-            own, count = sums[:, fold].sum(1), (values * tokens[:, fold])[:, None]
-            folds[fold] += means.T @ (count * means) - own.T @ means - means.T @ own
-    per_part = tokens.sum(1)
+            part_sums, part_counts = sums[:, fold].sum(1), (values * counts[:, fold])[:, None]
+            folds[fold] += means.T @ (part_counts * means) - part_sums.T @ means - means.T @ part_sums
+    per_part = counts.sum(1)
     weights = torch.where(per_part > 0, per_part, 1).rsqrt()[:, None, None]
-    own = _around_their_mean(sums.sum(1)) * weights
-    chance = _around_their_mean(null) * weights.float()
-    return Contrasts(own, chance), Moments(folds, values * tokens.sum(0))
+    observed = _minus_mean_value(sums.sum(1)) * weights
+    return Contrasts(observed, _minus_mean_value(null) * weights.float()), Moments(folds, values * counts.sum(0))
 
 
 def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
-    """Second moments around mu of pictures without people; the folds are every second picture."""
+    """Second moments around mu of pictures without people; every second picture is in the other fold."""
     width = len(mu)
     folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for number, tokens in enumerate(track(neutral.tokens, "neutral pictures", len(neutral))):
@@ -235,25 +231,23 @@ def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
     return Moments(folds, counts)
 
 
-def _around_their_mean(sums: Tensor) -> Tensor:
-    """Sums [.., A, D] of equally many tokens, around their mean over the values."""
+def _minus_mean_value(sums: Tensor) -> Tensor:
+    """Sums [.., A, D] of equally many tokens, minus their mean over the values."""
     return sums - sums.mean(-2, keepdim=True)
 
 
-SHRINKAGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-MANY = 4.0  # standard deviations of the largest eigenvalue under permuted labels
-MOST_DIRECTIONS = 64
-LOOKED_AT = 32  # images whose tokens tell how far steering moves them
-DEPENDENT = 0.05  # a direction of a second attribute with less than this of its length outside the first's is theirs
-
-
 class PaceOptions(Options):
-    k: int | None = Field(None, ge=1, description="number of directions; those above permuted labels")
-    shrinkage: float | None = Field(
-        None, gt=0, lt=1, description="share of the mean variance in the covariance; chosen on held-out tokens"
+    k: int | None = Field(
+        None, ge=1, description="number of directions; by default those above what permuted labels give"
     )
-    parts: Literal["auto", "positions"] | int = Field(
-        "auto", description="positions, a number of clusters of content, or what the pictures allow"
+    shrinkage: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of the mean variance in the covariance; by default chosen on held-out tokens",
+    )
+    parts: PartsOption = Field(
+        "auto", description="positions, or a number of clusters of content; auto: what the pictures allow"
     )
     neutral_share: float = Field(0.5, ge=0, lt=1, description="weight of neutral pictures in the covariance")
 
@@ -264,7 +258,7 @@ class Form:
 
     whitened: bool = True
     oblique: bool = True
-    parts: Wanted | None = None
+    parts: PartsOption | None = None
     around: str = "mu"
     finish: Callable[[Oblique, Activations, Any], Oblique] = lambda operator, activations, options: operator
 
@@ -290,26 +284,28 @@ def fit(
 def fit_form(
     activations: Activations, attribute: Attribute, options: Any, neutral: Activations | None, form: Form
 ) -> Fitted:
+    """PACE, or an ablation of it, fitted to one or several attributes at one site."""
     names = (attribute,) if isinstance(attribute, str) else attribute
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
-    wanted = options.parts if form.parts is None else form.parts
-    gathered: dict[str, tuple[Parts, Contrasts, Moments]] = {}
+    parts_option = options.parts if form.parts is None else form.parts
+    statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
     for name in names:
         groups = activations.groups(name)
-        own = find_parts(activations, groups, wanted, mu, PERMUTATIONS + 2)
-        gathered[name] = own, *gather(activations, groups, own, form.around)
-    parts, _, moments = gathered[names[0]]
-    contrasts = {name: found for name, (_, found, _) in gathered.items()}
+        parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
+        statistics[name] = parts, *gather(activations, groups, parts, form.around)
+    parts, _, moments = statistics[names[0]]
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
-    others = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
-    shrinkage, judged = chosen_shrinkage(moments, others, options)
-    covariance = mixed(moments.mean, others and others.mean, options.neutral_share, shrinkage)
+    neutral_statistics = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
+    shrinkage, shrinkage_reason = chosen_shrinkage(moments, neutral_statistics, options)
+    covariance = mixed(moments.mean, neutral_statistics and neutral_statistics.mean, options.neutral_share, shrinkage)
     if not form.whitened:
         covariance = torch.eye(width, dtype=torch.float64) * covariance.trace() / width
-    found = {name: directions(one, covariance, options.k) for name, one in contrasts.items()}
-    detection = union([one.detection for one in found.values()], covariance)
+    by_attribute = {
+        name: directions(contrasts, covariance, options.k) for name, (_, contrasts, _) in statistics.items()
+    }
+    detection = union([result.detection for result in by_attribute.values()], covariance)
     operator: Operator = Identity(width)
     if detection.shape[1]:
         movement = covariance @ detection
@@ -317,16 +313,16 @@ def fit_form(
             detection = movement = torch.linalg.qr(movement)[0]
         operator = Oblique(mu.float(), detection.float().contiguous(), movement.float().contiguous())
         operator = form.finish(operator, activations, options)
-    statistics = {f"eigenvalues_{name}": one.eigenvalues.float() for name, one in found.items()}
-    told = {
+    eigenvalues = {f"eigenvalues_{name}": result.eigenvalues.float() for name, result in by_attribute.items()}
+    diagnostics = {
         "k": detection.shape[1],
         "parts": parts.count,
         "shrinkage": shrinkage,
-        **displaced(operator, activations, neutral),
-        "notes": _notes(found, parts, options, judged),
-        "warnings": _warnings(found),
+        **displacements(operator, activations, neutral),
+        "notes": _notes(by_attribute, parts, options, shrinkage_reason),
+        "warnings": _warnings(by_attribute),
     }
-    return Fitted(operator, statistics, told)
+    return Fitted(operator, eigenvalues, diagnostics)
 
 
 def mixed(portraits: Tensor, neutral: Tensor | None, share: float, shrinkage: float) -> Tensor:
@@ -337,35 +333,35 @@ def mixed(portraits: Tensor, neutral: Tensor | None, share: float, shrinkage: fl
 
 
 def chosen_shrinkage(moments: Moments, neutral: Moments | None, options: PaceOptions) -> tuple[float, str]:
-    """The shrinkage with the largest likelihood of held-out tokens, and a sentence that says how it was chosen."""
+    """The shrinkage with the largest likelihood of held-out tokens, and how it was chosen, for the notes."""
     if options.shrinkage is not None:
         return options.shrinkage, "as asked"
-    judging = moments if neutral is None else neutral
-    if not judging.counts.min() > 0:
+    held_out = moments if neutral is None else neutral
+    if not held_out.counts.min() > 0:
         return SHRINKAGES[-2], "there are too few tokens to choose it by"
-    told = (
+    reason = (
         "half of the positions predict the others"
         if neutral is None
         else "half of the neutral pictures predict the others"
     )
-    best, smallest = SHRINKAGES[0], float("inf")
+    best, lowest_loss = SHRINKAGES[0], float("inf")
     for shrinkage in SHRINKAGES:
-        lost = 0.0
+        loss = 0.0
         for fold in (0, 1):
             if neutral is None:
-                made = mixed(moments.fold(fold), None, 0, shrinkage)
+                covariance = mixed(moments.fold(fold), None, 0, shrinkage)
             else:
-                made = mixed(moments.mean, neutral.fold(fold), options.neutral_share, shrinkage)
-            lost += surprise(made, judging.fold(1 - fold))
-        if lost < smallest:
-            best, smallest = shrinkage, lost
-    return best, told
+                covariance = mixed(moments.mean, neutral.fold(fold), options.neutral_share, shrinkage)
+            loss += _negative_log_likelihood(covariance, held_out.fold(1 - fold))
+        if loss < lowest_loss:
+            best, lowest_loss = shrinkage, loss
+    return best, reason
 
 
-def surprise(covariance: Tensor, seen: Tensor) -> float:
-    """-2 log-likelihood per token, up to a constant, of tokens of second moment `seen` under a Gaussian."""
+def _negative_log_likelihood(covariance: Tensor, moment: Tensor) -> float:
+    """-2 log-likelihood per token, up to a constant, of tokens with this second moment under a Gaussian."""
     factor = torch.linalg.cholesky(covariance)
-    return float(2 * factor.diagonal().log().sum() + torch.cholesky_solve(seen, factor).trace())
+    return float(2 * factor.diagonal().log().sum() + torch.cholesky_solve(moment, factor).trace())
 
 
 def directions(contrasts: Contrasts, covariance: Tensor, k: int | None) -> Directions:
@@ -375,8 +371,8 @@ def directions(contrasts: Contrasts, covariance: Tensor, k: int | None) -> Direc
     """
     factor = torch.linalg.cholesky(covariance)
     width = len(covariance)
-    values, vectors = eigenvectors(_whitened(factor, contrasts.own), min(MOST_DIRECTIONS, width - 1))
-    tops = torch.stack([eigenvectors(_whitened(factor, one.double()), 1)[0][0] for one in contrasts.null])
+    values, vectors = _eigenvectors(_whitened(factor, contrasts.observed), min(MOST_DIRECTIONS, width - 1))
+    tops = torch.stack([_eigenvectors(_whitened(factor, null.double()), 1)[0][0] for null in contrasts.null])
     chance = float(tops.mean() + MANY * tops.std())
     if k is None:
         count = int((values > max(chance, 1e-12)).sum())
@@ -393,65 +389,68 @@ def _whitened(factor: Tensor, contrasts: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, contrasts.reshape(-1, contrasts.shape[-1]).T, upper=False)
 
 
-def eigenvectors(columns: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest eigenvalues of columns [D, m] times their transpose, and their vectors [D, count]."""
-    width, many = columns.shape
-    if min(width, many) > 2 * count + 20 and min(width, many) > 256:
-        small = columns @ columns.T if width <= many else columns.T @ columns
-        values, vectors = top_eigenvectors(small, count)
-        if width > many:
+def _eigenvectors(columns: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest eigenvalues of X X^T and their vectors [D, count], for X = columns [D, m]."""
+    width, m = columns.shape
+    if min(width, m) > 2 * count + 20 and min(width, m) > 256:
+        gram = columns @ columns.T if width <= m else columns.T @ columns
+        values, vectors = top_eigenvectors(gram, count)
+        if width > m:
             vectors = columns @ vectors / values.clamp(min=1e-300).sqrt()
         return values, vectors
-    left, size, _ = torch.linalg.svd(columns, full_matrices=False)
-    return size[:count] ** 2, left[:, :count]
+    left, singular, _ = torch.linalg.svd(columns, full_matrices=False)
+    return singular[:count] ** 2, left[:, :count]
 
 
 def union(bases: list[Tensor], covariance: Tensor) -> Tensor:
-    """W [D, k] with W^T S W = I that spans all bases; what of a later one is already there is left out."""
-    whole = bases[0]
+    """W [D, k] with W^T S W = I that spans all bases [D, k_i]; a direction already in the span is left out."""
+    union_basis = bases[0]
     for basis in bases[1:]:
-        rest = basis - whole @ (whole.T @ (covariance @ basis))
+        rest = basis - union_basis @ (union_basis.T @ (covariance @ basis))
         gram = rest.T @ covariance @ rest
-        size, turned = torch.linalg.eigh(gram)
-        kept = size > DEPENDENT**2
-        whole = torch.cat([whole, rest @ turned[:, kept] / size[kept].sqrt()], 1)
-    return whole
+        squared_lengths, rotation = torch.linalg.eigh(gram)
+        new = squared_lengths > DEPENDENT**2
+        union_basis = torch.cat([union_basis, rest @ rotation[:, new] / squared_lengths[new].sqrt()], 1)
+    return union_basis
 
 
-def displaced(operator: Operator, activations: Activations, neutral: Activations | None) -> dict[str, float]:
-    """How far tokens move at alpha 1, in parts of their length: those of portraits, and of neutral pictures."""
-    seen = {"displacement": activations} | ({} if neutral is None else {"neutral_displacement": neutral})
-    told = {}
-    for name, source in seen.items():
-        moved, count = 0.0, 0
-        for image in torch.linspace(0, len(source) - 1, min(LOOKED_AT, len(source))).round().long().tolist():
+def displacements(operator: Operator, activations: Activations, neutral: Activations | None) -> dict[str, float]:
+    """The mean movement of tokens at alpha 1 as a share of their length, of portraits and of neutral pictures."""
+    sources = {"displacement": activations} | ({} if neutral is None else {"neutral_displacement": neutral})
+    means = {}
+    for name, source in sources.items():
+        total, count = 0.0, 0
+        images = torch.linspace(0, len(source) - 1, min(DISPLACEMENT_IMAGES, len(source))).round().long()
+        for image in images.tolist():
             rows = source.tokens[image].float()
             rows = rows[rows.any(1)]
             steered = torch.empty_like(rows)
             operator(rows, torch.ones(len(rows), 1), None, steered)
-            moved += float(((steered - rows).norm(dim=1) / rows.norm(dim=1)).sum())
+            total += float(((steered - rows).norm(dim=1) / rows.norm(dim=1)).sum())
             count += len(rows)
-        told[name] = moved / max(count, 1)
-    return told
+        means[name] = total / max(count, 1)
+    return means
 
 
-def _notes(found: dict[str, Directions], parts: Parts, options: PaceOptions, judged: str) -> list[str]:
+def _notes(
+    by_attribute: dict[str, Directions], parts: Parts, options: PaceOptions, shrinkage_reason: str
+) -> list[str]:
     """The choices of a fit, a sentence each."""
-    said = [f"Parts are {parts.why}.", f"The shrinkage of the covariance: {judged}."]
-    for name, one in found.items():
-        count = one.detection.shape[1]
-        chosen = "as asked" if options.k is not None else f"above {one.chance:.3g}, what permuted labels give"
-        largest = ", ".join(f"{value:.3g}" for value in one.eigenvalues[: count + 1].tolist())
-        said.append(f"{name}: {count} directions, {chosen}; eigenvalues {largest}.")
-    return said
+    notes = [f"Parts are {parts.why}.", f"The shrinkage of the covariance: {shrinkage_reason}."]
+    for name, result in by_attribute.items():
+        count = result.detection.shape[1]
+        reason = "as asked" if options.k is not None else f"above {result.chance:.3g}, what permuted labels give"
+        largest = ", ".join(f"{value:.3g}" for value in result.eigenvalues[: count + 1].tolist())
+        notes.append(f"{name}: {count} directions, {reason}; eigenvalues {largest}.")
+    return notes
 
 
-def _warnings(found: dict[str, Directions]) -> list[str]:
+def _warnings(by_attribute: dict[str, Directions]) -> list[str]:
     return [
         f"Nothing is removed for {name!r}: no direction is above what permuted labels give "
-        f"(largest eigenvalue {float(one.eigenvalues[0]):.3g}, chance {one.chance:.3g})."
-        for name, one in found.items()
-        if not one.detection.shape[1]
+        f"(largest eigenvalue {float(result.eigenvalues[0]):.3g}, chance {result.chance:.3g})."
+        for name, result in by_attribute.items()
+        if not result.detection.shape[1]
     ]
 
 
@@ -472,22 +471,22 @@ class PaceGatedOptions(GateOptions, PaceOptions):
     pass
 
 
-def gated(operator: Oblique, activations: Activations, options: Any) -> Oblique:
-    """With a gate whose median and std are those of the magnitudes of all tokens; zero tokens do not count."""
+def _gated(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+    """The operator with a gate, calibrated on the magnitudes |W^T (h - mu)| of all tokens but zero ones."""
     mu, detection = operator.mu.double(), operator.detection.double()
     magnitudes = [((rows[rows.any(1)].double() - mu) @ detection).norm(dim=1) for rows in activations.tokens]
     return replace(operator, **calibrated(torch.cat(magnitudes), options))
 
 
-def on_the_arc(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+def _along_arc(operator: Oblique, activations: Activations, options: Any) -> Oblique:
     return replace(operator, arc=True)
 
 
-def at_its_norm(operator: Oblique, activations: Activations, options: Any) -> Oblique:
+def _norm_restored(operator: Oblique, activations: Activations, options: Any) -> Oblique:
     return replace(operator, restored=True)
 
 
-def variant(name: str, summary: str, form: Form, options: type[Options] = PaceOptions) -> None:
+def _register_ablation(name: str, summary: str, form: Form, options: type[Options] = PaceOptions) -> None:
     def fit(
         activations: Activations, attribute: Attribute, options: Any, neutral: Activations | None = None
     ) -> Fitted:
@@ -497,10 +496,12 @@ def variant(name: str, summary: str, form: Form, options: type[Options] = PaceOp
     register(Method(name, summary, reference, fit, options, needs_tokens=True, takes_neutral=True))
 
 
-variant("pace-no-whitening", "PACE blind to how tokens vary anyway", Form(whitened=False))
-variant("pace-pooled", "PACE with whole pictures instead of parts", Form(parts=1))
-variant("pace-within-parts", "PACE with the covariance around each part's mean instead of mu", Form(around="parts"))
-variant("pace-orthogonal", "PACE with an orthogonal projection along its movement", Form(oblique=False))
-variant("pace-gated", "PACE with GGSS's gate", Form(finish=gated), PaceGatedOptions)
-variant("pace-norm", "PACE with each token's norm restored", Form(finish=at_its_norm))
-variant("pace-slerp", "PACE along the arc instead of the straight line", Form(finish=on_the_arc))
+_register_ablation("pace-no-whitening", "PACE without whitening by how tokens vary", Form(whitened=False))
+_register_ablation("pace-pooled", "PACE with whole pictures instead of parts", Form(parts=1))
+_register_ablation(
+    "pace-within-parts", "PACE with the covariance around each part's mean instead of mu", Form(around="parts")
+)
+_register_ablation("pace-orthogonal", "PACE with an orthogonal projection along its movement", Form(oblique=False))
+_register_ablation("pace-gated", "PACE with GGSS's gate", Form(finish=_gated), PaceGatedOptions)
+_register_ablation("pace-norm", "PACE with each token's norm restored", Form(finish=_norm_restored))
+_register_ablation("pace-slerp", "PACE along the arc instead of the straight line", Form(finish=_along_arc))

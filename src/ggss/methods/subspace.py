@@ -1,4 +1,4 @@
-"""The counterfactual subspace on the sphere (section 3.1): representatives, shifts, SVD, mu, gate statistics.
+"""The counterfactual subspace on the sphere (section 3.1), and the other parts that several methods fit with.
 
     y_ua = Normalize(mean_t H_ua,t)       c_u = Frechet mean over a of y_ua       s_ua = log_{c_u}(y_ua)
     S = [s_ua] = U Sigma V^T              V_bias = first k columns of V           mu = Frechet mean of all y_ua
@@ -7,12 +7,12 @@
 Fitted in float64. The sign of a basis vector is arbitrary; the entry of largest magnitude is made positive. Which
 median and which deviation is an option (`ggss`).
 
-Pooling is the paper's (appendix A.1): the mean over the tokens that are kept, 2048 at most, of each image. The
-authors' code takes the mean over all tokens of an image, also where more than 2048 are given.
+Pooling is the paper's (appendix A.1): the mean over at most 2048 tokens of each image, drawn where there are more.
+The authors' code takes the mean over all tokens of an image.
 
-The tokens of counterfactual groups side by side: token t of one variant shows what token t of another shows.
-
-What the classifier-based methods share: labels, the span of the data, and logistic regression in it.
+The classifier-based methods share labels (`classes`), coordinates in the span of the data (`span`), and logistic
+regression in them (`logistic_regression`). Methods that read single tokens get those of a counterfactual group side
+by side (`aligned_blocks`): token t of one variant shows what token t of another shows.
 """
 
 import warnings
@@ -29,28 +29,101 @@ from ggss.errors import InputError, problems
 from ggss.methods.registry import Attribute
 from ggss.terminal import track
 
-POSITIONS = 256  # that are read at once: a block of 5 values x 256 positions x 4096 numbers is 42 MB in float64
+POSITIONS = 256  # read at once: a block of 5 values x 256 positions x 4096 numbers is 42 MB in float64
+ITERATIONS = 1000  # of the regression's solver, at most
+TOLERANCE = 1e-9  # of the regression's solver, and of singular values relative to the largest
+CONVERGED = 1e-3  # the largest gradient of the loss, relative to the weights, that counts as zero
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """basis [D, k], all singular values of the shift matrix, and its shifts [U * A, D]; float64."""
+
+    basis: Tensor
+    singular_values: Tensor
+    shifts: Tensor
+
+    @property
+    def explained_variance(self) -> Tensor:
+        """rho_j = sigma_j^2 / sum of sigma^2."""
+        energy = self.singular_values**2
+        return energy / energy.sum()
+
+
+def representatives(pooled: Tensor) -> Tensor:
+    """y: the pooled rows [N, D], normalised, in float64."""
+    lengths = sphere.norm(pooled.double())
+    if (lengths == 0).any():
+        raise InputError(
+            f"the mean token of image {int((lengths == 0).nonzero()[0, 0])} is zero: it has no direction"
+        )
+    return sphere.normalize(pooled.double())
+
+
+def shifts(points: Tensor, groups: Groups) -> Tensor:
+    """The shifts s_ua of representatives [N, D], as [U, A, D]."""
+    table = groups.of(points)
+    centres = sphere.frechet_mean(table)
+    return sphere.log(centres.unsqueeze(1), table)
+
+
+def find_subspace(shift_table: Tensor, k: int | None = None) -> Subspace:
+    """The top-k right singular vectors of the shifts [U, A, D]; k is the number of values - 1 by default."""
+    contexts, values, width = shift_table.shape
+    stacked = shift_table.reshape(-1, width)
+    k = values - 1 if k is None else k
+    _, singular, rows = torch.linalg.svd(stacked, full_matrices=False)
+    # Shifts within the rounding of float32, the dtype of pooled means, give no direction.
+    rank = int((singular > 1e-6 * max(float(singular[0]), 1e-6)).sum())
+    if not 1 <= k <= min(rank, width - 1):
+        raise InputError(
+            f"k = {k} directions were asked for, but the shifts of {contexts} contexts x {values} values "
+            f"in {width} dimensions span {min(rank, width - 1)}"
+            + (": the images of a context give equal activations" if rank == 0 else "; choose a smaller k")
+        )
+    return Subspace(oriented(rows[:k].T), singular, stacked)
+
+
+def protected_magnitude(points: Tensor, mu: Tensor, basis: Tensor) -> Tensor:
+    """b(c) = |V^T log_mu(c)| for representatives c [N, D]: the length of each tangent vector inside the subspace."""
+    return torch.linalg.vector_norm(sphere.log(mu, points) @ basis, dim=-1)
+
+
+def oriented(basis: Tensor) -> Tensor:
+    """The same columns [D, k] with signs that do not depend on the solver: the largest entry is positive."""
+    peak = basis.abs().argmax(0)
+    return basis * basis[peak, torch.arange(basis.shape[1])].sign()
+
+
+def top_eigenvectors(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest eigenvalues of a symmetric matrix, largest first, and their vectors [D, k].
+
+    Computed by Lanczos iteration to machine precision.
+    """
+    from scipy.sparse.linalg import eigsh
+
+    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # any start will do, but not a random one
+    values, vectors = eigsh(gram.numpy(), k, which="LA", v0=(start + gram.diagonal()).numpy())
+    order = values.argsort()[::-1]
+    return torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy())
 
 
 def aligned_blocks(activations: Activations, groups: Groups, what: str) -> Iterator[tuple[int, int, Tensor]]:
-    """(number of the group, first position, tokens [positions, values, D] in float64), block by block.
+    """Yield (number of the group, first position, tokens [positions, values, D] in float64), block by block.
 
+    what: the title of the progress bar.
     InputError if the images of a group have different numbers of tokens: then their positions do not correspond.
     """
     members = list(enumerate(zip(groups.contexts, groups.index.tolist(), strict=True)))
     for number, (context, images) in track(members, what):
         tokens = [activations.tokens[image] for image in images]
-        counts = [len(own) for own in tokens]
+        counts = [len(image_tokens) for image_tokens in tokens]
         if len(set(counts)) > 1:
-            found = [f"{value!r} has {count} tokens" for value, count in zip(groups.values, counts, strict=True)]
-            raise problems(f"the images of context {context!r} need equal token counts", found)
+            details = [f"{value!r} has {count} tokens" for value, count in zip(groups.values, counts, strict=True)]
+            raise problems(f"the images of context {context!r} need equal token counts", details)
         for start in range(0, counts[0], POSITIONS):
-            yield number, start, torch.stack([own[start : start + POSITIONS].double() for own in tokens], 1)
-
-
-ITERATIONS = 1000
-TOLERANCE = 1e-9
-CONVERGED = 1e-3  # the largest gradient of the loss, relative to the weights, that counts as zero
+            stop = start + POSITIONS
+            yield number, start, torch.stack([image_tokens[start:stop].double() for image_tokens in tokens], 1)
 
 
 @dataclass(frozen=True)
@@ -91,12 +164,12 @@ class Span:
 
 
 def span(rows: Tensor) -> Span:
-    """InputError when the rows are all equal."""
+    """The span of rows [N, D]; InputError when they are all equal."""
     refuse_equal(rows)
     mean = rows.mean(0)
     left, singular, right = torch.linalg.svd(rows - mean, full_matrices=False)
-    kept = singular > TOLERANCE * singular[0]
-    return Span(mean, (left * singular)[:, kept], right[kept].T)
+    nonzero = singular > TOLERANCE * singular[0]
+    return Span(mean, (left * singular)[:, nonzero], right[nonzero].T)
 
 
 def refuse_equal(rows: Tensor) -> None:
@@ -126,14 +199,16 @@ def logistic_regression(rows: Tensor, labels: Tensor, c: float) -> Logistic:
         warnings.simplefilter("ignore")  # the line search warns of rounding errors; the result is checked below
         model.fit(rows.numpy(), labels.numpy())
     weights, intercepts = torch.from_numpy(model.coef_), torch.from_numpy(model.intercept_)
-    found = Logistic(weights, intercepts, float(model.score(rows.numpy(), labels.numpy())))
-    asked_for = TOLERANCE * c * len(rows) * weights.numel() ** 0.5  # scikit-learn divides its gradient by c N
-    if not float(gradient(found, rows, labels, c).norm()) <= max(CONVERGED * float(weights.norm()), asked_for):
+    logistic = Logistic(weights, intercepts, float(model.score(rows.numpy(), labels.numpy())))
+    solver_tolerance = TOLERANCE * c * len(rows) * weights.numel() ** 0.5  # scikit-learn divides its gradient by c N
+    if not float(gradient(logistic, rows, labels, c).norm()) <= max(
+        CONVERGED * float(weights.norm()), solver_tolerance
+    ):
         raise InputError(
             f"logistic regression did not converge on activations of size {float(rows.norm(dim=1).mean()):.1e}; "
             "rescale them"
         )
-    return found
+    return logistic
 
 
 def gradient(model: Logistic, rows: Tensor, labels: Tensor, c: float) -> Tensor:
@@ -144,74 +219,3 @@ def gradient(model: Logistic, rows: Tensor, labels: Tensor, c: float) -> Tensor:
     else:
         errors = scores.softmax(1) - torch.nn.functional.one_hot(labels)
     return model.weights + c * errors.T @ rows
-
-
-@dataclass(frozen=True)
-class Subspace:
-    """basis [D, k], all singular values of the shift matrix, and its shifts [U * A, D]; float64."""
-
-    basis: Tensor
-    singular_values: Tensor
-    shifts: Tensor
-
-    @property
-    def explained_variance(self) -> Tensor:
-        """rho_j = sigma_j^2 / sum of sigma^2."""
-        energy = self.singular_values**2
-        return energy / energy.sum()
-
-
-def representatives(pooled: Tensor) -> Tensor:
-    """y: the pooled rows [N, D] on the unit sphere, in float64."""
-    lengths = sphere.norm(pooled.double())
-    if (lengths == 0).any():
-        raise InputError(
-            f"the mean token of image {int((lengths == 0).nonzero()[0, 0])} is zero: it has no direction"
-        )
-    return sphere.normalize(pooled.double())
-
-
-def shifts(points: Tensor, groups: Groups) -> Tensor:
-    """s_ua for representatives [N, D], as [U, A, D]."""
-    table = groups.of(points)
-    centres = sphere.frechet_mean(table)
-    return sphere.log(centres.unsqueeze(1), table)
-
-
-def find_subspace(shift_table: Tensor, k: int | None = None) -> Subspace:
-    """The top-k right singular vectors of the shifts [U, A, D]; k is the number of values - 1 by default."""
-    contexts, values, width = shift_table.shape
-    stacked = shift_table.reshape(-1, width)
-    k = values - 1 if k is None else k
-    _, singular, rows = torch.linalg.svd(stacked, full_matrices=False)
-    # Shifts within the rounding of float32, the dtype of pooled means, give no direction.
-    rank = int((singular > 1e-6 * max(float(singular[0]), 1e-6)).sum())
-    if not 1 <= k <= min(rank, width - 1):
-        raise InputError(
-            f"k = {k} directions were asked for, but the shifts of {contexts} contexts x {values} values "
-            f"in {width} dimensions span {min(rank, width - 1)}"
-            + (": the images of a context give equal activations" if rank == 0 else "; choose a smaller k")
-        )
-    return Subspace(oriented(rows[:k].T), singular, stacked)
-
-
-def oriented(basis: Tensor) -> Tensor:
-    """The same columns [D, k] with signs that do not depend on the solver: the largest entry is positive."""
-    peak = basis.abs().argmax(0)
-    return basis * basis[peak, torch.arange(basis.shape[1])].sign()
-
-
-def protected_magnitude(points: Tensor, mu: Tensor, basis: Tensor) -> Tensor:
-    """b(c) = |V^T log_mu(c)| for points [N, D]: the length of each tangent vector inside the subspace."""
-    return torch.linalg.vector_norm(sphere.log(mu, points) @ basis, dim=-1)
-
-
-def top_eigenvectors(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest eigenvalues of a symmetric matrix, largest first, and their vectors [D, k], to machine precision
-    (Lanczos)."""
-    from scipy.sparse.linalg import eigsh
-
-    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # any start will do, but not a random one
-    values, vectors = eigsh(gram.numpy(), k, which="LA", v0=(start + gram.diagonal()).numpy())
-    order = values.argsort()[::-1]
-    return torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ggss.models.features import Features
     from ggss.models.identity import ModelIdentity, fingerprint
     from ggss.models.loading import load_vlm
-    from ggss.models.reading import Reading
+    from ggss.models.reading import Answer
     from ggss.models.site_search import family_of, find_site
     from ggss.models.sites import resolve
     from ggss.models.vlm import Vlm
@@ -29,7 +29,7 @@ _HOME = {
     "Family": "families",
     "Features": "features",
     "ModelIdentity": "identity",
-    "Reading": "reading",
+    "Answer": "reading",
     "Vlm": "vlm",
     "family_of": "site_search",
     "find_site": "site_search",
@@ -43,10 +43,10 @@ __all__ = [
     "COLLECTIONS",
     "MLP1",
     "MLP2",
+    "Answer",
     "Family",
     "Features",
     "ModelIdentity",
-    "Reading",
     "Vlm",
     "family_of",
     "find_site",

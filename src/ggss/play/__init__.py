@@ -164,7 +164,7 @@ class Playground:
 def _read(model: SteeredModel, items: Sequence[Item], max_new_tokens: int) -> list[PlaygroundAnswer]:
     found = []
     for item, read in zip(items, model.read(items, max_new_tokens, show=False), strict=True):
-        found.append(PlaygroundAnswer(read.answer, dict(zip(item.options, read.probabilities, strict=True))))
+        found.append(PlaygroundAnswer(read.text, dict(zip(item.options, read.probabilities, strict=True))))
     return found
 
 

@@ -17,7 +17,7 @@ from ggss.errors import InputError
 from ggss.methods.registry import LiveQuestion, PersonShown
 from ggss.models import sites
 from ggss.models.features import BoundedFeatures, FeatureCache, Features, Shown, steered
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from ggss.models.vlm import Vlm
 from ggss.probes.base import Item
 from ggss.steering.steerer import Steerer
@@ -118,16 +118,16 @@ class SteeredModel:
         what: str = "questions",
         batch_size: int = BATCH,
         show: bool | None = None,
-    ) -> list[Reading]:
-        """One reading per item, in their order."""
-        readings: dict[int, Reading] = {}
+    ) -> list[Answer]:
+        """One answer per item, in their order."""
+        answers: dict[int, Answer] = {}
         order = batches(items, batch_size)
         for numbers in track(order, f"{self.vlm.name}: {what}", len(order), show):
-            own = self.read_batch([items[number] for number in numbers], max_new_tokens)
-            readings |= zip(numbers, own, strict=True)
-        return [readings[number] for number in range(len(items))]
+            batch = self.read_batch([items[number] for number in numbers], max_new_tokens)
+            answers |= zip(numbers, batch, strict=True)
+        return [answers[number] for number in range(len(items))]
 
-    def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Reading]:
+    def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Answer]:
         """The items asked together, as one batch."""
         pictures = [picture for item in items for picture in item.images]
         seen: Iterator[Shown] = iter(self.see(pictures))

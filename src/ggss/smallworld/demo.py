@@ -305,7 +305,7 @@ def one_person(person: Person, plain: SteeredModel, steered: SteeredModel, steer
     said = []
     for model in (plain, steered):
         readings = model.read(asked, max_new_tokens=1)
-        said.append([item.options.get(r.answer, f"({r.answer})") for item, r in zip(asked, readings, strict=True)])
+        said.append([item.options.get(a.text, f"({a.text})") for item, a in zip(asked, readings, strict=True)])
     gates = []
     for features in plain.cache.features(portraits):
         gate = gate_map(steerer, plain.vlm, features)

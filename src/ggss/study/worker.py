@@ -1,7 +1,7 @@
-"""A worker: it has one model at a time, encodes each picture once, fits each method once, and answers.
+"""A worker of a study: loads one model at a time, encodes each picture once, fits each method once, and answers.
 
-Every call contains all that it needs, and what a worker caches only saves time. So a call can be repeated on a new
-worker when an old one has died, and the result does not depend on earlier calls.
+The result of a call depends on its arguments only; what a worker caches only saves time. So a call can be repeated on
+a new worker when the old one has died.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,12 @@ import torch
 from ggss import errors
 from ggss.activations import Activations
 from ggss.activations.collect import collect
-from ggss.analysis.asking import Reply, replies
+from ggss.analysis.asking import answers_of
 from ggss.errors import InputError
 from ggss.models import ModelIdentity, load_vlm
 from ggss.models.features import FeatureCache
 from ggss.models.prompts import PromptLengths
+from ggss.models.reading import Answer
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
 from ggss.steering import fitting
@@ -42,7 +43,7 @@ class FitReply:
 
 @dataclass
 class Worker:
-    """`device`: where models are loaded, unless the plan says it."""
+    """Fits and answers for a plan. device: where models are loaded, if the plan does not say it."""
 
     plan: Plan
     device: str | None = None
@@ -57,16 +58,16 @@ class Worker:
             torch.set_num_threads(self.plan.threads)
 
     def open(self, model: str) -> ModelIdentity:
-        """Load the model, unless it is loaded; returns its identity."""
+        """Load the model, if it is not loaded yet; returns its identity."""
         if self._name != model:
             # Free the old model first: both may not fit in memory.
             self._name, self._model, self._fits, self._steered = "", None, {}, None
-            wanted = self.plan.model(model)
-            place = wanted.device_map or self.device
-            vlm = load_vlm(wanted.name, wanted.dtype, place, wanted.trust_remote_code, wanted.attention)
+            entry = self.plan.model(model)
+            place = entry.device_map or self.device
+            vlm = load_vlm(entry.name, entry.dtype, place, entry.trust_remote_code, entry.attention)
             if self.plan.batch_size == errors.AUTO:
-                vlm.limit_batch(longest_prompt(self.plan, self._asked, PromptLengths(vlm.processor)))
-            pictures = [*self._discovery.pictures(), *self._asked.pictures()]
+                vlm.limit_batch(longest_prompt(self.plan, self._plan_items, PromptLengths(vlm.processor)))
+            pictures = [*self._discovery.pictures(), *self._plan_items.pictures()]
             self._model, self._identity = SteeredModel(FeatureCache(vlm, together=pictures)), vlm.identity
             self._name = model
         assert self._identity is not None
@@ -82,21 +83,24 @@ class Worker:
         self.open(model)
         return self._fitted(label, attribute)[0], self._unsteered.cache
 
-    def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Reply]:
-        """Ask the numbered items of the cell's task, as one batch, of a model that must have this identity."""
+    def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Answer]:
+        """The answers to the numbered items of the cell's task, asked as one batch.
+
+        InputError if the model's identity is not the given hash: its files have changed during the study.
+        """
         cell = grid.Cell(*cell)
         if self.open(cell.model).hash != identity:
             raise InputError(f"{cell.model} has changed while the study was running: run the same command again")
-        items, longest = self._asked.items(cell.task), self._asked.max_new_tokens(cell.task)
-        return self._asked_of(self._under(cell), items, numbers, longest)
+        items, longest = self._plan_items.items(cell.task), self._plan_items.max_new_tokens(cell.task)
+        return self._answers(self._under(cell), items, numbers, longest)
 
-    def _asked_of(
+    def _answers(
         self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
-    ) -> list[Reply]:
-        return replies(model, items, numbers, longest)
+    ) -> list[Answer]:
+        return answers_of(model, items, numbers, longest)
 
     @cached_property
-    def _asked(self) -> PlanItems:
+    def _plan_items(self) -> PlanItems:
         return PlanItems(self.plan)
 
     @cached_property
@@ -110,7 +114,7 @@ class Worker:
 
     def _fitted(self, label: str, attribute: str) -> tuple[Steerer, FitReply]:
         if (label, attribute) not in self._fits:
-            self._fits = {key: kept for key, kept in self._fits.items() if key[0] == label}
+            self._fits = {key: fit for key, fit in self._fits.items() if key[0] == label}
             self._fits[label, attribute] = self._fit(label, attribute)
         return self._fits[label, attribute]
 
@@ -121,7 +125,7 @@ class Worker:
         cosine = None
         if method.prompt is not None:
             cosine = subspace_cosine(steerer, self._discovered(method, any_attribute, None)[0])
-        return steerer, FitReply(tuple(steerer.warnings), fitting.measure(steerer, activations), cosine)
+        return steerer, FitReply(tuple(steerer.warnings), fitting.measure_gates(steerer, activations), cosine)
 
     def _discovered(self, method: MethodPlan, attribute: str, prompt: str | None) -> tuple[Steerer, Activations]:
         torch.manual_seed(self.plan.seed)
@@ -138,12 +142,12 @@ class Worker:
         return fit(method.name, activations, attribute=attribute, **method.options), activations
 
     def _under(self, cell: grid.Cell) -> SteeredModel:
-        """The model under the cell's steering; the features of the steering before are freed."""
+        """The model under the cell's steering. The features of the previous steering are freed."""
         steerer, _ = self._fitted(cell.method, cell.attribute)
         if not self.plan.method(cell.method).steers and not steerer.prompt_suffix:
             return self._unsteered
-        wanted = cell[:4]
-        if self._steered is None or self._steered[0] != wanted:
+        steering = cell[:4]
+        if self._steered is None or self._steered[0] != steering:
             self._steered = None
-            self._steered = wanted, self._unsteered.steered(steerer, cell.alpha)
+            self._steered = steering, self._unsteered.steered(steerer, cell.alpha)
         return self._steered[1]

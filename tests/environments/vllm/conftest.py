@@ -16,7 +16,7 @@ import pytest
 import ggss
 from ggss.cli.arguments import one_thread
 from ggss.models import prompts
-from ggss.models.reading import Reading
+from ggss.models.reading import Answer
 from ggss.vllm_plugin import engine
 from ggss.vllm_plugin.engine import EnginePrompt, EngineReader, EngineSetup, EngineThread, ReadPrompt
 
@@ -40,7 +40,7 @@ class Pair:
 
     def ask(
         self, question: str, pictures: Sequence[Any], strengths: Mapping[str, float], longest: int = 4
-    ) -> list[Reading]:
+    ) -> list[Answer]:
         """vLLM's readings of one question about each of the pictures."""
         reader = EngineReader(self.engine.host, self.vlm.processor, self.vlm.name)
         images, options = [[own.image()] for own in pictures], [OPTIONS] * len(pictures)
@@ -49,7 +49,7 @@ class Pair:
 
     def reference(
         self, question: str, pictures: Sequence[Any], strengths: Mapping[str, float], longest: int = 4
-    ) -> list[Reading]:
+    ) -> list[Answer]:
         """The same from transformers."""
         features = self.vlm.encode([own.image() for own in pictures])
         for name, alpha in strengths.items():
@@ -61,7 +61,7 @@ class Pair:
         """vLLM's answers and probabilities are those of transformers."""
         for question in QUESTIONS:
             own, right = self.ask(question, pictures, strengths), self.reference(question, pictures, strengths)
-            assert [one.answer for one in own] == [one.answer for one in right]
+            assert [one.text for one in own] == [one.text for one in right]
             for one, other in zip(own, right, strict=True):
                 assert one.probabilities == pytest.approx(other.probabilities, abs=2e-4)
 

@@ -28,7 +28,7 @@ def test_steering_changes_answers(both):
     """Without this the test above would say nothing."""
     pictures = both.pictures[:6]
     plain, steered = (both.ask(QUESTIONS[0], pictures, own) for own in ({}, {"race": 1.0}))
-    assert [one.answer for one in plain] != [one.answer for one in steered]
+    assert [one.text for one in plain] != [one.text for one in steered]
 
 
 def test_features_are_those_of_transformers(both):

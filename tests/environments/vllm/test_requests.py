@@ -40,18 +40,18 @@ def test_a_mixed_batch_of_64_equals_64_requests_alone(llava):
 def test_the_same_picture_at_changing_strengths_with_every_cache_on(llava):
     question, pictures = QUESTIONS[0], llava.pictures[:4]
     expected = {alpha: llava.reference(question, pictures, {"race": alpha}) for alpha in (0.0, 1.0)}
-    assert [own.answer for own in expected[0.0]] != [own.answer for own in expected[1.0]]
+    assert [own.text for own in expected[0.0]] != [own.text for own in expected[1.0]]
     for alpha in (0.0, 1.0, 0.0, 1.0):
         for own, right in zip(llava.ask(question, pictures, {"race": alpha}), expected[alpha], strict=True):
-            assert own.answer == right.answer
+            assert own.text == right.text
             assert own.probabilities == pytest.approx(right.probabilities, abs=1e-4)
 
 
 def test_a_plug_in_that_is_not_told_the_strength_would_fail(llava):
     """The negative control of the test above: without strengths the right answers do not come."""
     question, pictures = QUESTIONS[0], llava.pictures[:4]
-    right = [own.answer for own in llava.reference(question, pictures, {"race": 1.0})]
-    assert [own.answer for own in llava.ask(question, pictures, {})] != right
+    right = [own.text for own in llava.reference(question, pictures, {"race": 1.0})]
+    assert [own.text for own in llava.ask(question, pictures, {})] != right
 
 
 def test_counts_prove_that_each_picture_was_steered(llava):
@@ -121,6 +121,6 @@ def test_options_of_several_tokens_are_scored_as_in_transformers(llava):
     (own,) = llava.engine.call(reader.read([QUESTIONS[0]], [[picture.image()]], [options], acting, 4))
     features = llava.vlm.encode([picture.image()])[0].steered(llava.steerers["gender"], 0.5)
     (right,) = llava.vlm.read([QUESTIONS[0]], [[features]], [options], 4)
-    assert own.answer == right.answer
+    assert own.text == right.text
     assert own.probabilities == pytest.approx(right.probabilities, abs=1e-4)
     assert len(OPTIONS) == 5
