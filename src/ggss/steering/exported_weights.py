@@ -303,7 +303,7 @@ def _names_in_gguf(mmproj: Path, own: SiteLinear) -> dict[str, str]:
     if missing := [which for which in own.numbers if which not in found]:
         seen = f"; quantised tensors of its shape are {', '.join(packed)}" if packed else ""
         advice = (
-            "convert the mmproj with --outtype f16 or f32" if packed else "convert the mmproj from this very model"
+            "convert the mmproj again, in f16 or f32" if packed else "convert the mmproj from this very model"
         )
         raise InputError(f"{str(mmproj)!r} has no tensor with the numbers of {own.path}.{missing[0]}{seen}: {advice}")
     return found

@@ -148,7 +148,7 @@ def test_a_quantised_projector_is_refused(pixtral, tmp_path):
         return (gguf.quantize(data, packed), packed) if name == "mm.2.weight" else (data, None)
 
     small = rewritten_with(mmproj, tmp_path / "q8.gguf", change)
-    with pytest.raises(InputError, match=r"mm.2.weight \(Q8_0\).*--outtype f16 or f32"):
+    with pytest.raises(InputError, match=r"mm.2.weight \(Q8_0\).*again, in f16 or f32"):
         ggss.export("small-world/pixtral", {"race": steerer}, 1.0, tmp_path / "out", form="mmproj", mmproj=small)
     assert not (tmp_path / "out").exists()
 
