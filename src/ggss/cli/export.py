@@ -80,7 +80,7 @@ def export(
     chosen(steerers, strengths)
     people = without_people = None
     if approximate is not None:
-        sites = list(dict.fromkeys(site for own in steerers.values() for site in own.operators))
+        sites = list(dict.fromkeys(site for steerer in steerers.values() for site in steerer.operators))
         people, without_people = _activations(model, approximate, neutral, sites, loading)
     made = write(
         model,
@@ -107,10 +107,10 @@ def _activations(
     from ggss.data.counterfactuals import Counterfactuals, folder_of_pictures
 
     faces = Counterfactuals.load(images)
-    others = None if neutral is None else folder_of_pictures(neutral)
+    scenes = None if neutral is None else folder_of_pictures(neutral)
     vlm = loading.load(model)
     people = collect(vlm, faces, sites, keep_tokens=True)
-    return people, None if others is None else collect(vlm, others, sites, keep_tokens=True)
+    return people, None if scenes is None else collect(vlm, scenes, sites, keep_tokens=True)
 
 
 def _show(made: "Export") -> None:
@@ -123,10 +123,10 @@ def _show(made: "Export") -> None:
                 f"{near['without_people']:.4f} on pictures without people. Measure the result with `ggss probe` "
                 "before you use it: a high R^2 is no promise."
             )
-    for name, own in proof["compared"].items():
+    for name, facts in proof["compared"].items():
         say(
-            f"{name}: error {own['error']:.2g}, {own['units']:.2f} units of {proof['stored_in']}'s rounding (at most "
-            f"{proof['limit']:g}); the steering moves it by {own['effect']:.2g}"
+            f"{name}: error {facts['error']:.2g}, {facts['units']:.2f} units of {proof['stored_in']}'s rounding "
+            f"(at most {proof['limit']:g}); the steering moves it by {facts['effect']:.2g}"
         )
     changed = ", ".join(record["tensors"])
     say(f"{record['form']} written to {made.folder}; {len(record['tensors'])} tensors are new: {changed}")

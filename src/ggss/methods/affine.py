@@ -38,7 +38,7 @@ class Affine:
     @classmethod
     def projection(cls, alpha: float, mean: Tensor, movement: Tensor, detection: Tensor) -> "Affine":
         """h - alpha V W^T (h - mean), for a mean [D], movement V [D, k] and detection W [D, k]."""
-        mean, movement, detection = (one.detach().cpu().double() for one in (mean, movement, detection))
+        mean, movement, detection = (tensor.detach().cpu().double() for tensor in (mean, movement, detection))
         return cls(torch.ones_like(mean), -alpha * movement, detection, alpha * movement @ (detection.T @ mean))
 
     @classmethod

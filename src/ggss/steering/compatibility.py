@@ -79,7 +79,7 @@ def fitting_paths(
 
 def _refuse_twice(steerer: "Steerer", model: Any) -> None:
     """InputError, whatever is forced, if the steerer is already in the model's weights."""
-    if any(one.get("steerer") == steerer.content_hash for one in exported_steering(model)):
+    if any(exported.get("steerer") == steerer.content_hash for exported in exported_steering(model)):
         raise InputError(
             f"this {steerer.method} steerer is in the model's weights already (`ggss export` wrote it there), so it "
             "would steer twice: use the model as it is, or attach the steerer to the model it was made for"

@@ -47,7 +47,7 @@ from ggss.steering.export_card import CARD, RECORD, card, licence_of
 from ggss.steering.exported_weights import (
     FLOATS,
     SiteLinear,
-    Written,
+    WrittenWeights,
     read_mmproj,
     write_checkpoint,
     write_lora,
@@ -84,7 +84,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Part:
+class FoldedSteerer:
     """One of the steerers that are exported, and its strength.
 
     nearest: a steerer with affine operators that takes its place, at alpha 1. approximation: how near it is, by site.
@@ -196,7 +196,7 @@ def export(
     return Export(folder, record)
 
 
-def chosen(steerers: Mapping[str, Steerer], alpha: float | Mapping[str, float] | None) -> list[Part]:
+def chosen(steerers: Mapping[str, Steerer], alpha: float | Mapping[str, float] | None) -> list[FoldedSteerer]:
     """The steerers with their strengths; InputError for a strength or a steerer that weights cannot hold."""
     if not steerers:
         raise InputError("no steerer was given: an export needs at least one, such as race=race-steerer")
@@ -214,7 +214,7 @@ def chosen(steerers: Mapping[str, Steerer], alpha: float | Mapping[str, float] |
                 f"{name}: a {steerer.method} steerer appends text to every prompt, and weights cannot do that: "
                 "append it where you write prompts, or export another method, such as pace"
             )
-        parts.append(Part(name, steerer, strength))
+        parts.append(FoldedSteerer(name, steerer, strength))
     return parts
 
 
@@ -247,7 +247,7 @@ def source_folder(name: str, revision: str | None = None) -> Path:
         ) from error
 
 
-def folded_linears(vlm: "Vlm", parts: Sequence[Part]) -> list[SiteLinear]:
+def folded_linears(vlm: "Vlm", parts: Sequence[FoldedSteerer]) -> list[SiteLinear]:
     """The Linear of each site, with the composed map of all steerers; InputError for what cannot be folded."""
     check_unchanged(vlm.model)
     if getattr(vlm.model.config, "quantization_config", None) is not None:
@@ -259,16 +259,16 @@ def folded_linears(vlm: "Vlm", parts: Sequence[Part]) -> list[SiteLinear]:
     for part in parts:
         steerer, alpha = part.live
         for site, path in steerer.check(vlm).items():
-            found = steerer.operators[site].affine(alpha)
-            if found is None:
+            affine = steerer.operators[site].affine(alpha)
+            if affine is None:
                 raise _not_affine(part, site)
-            maps[site, path] = maps[site, path].then(found) if (site, path) in maps else found
-    if all(found.is_identity for found in maps.values()):
+            maps[site, path] = maps[site, path].then(affine) if (site, path) in maps else affine
+    if all(affine.is_identity for affine in maps.values()):
         raise InputError("the steerers change nothing (discovery found no direction): there is nothing to export")
-    return [_site_linear(vlm, site, path, found) for (site, path), found in maps.items() if not found.is_identity]
+    return [_site_linear(vlm, site, path, affine) for (site, path), affine in maps.items() if not affine.is_identity]
 
 
-def _not_affine(part: Part, site: str) -> InputError:
+def _not_affine(part: FoldedSteerer, site: str) -> InputError:
     kind = part.steerer.operators[site].kind
     return InputError(
         f"{part.name}: what {part.steerer.method} does at {site} depends on the token (its operator {kind!r} is not "
@@ -277,38 +277,38 @@ def _not_affine(part: Part, site: str) -> InputError:
     )
 
 
-def _site_linear(vlm: "Vlm", site: str, path: str, found: Affine) -> SiteLinear:
+def _site_linear(vlm: "Vlm", site: str, path: str, affine: Affine) -> SiteLinear:
     module: Any = resolve(vlm.model, path)
     if type(module) not in (nn.Linear, ConvertedLinear):
         raise InputError(
             f"the site {site} of this {vlm.family.name} model is a {type(module).__name__}, no plain Linear, so "
             "steering cannot be folded into its weights: use `ggss serve` or attach"
         )
-    weight, bias = (None if one is None else one.detach().cpu() for one in (module.weight, module.bias))
+    weight, bias = (None if tensor is None else tensor.detach().cpu() for tensor in (module.weight, module.bias))
     assert isinstance(weight, Tensor)
     if weight.dtype not in FLOATS:
         raise InputError(
             f"the weights at {path} are {weight.dtype}, quantised: export the model before quantisation, then "
             "quantise the result"
         )
-    for name, own in (("weight", module.weight), ("bias", module.bias)):
-        others = [
+    for name, tensor in (("weight", module.weight), ("bias", module.bias)):
+        tied = [
             other
             for other, parameter in vlm.model.named_parameters(remove_duplicate=False)
-            if parameter is own and other != f"{path}.{name}"
+            if parameter is tensor and other != f"{path}.{name}"
         ]
-        if own is not None and others:
+        if tensor is not None and tied:
             raise InputError(
-                f"{path}.{name} is tied to {others[0]}: to change it would change that too. Save the model with "
+                f"{path}.{name} is tied to {tied[0]}: to change it would change that too. Save the model with "
                 "untied weights first"
             )
-    if bias is None and found.offset.any():
+    if bias is None and affine.offset.any():
         raise InputError(
             f"the Linear at {path} of this {vlm.family.name} model has no bias, and this steering has an offset of "
-            f"size {float(found.offset.norm()):.2g}, which only a bias can hold: use `ggss serve` or attach, or a "
+            f"size {float(affine.offset.norm()):.2g}, which only a bias can hold: use `ggss serve` or attach, or a "
             "method without an offset (directional-ablation around the origin)"
         )
-    return SiteLinear(site, path, found, weight, bias)
+    return SiteLinear(site, path, affine, weight, bias)
 
 
 class Outcome(NamedTuple):
@@ -322,13 +322,15 @@ class Outcome(NamedTuple):
         pictures = two_pictures(vlm)
         features = vlm.encode(pictures, sites, batch_size=1)
         logits = [vlm.logits([DISCOVERY_PROMPT], [[picture]]) for picture in pictures]
-        rows = {site: torch.cat([one.rows[site] for one in features]).float().cpu() for site in sites}
+        rows = {site: torch.cat([picture.rows[site] for picture in features]).float().cpu() for site in sites}
         return cls(rows, torch.cat(logits).cpu())
 
     def distance(self, other: "Outcome") -> dict[str, float]:
         """Root mean squares of the differences, by site and of the logits."""
-        found = {site: float((rows - other.rows[site]).square().mean().sqrt()) for site, rows in self.rows.items()}
-        return found | {"logits": float((self.logits - other.logits).square().mean().sqrt())}
+        distances = {
+            site: float((rows - other.rows[site]).square().mean().sqrt()) for site, rows in self.rows.items()
+        }
+        return distances | {"logits": float((self.logits - other.logits).square().mean().sqrt())}
 
 
 class LiveOutcomes(NamedTuple):
@@ -338,8 +340,8 @@ class LiveOutcomes(NamedTuple):
     steered: Outcome
 
     @classmethod
-    def of(cls, vlm: "Vlm", parts: Sequence[Part], linears: Sequence[SiteLinear]) -> "LiveOutcomes":
-        sites = [own.site for own in linears]
+    def of(cls, vlm: "Vlm", parts: Sequence[FoldedSteerer], linears: Sequence[SiteLinear]) -> "LiveOutcomes":
+        sites = [linear.site for linear in linears]
         unsteered = Outcome.of(vlm, sites)
         with ExitStack() as stack:
             for part in parts:
@@ -355,22 +357,23 @@ def proved(
 
     dtype: of the stored numbers. result: loaded without hooks; its weights are changed here.
     """
-    sites = [own.site for own in linears]
+    sites = [linear.site for linear in linears]
     outcome = Outcome.of(result, sites)
     errors, effects = outcome.distance(live.steered), live.unsteered.distance(live.steered)
-    coarser = max((dtype, result.model.dtype), key=lambda one: torch.finfo(one).eps)
-    _change_last_digits([resolve(result.model, own.path) for own in linears], torch.finfo(coarser).eps)
+    coarser = max((dtype, result.model.dtype), key=lambda kind: torch.finfo(kind).eps)
+    _change_last_digits([resolve(result.model, linear.path) for linear in linears], torch.finfo(coarser).eps)
     units = outcome.distance(Outcome.of(result, sites))
     proof = {
         name: {"error": error, "unit": units[name], "units": _ratio(error, units[name]), "effect": effects[name]}
         for name, error in errors.items()
     }
-    for name, own in proof.items():
-        if not own["units"] <= LIMIT:
+    for name, compared in proof.items():
+        if not compared["units"] <= LIMIT:
             raise ProofFailed(
-                f"the exported model is not the steered one: {name} differs by {own['error']:.3g}, "
-                f"{own['units']:.1f} times what rounding to {coarser} makes (at most {LIMIT:g}; the steering itself "
-                f"moves it by {own['effect']:.3g}). Nothing was written: please report this with the model's name"
+                f"the exported model is not the steered one: {name} differs by {compared['error']:.3g}, "
+                f"{compared['units']:.1f} times what rounding to {coarser} makes (at most {LIMIT:g}; the steering "
+                f"itself moves it by {compared['effect']:.3g}). Nothing was written: please report this with the "
+                "model's name"
             )
     return proof
 
@@ -384,13 +387,13 @@ def _change_last_digits(modules: Sequence[Any], eps: float) -> None:
     generator = torch.Generator().manual_seed(0)
     for module in modules:
         linear = getattr(module, "base_layer", module)  # a LoRA's
-        for own in (linear.weight, linear.bias):
-            if own is not None:
-                noise = 1 + eps * (2 * torch.rand(own.shape, generator=generator) - 1)
-                own.data.copy_((own.data.cpu().double() * noise).to(own.dtype))
+        for tensor in (linear.weight, linear.bias):
+            if tensor is not None:
+                noise = 1 + eps * (2 * torch.rand(tensor.shape, generator=generator) - 1)
+                tensor.data.copy_((tensor.data.cpu().double() * noise).to(tensor.dtype))
 
 
-def _loaded(form: str, folder: Path, name: str, written: Written, load: "Callable[[str], Vlm]") -> "Vlm":
+def _loaded(form: str, folder: Path, name: str, written: WrittenWeights, load: "Callable[[str], Vlm]") -> "Vlm":
     """The exported model, as an engine would have it: without a hook."""
     if form == "checkpoint":
         return load(str(folder))
@@ -402,13 +405,13 @@ def _loaded(form: str, folder: Path, name: str, written: Written, load: "Callabl
     return vlm
 
 
-def _note_in_config(config: Path, parts: Sequence[Part]) -> None:
+def _note_in_config(config: Path, parts: Sequence[FoldedSteerer]) -> None:
     """Name the steerers in a model's `config.json`, after those that it has from an export before."""
     content = read_json(config, "the model's config")
     kept = ("name", "method", "attribute", "alpha", "steerer")
-    own = [{name: part.described()[name] for name in kept} for part in parts]
+    added = [{name: part.described()[name] for name in kept} for part in parts]
     write_whole(
-        config, (json.dumps(content | {EXPORTED: [*content.get(EXPORTED, []), *own]}, indent=2) + "\n").encode()
+        config, (json.dumps(content | {EXPORTED: [*content.get(EXPORTED, []), *added]}, indent=2) + "\n").encode()
     )
 
 
@@ -439,8 +442,8 @@ def _with_adapter(vlm: "Vlm", folder: Path) -> "Vlm":
 def _record(
     form: str,
     base: dict[str, Any],
-    parts: Sequence[Part],
-    written: Written,
+    parts: Sequence[FoldedSteerer],
+    written: WrittenWeights,
     proof: dict[str, dict[str, float]],
     linears: Sequence[SiteLinear],
     result: "Vlm",
@@ -452,7 +455,7 @@ def _record(
         "form": form,
         "base": {name: base[name] for name in kept},
         "steerers": [part.described() for part in parts],
-        "sites": {own.site: own.path for own in linears},
+        "sites": {linear.site: linear.path for linear in linears},
         "tensors": written.tensors,
         "left_out": written.left_out,
         "notes": written.notes,
@@ -470,10 +473,12 @@ def _record(
 HELD_OUT = 5  # one of so many contexts
 
 
-def _approximated(part: Part, vlm: "Vlm", activations: "Activations", without_people: "Activations | None") -> Part:
+def _approximated(
+    part: FoldedSteerer, vlm: "Vlm", activations: "Activations", without_people: "Activations | None"
+) -> FoldedSteerer:
     """With affine operators in place of those that are not; fitted on four fifths of the contexts, measured on the
     others and on pictures without people."""
-    if all(own.affine(part.alpha) is not None for own in part.steerer.operators.values()):
+    if all(operator.affine(part.alpha) is not None for operator in part.steerer.operators.values()):
         return part
     contexts = list(dict.fromkeys(activations.contexts))
     if len(contexts) < 2:
@@ -481,17 +486,19 @@ def _approximated(part: Part, vlm: "Vlm", activations: "Activations", without_pe
     apart = set(contexts[::HELD_OUT])
     images = range(len(activations))
     held_out = [i for i in images if activations.contexts[i] in apart]
-    others = [i for i in images if activations.contexts[i] not in apart]
+    fitted = [i for i in images if activations.contexts[i] not in apart]
     drawn = vlm.encode(two_pictures(vlm), list(part.steerer.operators), batch_size=1)
     operators, quality = {}, {}
-    for site, own in part.steerer.operators.items():
+    for site, operator in part.steerer.operators.items():
         tokens = activations.at(site)
-        nearest = nearest_map(own, tokens.of(others).tokens, part.alpha)
-        patterns = without_people.at(site).tokens if without_people else [one.rows[site].cpu() for one in drawn]
+        nearest = nearest_map(operator, tokens.of(fitted).tokens, part.alpha)
+        patterns = (
+            without_people.at(site).tokens if without_people else [picture.rows[site].cpu() for picture in drawn]
+        )
         operators[site] = nearest
         quality[site] = {
-            "people": explained(own, nearest, tokens.of(held_out).tokens, part.alpha),
+            "people": explained(operator, nearest, tokens.of(held_out).tokens, part.alpha),
             "held_out": len(held_out),
-            "without_people": explained(own, nearest, patterns, part.alpha),
+            "without_people": explained(operator, nearest, patterns, part.alpha),
         }
     return replace(part, nearest=replace(part.steerer, operators=operators), approximation=quality)

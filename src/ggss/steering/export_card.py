@@ -26,20 +26,21 @@ ENGINES = {
 def card(record: Mapping[str, Any]) -> str:
     """The README of an exported model, from its record."""
     base, proof = record["base"], record["proof"]
-    names = ", ".join(" x ".join(_listed(one["attribute"])) for one in record["steerers"])
+    names = ", ".join(" x ".join(_listed(steerer["attribute"])) for steerer in record["steerers"])
     steerers = "\n".join(
-        f"| {code(one['name'])} | {code(one['method'])} | {markdown(' x '.join(_listed(one['attribute'])))} "
-        f"| {one['alpha']:g} | {', '.join(map(code, one['sites']))} | {code(one['steerer'][:16])} |"
-        for one in record["steerers"]
+        f"| {code(steerer['name'])} | {code(steerer['method'])} "
+        f"| {markdown(' x '.join(_listed(steerer['attribute'])))} "
+        f"| {steerer['alpha']:g} | {', '.join(map(code, steerer['sites']))} | {code(steerer['steerer'][:16])} |"
+        for steerer in record["steerers"]
     )
     tensors = "\n".join(
-        f"| {code(name)} | {own['dtype']} | {code(own.get('sha256_before', 'new')[:16])} "
-        f"| {code(own['sha256_after'][:16])} |"
-        for name, own in record["tensors"].items()
+        f"| {code(name)} | {facts['dtype']} | {code(facts.get('sha256_before', 'new')[:16])} "
+        f"| {code(facts['sha256_after'][:16])} |"
+        for name, facts in record["tensors"].items()
     )
     compared = "\n".join(
-        f"| {code(name)} | {own['error']:.2g} | {own['units']:.2f} | {own['effect']:.2g} |"
-        for name, own in proof["compared"].items()
+        f"| {code(name)} | {facts['error']:.2g} | {facts['units']:.2f} | {facts['effect']:.2g} |"
+        for name, facts in proof["compared"].items()
     )
     revision = f" {markdown(base['revision'])}" if base["revision"] else ""
     return f"""---
@@ -51,7 +52,7 @@ tags: [ggss, activation-steering, fairness]
 
 <!-- {mark("ggss export")} -->
 
-{"**An approximation.** " + APPROXIMATE if any(one["approximation"] for one in record["steerers"]) else ""}
+{"**An approximation.** " + APPROXIMATE if any(steerer["approximation"] for steerer in record["steerers"]) else ""}
 {SWITCHED_ON}
 
 | | |
@@ -108,10 +109,10 @@ def _listed(attribute: str | Sequence[str]) -> Sequence[str]:
 
 def _approximations(record: Mapping[str, Any]) -> str:
     lines = [
-        f"- {code(part['name'])} at {code(site)}: R^2 {own['people']:.4f} on tokens of {own['held_out']} images of "
-        f"people that were held out, {own['without_people']:.4f} on pictures without people."
+        f"- {code(part['name'])} at {code(site)}: R^2 {near['people']:.4f} on tokens of {near['held_out']} images of "
+        f"people that were held out, {near['without_people']:.4f} on pictures without people."
         for part in record["steerers"]
-        for site, own in (part["approximation"] or {}).items()
+        for site, near in (part["approximation"] or {}).items()
     ]
     return "\n" + "\n".join(lines) + "\n" if lines else ""
 

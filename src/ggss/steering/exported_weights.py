@@ -46,7 +46,7 @@ class SiteLinear:
         return {"weight": self.weight} | ({} if self.bias is None else {"bias": self.bias})
 
 
-class Written(NamedTuple):
+class WrittenWeights(NamedTuple):
     """What was written: the changed tensors by name, the dtype of their numbers, files that were left out, notes."""
 
     tensors: dict[str, dict[str, Any]]
@@ -55,32 +55,32 @@ class Written(NamedTuple):
     notes: list[str]
 
 
-def write_checkpoint(source: Path, folder: Path, linears: Sequence[SiteLinear]) -> Written:
+def write_checkpoint(source: Path, folder: Path, linears: Sequence[SiteLinear]) -> WrittenWeights:
     """Copy a model's folder, then replace the numbers of the Linears where they are in their files."""
     files = _tensor_files(source)
-    stored = {own.path: _stored_names(files, own) for own in linears}
+    stored = {linear.path: _stored_names(files, linear) for linear in linears}
     left_out = _copy(source, folder, set(files.values()))
     tensors: dict[str, dict[str, Any]] = {}
     notes, dtypes = [], set()
-    for own in linears:
+    for linear in linears:
         numbers = {}
-        for which, name in stored[own.path].items():
+        for which, name in stored[linear.path].items():
             with safe_open(source / files[name], "pt") as file:
                 numbers[which] = file.get_tensor(name)
-            _check_same(numbers[which], own.numbers[which], name)
-        weight, bias = own.map.fold(numbers["weight"], numbers.get("bias"))
+            _check_same(numbers[which], linear.numbers[which], name)
+        weight, bias = linear.map.fold(numbers["weight"], numbers.get("bias"))
         folded: dict[str, Tensor] = {"weight": weight, "bias": bias}
-        for which, name in stored[own.path].items():
+        for which, name in stored[linear.path].items():
             before, after = numbers[which], rounded(folded[which], numbers[which].dtype, name)
             overwrite(folder / files[name], name, after)
             dtypes.add(before.dtype)
             tensors[name] = described(before, after) | {"file": files[name]}
-        if own.bias is not None and not own.bias.any() and own.map.offset.any():
+        if linear.bias is not None and not linear.bias.any() and linear.map.offset.any():
             notes.append(
-                f"The bias at {own.path} was 0. Rows that are exactly 0 there, as of empty padding, are left alone "
-                "by a live steerer and moved by the weights."
+                f"The bias at {linear.path} was 0. Rows that are exactly 0 there, as of empty padding, are left "
+                "alone by a live steerer and moved by the weights."
             )
-    return Written(tensors, max(dtypes, key=lambda one: torch.finfo(one).eps), left_out, notes)
+    return WrittenWeights(tensors, max(dtypes, key=lambda kind: torch.finfo(kind).eps), left_out, notes)
 
 
 def _tensor_files(source: Path) -> dict[str, str]:
@@ -101,20 +101,20 @@ def _tensor_files(source: Path) -> dict[str, str]:
     return files
 
 
-def _stored_names(files: Mapping[str, str], own: SiteLinear) -> dict[str, str]:
+def _stored_names(files: Mapping[str, str], linear: SiteLinear) -> dict[str, str]:
     """The names that the weight and bias of a Linear have in the files."""
-    found = {}
-    for which in own.numbers:
-        wanted = short_name(f"{own.path}.{which}")
-        names = [name for name in files if short_name(name) == wanted]
+    stored = {}
+    for which in linear.numbers:
+        expected = short_name(f"{linear.path}.{which}")
+        names = [name for name in files if short_name(name) == expected]
         if len(names) != 1:
-            seen = f"as {', '.join(names)}" if names else "under no known name"
+            where = f"as {', '.join(names)}" if names else "under no known name"
             raise InputError(
-                f"the weights at {own.path} are in the files {seen}: the checkpoint has another layout than "
+                f"the weights at {linear.path} are in the files {where}: the checkpoint has another layout than "
                 "transformers knows, save the model with save_pretrained and export that"
             )
-        found[which] = names[0]
-    return found
+        stored[which] = names[0]
+    return stored
 
 
 def _check_same(stored: Tensor, in_memory: Tensor, name: str) -> None:
@@ -169,7 +169,7 @@ def _copy(source: Path, folder: Path, used: set[str]) -> list[str]:
     """Copy a model's folder, but for weights in other files: they are not steered. Returns the files left out."""
     left_out = []
     for place, folders, names in os.walk(source):
-        folders[:] = sorted(own for own in folders if not own.startswith("."))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             relative = (Path(place) / name).relative_to(source)
             unused = relative.suffix in _WEIGHTS or (name.endswith(".index.json") and str(relative) != _INDEX)
@@ -184,27 +184,26 @@ def _copy(source: Path, folder: Path, used: set[str]) -> list[str]:
     return left_out
 
 
-def write_lora(folder: Path, name: str, linears: Sequence[SiteLinear]) -> Written:
+def write_lora(folder: Path, name: str, linears: Sequence[SiteLinear]) -> WrittenWeights:
     """A PEFT adapter in float32 that adds what steering changes to the Linear's output."""
-    ranks = {own.path: own.map.low_rank()[0].shape[1] for own in linears}
-    for own in linears:
-        if ranks[own.path] >= min(own.weight.shape):
+    ranks = {linear.path: linear.map.low_rank()[0].shape[1] for linear in linears}
+    for linear in linears:
+        if ranks[linear.path] >= min(linear.weight.shape):
             raise InputError(
-                f"the steering at {own.site} changes {ranks[own.path]} directions of {min(own.weight.shape)}: an "
-                "adapter would be as large as the weights, export a checkpoint"
+                f"the steering at {linear.site} changes {ranks[linear.path]} directions of "
+                f"{min(linear.weight.shape)}: an adapter would be as large as the weights, export a checkpoint"
             )
     tensors: dict[str, Tensor] = {}
-    biased = any(own.map.offset.any() or own.bias is not None for own in linears)
-    for own in linears:
-        left, right = own.map.low_rank()
-        added = own.map(torch.zeros_like(own.map.offset)[None])[0]
-        if own.bias is not None:
-            added = added + left @ (right.T @ own.bias.double())
-        start = f"base_model.model.{own.path}"
-        tensors[f"{start}.lora_A.weight"] = (right.T @ own.weight.double()).float().contiguous()
+    biases: dict[str, Tensor] = {}
+    for linear in linears:
+        left, right = linear.map.low_rank()
+        start = f"base_model.model.{linear.path}"
+        tensors[f"{start}.lora_A.weight"] = (right.T @ linear.weight.double()).float().contiguous()
         tensors[f"{start}.lora_B.weight"] = left.float().contiguous()
-        if biased:
-            tensors[f"{start}.lora_B.bias"] = added.float()
+        from_bias = 0 if linear.bias is None else left @ (right.T @ linear.bias.double())
+        biases[f"{start}.lora_B.bias"] = (linear.map.offset + from_bias).float()
+    biased = any(bool(bias.any()) for bias in biases.values())
+    tensors |= biases if biased else {}
     config = {
         "peft_type": "LORA",
         "task_type": None,
@@ -226,46 +225,48 @@ def write_lora(folder: Path, name: str, linears: Sequence[SiteLinear]) -> Writte
     added = {
         name: {
             "dtype": "float32",
-            "shape": list(own.shape),
-            "sha256_after": hashlib.sha256(as_bytes(own)).hexdigest(),
+            "shape": list(tensor.shape),
+            "sha256_after": hashlib.sha256(as_bytes(tensor)).hexdigest(),
         }
-        for name, own in tensors.items()
+        for name, tensor in tensors.items()
     }
-    dtypes = [own.weight.dtype for own in linears]
-    return Written(added, max(dtypes, key=lambda one: torch.finfo(one).eps), [], notes)
+    dtypes = [linear.weight.dtype for linear in linears]
+    return WrittenWeights(added, max(dtypes, key=lambda kind: torch.finfo(kind).eps), [], notes)
 
 
-def write_mmproj(folder: Path, mmproj: Path, linears: Sequence[SiteLinear]) -> Written:
+def write_mmproj(folder: Path, mmproj: Path, linears: Sequence[SiteLinear]) -> WrittenWeights:
     """Copy an mmproj file of llama.cpp and replace the numbers of the Linears in it.
 
     A Linear is found by its numbers: converters of different families and versions name tensors differently.
     """
     require_file(mmproj, "the mmproj file")
-    names = {own.path: _names_in_gguf(mmproj, own) for own in linears}
+    names = {linear.path: _names_in_gguf(mmproj, linear) for linear in linears}
     target = folder / mmproj.name
     shutil.copyfile(mmproj, target)
     stored, tensors = _gguf_tensors(target, "r+"), {}
-    for own in linears:
-        numbers = {which: _values(stored[name]) for which, name in names[own.path].items()}
-        weight, bias = own.map.fold(numbers["weight"], numbers.get("bias"))
+    for linear in linears:
+        numbers = {which: _values(stored[name]) for which, name in names[linear.path].items()}
+        weight, bias = linear.map.fold(numbers["weight"], numbers.get("bias"))
         for which, folded in (("weight", weight), ("bias", bias)):
             if which in numbers:
-                name = names[own.path][which]
+                name = names[linear.path][which]
                 after = rounded(folded, numbers[which].dtype, name)
                 tensors[name] = described(numbers[which], after) | {
                     "file": target.name,
-                    "path": f"{own.path}.{which}",
+                    "path": f"{linear.path}.{which}",
                 }
                 data = stored[name].data
                 data.view("uint8").reshape(-1)[:] = after.contiguous().view(-1).view(torch.uint8).numpy()
                 data.flush()
-    dtypes = {getattr(torch, own["dtype"]) for own in tensors.values()}
-    return Written(tensors, max(dtypes, key=lambda one: torch.finfo(one).eps), [], [])
+    dtypes = {getattr(torch, changed["dtype"]) for changed in tensors.values()}
+    return WrittenWeights(tensors, max(dtypes, key=lambda kind: torch.finfo(kind).eps), [], [])
 
 
 def read_mmproj(folder: Path, tensors: Mapping[str, Mapping[str, Any]]) -> dict[str, Tensor]:
     """By the path of each parameter, what a rewritten mmproj file has for it."""
-    return {own["path"]: _values(_gguf_tensors(folder / own["file"])[name]) for name, own in tensors.items()}
+    return {
+        changed["path"]: _values(_gguf_tensors(folder / changed["file"])[name]) for name, changed in tensors.items()
+    }
 
 
 def _gguf_tensors(file: Path, mode: Literal["r", "r+"] = "r") -> dict[str, Any]:
@@ -286,24 +287,24 @@ def _values(tensor: Any) -> Tensor:
     return data.view(_GGUF_FLOATS[tensor.tensor_type.name]).view(shape)
 
 
-def _names_in_gguf(mmproj: Path, own: SiteLinear) -> dict[str, str]:
+def _names_in_gguf(mmproj: Path, linear: SiteLinear) -> dict[str, str]:
     """The names that the weight and bias of a Linear have in an mmproj file; InputError if they are not there."""
     stored = _gguf_tensors(mmproj)
-    found, packed = {}, []
-    for which, numbers in own.numbers.items():
+    names, packed = {}, []
+    for which, numbers in linear.numbers.items():
         for name, tensor in stored.items():
-            if [int(size) for size in reversed(tensor.shape)] != list(numbers.shape) or which in found:
+            if [int(size) for size in reversed(tensor.shape)] != list(numbers.shape) or which in names:
                 continue
             if tensor.tensor_type.name not in _GGUF_FLOATS:
                 packed.append(f"{name} ({tensor.tensor_type.name})")
                 continue
             values, expected = _values(tensor).double(), numbers.double()
             if (values - expected).norm() <= SAME_NUMBERS * expected.norm():
-                found[which] = name
-    if missing := [which for which in own.numbers if which not in found]:
-        seen = f"; quantised tensors of its shape are {', '.join(packed)}" if packed else ""
-        advice = (
-            "convert the mmproj again, in f16 or f32" if packed else "convert the mmproj from this very model"
+                names[which] = name
+    if missing := [which for which in linear.numbers if which not in names]:
+        hint = f"; quantised tensors of its shape are {', '.join(packed)}" if packed else ""
+        advice = "convert the mmproj again, in f16 or f32" if packed else "convert the mmproj from this very model"
+        raise InputError(
+            f"{str(mmproj)!r} has no tensor with the numbers of {linear.path}.{missing[0]}{hint}: {advice}"
         )
-        raise InputError(f"{str(mmproj)!r} has no tensor with the numbers of {own.path}.{missing[0]}{seen}: {advice}")
-    return found
+    return names
