@@ -47,6 +47,9 @@ def answer(jobs: JobQueue, request: Ask, folder: Path) -> None:
         once.touch()
         jobs._events.send_bytes(b"no pickle")
     jobs.output(number, AnswerStart(3, {}))
+    if text == "start and die once" and not once.exists():
+        once.touch()
+        os._exit(9)
     if text == "die later":
         jobs.output(number, AnswerPiece(0, "a", 1))
         os._exit(9)

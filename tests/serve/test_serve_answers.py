@@ -16,11 +16,12 @@ from ggss.methods.spherical import Geodesic
 from ggss.models import Vlm
 from ggss.models.features import steered_with_gates
 from ggss.serve import batching
-from ggss.serve.answers import AnswerPiece, AnswerStart, AnswerText, ChatAnswer, SteeringRecord
+from ggss.serve.answers import AnswerPiece, AnswerStart, AnswerText, ChatAnswer
 from ggss.serve.batching import BatchSteering, EncodedPicture
 from ggss.serve.sampling import AnswerRow, RowSampler
 from ggss.serve.schema import ChatJob
 from ggss.serve.worker import ServedModel
+from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
 from test_attachment import steerer_for
@@ -151,7 +152,7 @@ def test_a_sampled_row_leaves_the_others_alone():
 
 
 def test_a_stream_says_what_the_whole_answer_says():
-    record = SteeringRecord(0.75, 1, 64, 0.4)
+    record = SteeringRecord(0.75, 1, 64, 64, 25.6)
     pieces = [
         AnswerPiece(0, "a", 1),
         AnswerPiece(1, "x", 1),

@@ -45,7 +45,8 @@ async def answer(engine: WorkerEngine, text: str, pictures: int = 0) -> str:
     async with aclosing(engine.ask(job(text, pictures))) as events:
         start, *pieces = [part async for part in events]
     assert isinstance(start, AnswerStart)
-    return "".join(piece.text for piece in pieces if isinstance(piece, AnswerPiece))
+    assert all(isinstance(piece, AnswerPiece) for piece in pieces), "an answer starts once"
+    return "".join(piece.text for piece in pieces)
 
 
 def test_requests_are_answered_together(tmp_path):
@@ -80,6 +81,7 @@ def test_a_worker_that_dies_is_replaced_and_its_request_tried_once_more_alone(tm
             assert said == ["die once alone 0", "other 3"]
             assert engine.facts["worker_restarts"] == 1
             assert engine.ready
+            assert await answer(engine, "start and die once") == "start and die once alone 0"
 
     asyncio.run(run())
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ggss.errors import InputError
-from ggss.serve.answers import SteeringRecord
 from ggss.serve.guard import (
     CHAT,
     HEALTH,
@@ -23,6 +22,7 @@ from ggss.serve.guard import (
     ServerMetrics,
 )
 from ggss.serve.schema import Limits
+from ggss.steering import SteeringRecord
 
 KEY, ADMIN = "0123456789abcdef", "fedcba9876543210"
 
@@ -107,7 +107,7 @@ def test_a_wrong_key_is_told_from_a_missing_one():
     missing, wrong = asked(guarded), asked(guarded, key=ADMIN)
     assert "a key is needed" in sentence(missing)
     assert missing.headers[b"www-authenticate"] == b"Bearer"
-    assert "has no key for /v1/chat/completions: correct the key" in sentence(wrong)
+    assert "is not valid for /v1/chat/completions: correct the key" in sentence(wrong)
     assert ADMIN not in sentence(wrong)
     assert wrong.headers[b"www-authenticate"] == b'Bearer error="invalid_token"'
 
@@ -265,7 +265,7 @@ def test_metrics_are_what_prometheus_reads():
     metrics = ServerMetrics()
     for status, seconds in [(200, 0.05), (200, 0.3), (400, 0.01), (200, 500.0)]:
         metrics.request(status, seconds)
-    steering = {"race": SteeringRecord(0.5, 1, 16, 0.35), "gender": SteeringRecord(0.0, 0, 0, None)}
+    steering = {"race": SteeringRecord(0.5, 1, 16, 20, 7.0), "gender": SteeringRecord(0.0)}
     metrics.answer(steering, 100, 7)
     metrics.request(401, 99.0)
     text = metrics.text(True, {"worker_restarts": 1, "batches": 2, "cached_bytes": 5_000_000})
@@ -301,7 +301,7 @@ def test_metrics_are_what_prometheus_reads():
 
 def test_the_share_of_requests_that_steered_nothing_can_be_read():
     metrics = ServerMetrics()
-    acts, rests = SteeringRecord(1.0, 1, 300, 0.5), SteeringRecord(0.0, 0, 0, None)
+    acts, rests = SteeringRecord(1.0, 1, 300, 300, 150.0), SteeringRecord(0.0)
     for steering in ({"race": acts, "gender": rests}, {"race": rests, "gender": rests}, {"race": acts}, {}):
         metrics.answer(steering, 1, 1)
     lines = metrics.text(True, {}).splitlines()

@@ -58,6 +58,9 @@ class InventedModel:
                 raise NeverFired("the steerer did not act")
             if one.text == "damaged":
                 raise NoNumbers("the model computes NaN")
+            if one.text == "half" and len(jobs) > 1:
+                one.send(AnswerPiece(0, "half", 1))
+                raise RuntimeError
             if one.text == "poison":
                 raise RuntimeError(one.text.upper())
             for choice in range(one.job.choices):
@@ -146,13 +149,20 @@ def test_one_request_cannot_fail_another(caplog):
     model, events = worked(ask(0, "a"), ask(1, "poison"), ask(2, "b"), ask(3, "bad"), ask(4, "silent"))
     assert model.batches == [["a", "poison", "b", "silent"], ["poison"], ["b"], ["silent"]]
     assert kinds(events, 0)[-1] is kinds(events, 2)[-1] is Done
-    assert pieces(events, 2)[-1] == 2, "what was not sent of the first attempt is not sent with the second"
     assert failures(events) == {
         1: (500, "a defect of the server (RuntimeError)"),
         3: (400, "that cannot be asked"),
         4: (500, "the steerer did not act"),
     }
     assert "POISON" not in caplog.text
+
+
+def test_what_was_not_sent_of_a_failed_batch_is_not_sent_with_the_next_answer():
+    model, events = worked(ask(0, "half"), ask(1, "b"))
+    assert model.batches == [["half", "b"], ["half"], ["b"]]
+    parts = [part for event in about(events, 0) if isinstance(event, Output) for part in event.parts]
+    assert [part.text for part in parts if isinstance(part, AnswerPiece)] == ["half", ""]
+    assert failures(events) == {}
 
 
 def test_a_model_that_computes_no_numbers_is_not_the_fault_of_who_asks(caplog):

@@ -59,7 +59,7 @@ def mock(tmp_path_factory) -> Path:
 def results(mock: Path) -> Results:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Vlm, "read", read)
-        patch.setattr(fitting, "read_tokens", lambda *tokens, **how: None)  # a diagnostic that decides no number
+        patch.setattr(fitting, "probe_tokens", lambda *tokens, **how: None)  # a diagnostic that decides no number
         runner.run(Plan.load(mock / "paper.yaml"), mock / "study", show=False)
     return Results.load(mock / "study")
 

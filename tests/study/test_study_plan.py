@@ -214,7 +214,7 @@ def test_what_is_no_mapping_gets_a_sentence(tmp_path, text):
 @pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor", "smallmme"])
 def test_a_limited_task_stays_balanced_and_measurable(task):
     items = suites.load("small-world").items(task)
-    some = suites.chosen(items, 40)
+    some = suites.subset(items, 40)
     assert 20 <= len(some) <= max(60, 2 * 90), "at least two people, each of whom is in 90 ordered pairs"
     clusters = {item.cluster for item in some}
     assert len(clusters) >= 2

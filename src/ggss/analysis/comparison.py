@@ -35,7 +35,7 @@ _PLURAL = {
 
 
 @dataclass(frozen=True)
-class Kept:
+class AccuracyChange:
     """Accuracy after and before; questions gained and lost; the change with a test that it is within the margin.
 
     change: its interval has the statistics' level. same: the interval of the equivalence test, at level 0.90.
@@ -51,11 +51,13 @@ class Kept:
     p: float
 
 
-def _accuracy_change(after: Array, before: Array, clusters: Sequence[str] | None, statistics: Statistics) -> Kept:
+def _accuracy_change(
+    after: Array, before: Array, clusters: Sequence[str] | None, statistics: Statistics
+) -> AccuracyChange:
     """after, before: [N], right (1) or wrong (0). clusters: from `_dependent_clusters`."""
     level, margin = statistics.level, statistics.margin
     gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
-    return Kept(
+    return AccuracyChange(
         _share(after, clusters, level),
         _share(before, clusters, level),
         gained,
@@ -190,7 +192,7 @@ class Comparison:
     def has_right_answers(self) -> bool:
         return self.before.metric().name == "accuracy"
 
-    def kept(self, question: str = "") -> Kept:
+    def kept(self, question: str = "") -> AccuracyChange:
         """Right answers before and after: on all questions, or on those of one kind.
 
         For a single question, or questions about a single picture, intervals and the equivalence test's p are NaN.

@@ -8,10 +8,11 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from ggss.serve.schema import ChatJob
+from ggss.steering import SteeringRecord
 from ggss.version import __version__
 
 Json = dict[str, Any]
@@ -19,16 +20,6 @@ Json = dict[str, Any]
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # a decoder's text for a character of which bytes are missing
 LEAST_LOGPROB = -9999.0  # JSON has no number for minus infinity
 LAST_EVENT = "data: [DONE]\n\n"
-
-
-@dataclass(frozen=True)
-class SteeringRecord:
-    """What one steerer did to the pictures of one request. gate_mean: None for a method without a gate."""
-
-    alpha: float
-    calls: int
-    tokens: int
-    gate_mean: float | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,7 @@ class ChatAnswer:
 
     @property
     def steering(self) -> Json:
-        return {name: asdict(record) for name, record in self.start.steering.items()}
+        return {name: record.json() for name, record in self.start.steering.items()}
 
     @property
     def usage(self) -> Json:

@@ -15,8 +15,8 @@ import torch
 
 from ggss.models import prompts
 from ggss.models.features import BoundedFeatures, Features, SteeredTogether, steered_with_gates
-from ggss.serve.answers import SteeringRecord
 from ggss.serve.schema import ChatJob, ServedSteerer
+from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
 
@@ -42,16 +42,6 @@ def turns_with_suffix(job: ChatJob, steerers: Mapping[str, Steerer]) -> list[pro
 
 
 @dataclass(frozen=True)
-class PictureRecord:
-    """What one steerer did to one picture. gates: how many tokens have a gate; gate_sum: the sum of these gates."""
-
-    sites: int
-    tokens: int
-    gates: int
-    gate_sum: float
-
-
-@dataclass(frozen=True)
 class EncodedPicture:
     """A picture of a request with its unsteered features."""
 
@@ -64,7 +54,7 @@ class BatchSteering:
 
     def __init__(self, room: int) -> None:
         self._contents: dict[str, tuple[Steerer, str]] = {}
-        self._records: dict[str, dict[str, PictureRecord]] = {}
+        self._records: dict[str, dict[str, SteeringRecord]] = {}
         self._features = BoundedFeatures(room, self._forget)
 
     @property
@@ -122,7 +112,7 @@ class BatchSteering:
         return cached[1]
 
     def _steered_pictures(self, request: "_SteeringRequest", keys: Sequence[str]) -> SteeredPictures:
-        records = {name: SteeringRecord(alpha, 0, 0, None) for name, alpha in request.strengths.items()}
+        records = {name: SteeringRecord(alpha) for name, alpha in request.strengths.items()}
         if not request.acting or not request.pictures:
             return [picture.features for picture in request.pictures], records
         for name, alpha in request.acting.items():
@@ -142,47 +132,51 @@ class _SteeringRequest:
 @torch.inference_mode()  # nothing is learned here, and each of many small operations takes less time
 def _steered(
     steerers: Mapping[str, Steerer], pictures: Sequence[tuple[Features, Mapping[str, float]]]
-) -> tuple[list[Features], list[dict[str, PictureRecord]]]:
+) -> tuple[list[Features], list[dict[str, SteeringRecord]]]:
     """Pictures, each at its own strengths. A steerer acts on all its pictures in one pass over their tokens."""
     features: list[Features] = [unsteered for unsteered, _ in pictures]
-    records: list[dict[str, PictureRecord]] = [{} for _ in pictures]
+    records: list[dict[str, SteeringRecord]] = [{} for _ in pictures]
     for name, steerer in steerers.items():
         acting = [number for number, (_, strengths) in enumerate(pictures) if name in strengths]
         if not acting:
             continue
+        alphas = [pictures[number][1][name] for number in acting]
         batch = steered_with_gates(
             [features[number] for number in acting],
             steerer,
-            [pictures[number][1][name] for number in acting],
+            alphas,
             allow_amplify=True,  # whether a request may have a negative strength was decided when it came in
             copied=True,  # each is cached, and removed, alone
         )
-        for number, after, record in zip(acting, batch.features, _picture_records(batch), strict=True):
+        for number, after, record in zip(acting, batch.features, _picture_records(batch, alphas), strict=True):
             features[number], records[number][name] = after, record
     return features, records
 
 
-def _picture_records(batch: SteeredTogether) -> list[PictureRecord]:
-    """What was done to each picture. The gates of all are summed in one operation: each alone takes as long."""
+def _picture_records(batch: SteeredTogether, alphas: Sequence[float]) -> list[SteeringRecord]:
+    """What was done to each picture at its strength.
+
+    The gates of all are summed in one operation: each alone takes as long.
+    """
     zeros = [0] * len(batch.features)
-    tokens, gates, sums = zeros, zeros, [0.0] * len(zeros)
+    tokens, gated, sums = zeros, zeros, [0.0] * len(zeros)
     for site, counts in batch.counts.items():
         tokens = list(map(add, tokens, counts))
         gate = batch.gates[site]
         if gate is not None:
             site_sums = torch.segment_reduce(gate.cpu(), "sum", lengths=torch.tensor(counts)).tolist()
-            gates, sums = list(map(add, gates, counts)), list(map(add, sums, site_sums))
-    sites = len(batch.counts)
-    return [PictureRecord(sites, *numbers) for numbers in zip(tokens, gates, sums, strict=True)]
+            gated, sums = list(map(add, gated, counts)), list(map(add, sums, site_sums))
+    calls = len(batch.counts)
+    rows = zip(alphas, tokens, gated, sums, strict=True)
+    return [SteeringRecord(alpha, calls, count, with_gate, gate_sum) for alpha, count, with_gate, gate_sum in rows]
 
 
-def _request_record(name: str, alpha: float, pictures: Sequence[PictureRecord]) -> SteeringRecord:
+def _request_record(name: str, alpha: float, pictures: Sequence[SteeringRecord]) -> SteeringRecord:
     """What was done to a request's pictures. NeverFired if one of them was not changed."""
-    tokens, gates = sum(record.tokens for record in pictures), sum(record.gates for record in pictures)
+    total = SteeringRecord.total(alpha, pictures)
     if not all(record.tokens for record in pictures):
         raise NeverFired(
-            f"the steerer {name!r} was to act on {len(pictures)} pictures and changed {tokens} tokens: "
+            f"the steerer {name!r} was to act on {len(pictures)} pictures and changed {total.tokens} tokens: "
             "no answer is given"
         )
-    mean = sum(record.gate_sum for record in pictures) / gates if gates else None
-    return SteeringRecord(alpha, pictures[0].sites, tokens, mean)
+    return total

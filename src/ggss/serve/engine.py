@@ -293,7 +293,7 @@ class JobQueue:
 class WorkerProcess:
     """The process of a worker and the server's end of the connection to it.
 
-    Two threads send and receive, so that the server never waits for a worker that does not.
+    Two threads send and receive, so that the server never waits for a worker that does not read.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, requests: Connection, events: Connection) -> None:

@@ -30,8 +30,9 @@ from urllib.parse import urlsplit
 
 from ggss.errors import InputError
 from ggss.files import read_utf8
-from ggss.serve.answers import SteeringRecord, server_sent_event
+from ggss.serve.answers import server_sent_event
 from ggss.serve.schema import Limits, Refusal, defect
+from ggss.steering import SteeringRecord
 
 Asgi = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Asgi]]
@@ -304,7 +305,9 @@ class Guard:
         if not authorization:
             sentence = "a key is needed: send the header `Authorization: Bearer KEY`"
             raise Refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})
-        sentence = f"the header `Authorization` has no key for {scope['path']}: correct the key in `Bearer KEY`"
+        sentence = (
+            f"the key in the header `Authorization: Bearer KEY` is not valid for {scope['path']}: correct the key"
+        )
         raise Refusal(401, sentence, headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
     async def _within_time(self, exchange: "Exchange") -> None:
@@ -319,19 +322,19 @@ class Guard:
             except TimeoutError as error:
                 raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s") from error
         work = asyncio.ensure_future(self.app(exchange.scope, exchange.receive, exchange.send))
-        gone = asyncio.create_task(exchange.wait_until_gone())
+        disconnect = asyncio.create_task(exchange.wait_until_gone())
         try:
-            await asyncio.wait({work, gone}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, disconnect}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            if gone.done():
+            if disconnect.done():
                 exchange.status = CLIENT_GONE
                 return
             raise Refusal(504, f"the request took longer than {self.limits.seconds:g} s: ask for fewer tokens")
         finally:
-            gone.cancel()
+            disconnect.cancel()
             work.cancel()
-            await asyncio.wait({work, gone})
+            await asyncio.wait({work, disconnect})
 
     def _account(self, scope: Asgi, status: int, seconds: float) -> None:
         self.metrics.request(status, seconds)

@@ -21,12 +21,13 @@ from ggss.models import prompts
 from ggss.models.loading import load_description
 from ggss.models.locating import locate
 from ggss.models.placement import placement
-from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, AnswerText, SteeringRecord, logprob_entry
+from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, AnswerText, logprob_entry
 from ggss.serve.batching import served_steerer, turns_with_suffix
 from ggss.serve.engine import HEARTBEAT, Ask, JobQueue, Load, NotLoaded, Ready, Reload, Reloaded, ServerGone, Started
 from ggss.serve.sampling import PartialAnswer
 from ggss.serve.schema import ChatJob, ServedSteerer
 from ggss.serve.worker import failure, reload_failure
+from ggss.steering import SteeringRecord
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin.engine import EngineHost, EnginePrompt, EngineSetup, ReadPrompt
 from ggss.vllm_plugin.steering import by_content
@@ -104,13 +105,11 @@ class VllmServed:
     async def _records(
         self, job: ChatJob, prompt: ReadPrompt, steerers: dict[str, Steerer]
     ) -> dict[str, SteeringRecord]:
-        (counts,) = await self.host.counts([prompt])
-        records = {}
-        for name, alpha in job.strengths.items():
-            count = counts.get(steerers[name].content_hash)
-            effect = (count.calls, count.tokens, count.gate_mean) if count else (0, 0, None)
-            records[name] = SteeringRecord(alpha, *effect)
-        return records
+        (records,) = await self.host.records([prompt])
+        return {
+            name: records.get(steerers[name].content_hash, SteeringRecord(alpha))
+            for name, alpha in job.strengths.items()
+        }
 
     def _pieces(self, answer: PartialAnswer, completion: Any, top: int | None) -> list[AnswerPiece]:
         pieces = []

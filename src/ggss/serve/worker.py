@@ -124,15 +124,15 @@ class ServedModel:
         self.steering_seconds += time.process_time() - start
         rows: list[AnswerRow] = []
         sequences: list[list[int]] = []
-        shown: list[Sequence[Shown]] = []
+        features_of_rows: list[Sequence[Shown]] = []
         for prepared, (features, records) in zip(jobs, steered, strict=True):
             prepared.send(AnswerStart(len(prepared.ids), records))
             rows += self._rows(prepared)
             sequences += [prepared.ids] * prepared.job.choices
-            shown += [features] * prepared.job.choices
+            features_of_rows += [features] * prepared.job.choices
         self.vlm.generate(
             sequences,
-            shown,
+            features_of_rows,
             max(row.most_tokens for row in rows),
             RowSampler(rows, self._eos_tokens, poll, self._token_text),
             RowsFinished(rows),

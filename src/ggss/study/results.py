@@ -36,7 +36,7 @@ FAILURE = "failure of "  # and a method on a model
 CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
 CACHED_RUNS = 256  # with their metrics
 FORMATS = (".jsonl", ".parquet")
-COLUMNS = (*grid.Cell._fields, "weights", "steering", "suite", "item", "answer", "probabilities")
+COLUMNS = (*grid.Cell._fields, "model_identity", "steering", "suite", "item", "answer", "probabilities")
 COMPARED = ("vision weights", "vision config", "image processor", "dtype", "image backend")
 """The parts of a model's identity that must be equal. Other versions of the libraries may have fitted the steerer."""
 _LONGEST = 2**24  # bytes of a row

@@ -34,10 +34,11 @@ from ggss.models import prompts
 from ggss.models.inputs import Prompts, Tokenised
 from ggss.models.locating import locate
 from ggss.models.reading import Answer
+from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin import engine_version
-from ggss.vllm_plugin.steering import ALPHAS, ASKED, ENVIRONMENT, FIELD, SteeringCount, key_of
+from ggss.vllm_plugin.steering import ALPHAS, ASKED, ENVIRONMENT, FIELD, key_of
 
 # pyright: reportMissingImports=false
 # vLLM has an environment of its own, and is not installed where types are checked.
@@ -207,34 +208,31 @@ class EngineHost:
         """vLLM's outputs for a prompt; closing the generator aborts it. params: vLLM's `SamplingParams`."""
         return self._engine.generate(prompt.engine_input, params, f"ggss-{next(self._numbers)}")
 
-    async def counts(self, prompts: Sequence[ReadPrompt]) -> list[dict[str, SteeringCount]]:
+    async def records(self, prompts: Sequence[ReadPrompt]) -> list[dict[str, SteeringRecord]]:
         """What each steerer did to the pictures of each prompt. The first token of each answer must exist.
 
         NeverFired if a picture should have been steered and was not, in any process of vLLM.
         """
         keys = [key for prompt in prompts for key in prompt.keys if prompt.strengths]
-        by_worker = await self._engine.collective_rpc("ggss_counts", args=(keys,)) if keys else []
-        counts_by_key = dict(zip(keys, zip(*by_worker, strict=True), strict=True))
-        return [_summed(prompt, counts_by_key) for prompt in prompts]
+        by_worker = await self._engine.collective_rpc("ggss_records", args=(keys,)) if keys else []
+        by_key = dict(zip(keys, zip(*by_worker, strict=True), strict=True))
+        return [_total(prompt, by_key) for prompt in prompts]
 
 
-def _summed(prompt: ReadPrompt, counts_by_key: Mapping[int, Sequence[Any]]) -> dict[str, SteeringCount]:
-    counts = {}
+def _total(prompt: ReadPrompt, by_key: Mapping[int, Sequence[Any]]) -> dict[str, SteeringRecord]:
+    """What each steerer did to a prompt's pictures. by_key: of each picture, the records of each process of vLLM."""
+    records = {}
     for content, alpha in prompt.strengths.items():
         pictures = []
         for key in prompt.keys:
-            by_worker = [(by_content or {}).get(content) for by_content in counts_by_key[key]]
+            by_worker: list[Any] = [(by_content or {}).get(content) for by_content in by_key[key]]
             if not by_worker or any(
-                not count or count["alpha"] != alpha or not count["tokens"] for count in by_worker
+                not record or record["alpha"] != alpha or not record["tokens"] for record in by_worker
             ):
                 raise NeverFired(f"a picture was to be steered by {content[:12]} and was not: no answer is given")
-            pictures.append(by_worker[0])
-        tokens = sum(picture["tokens"] for picture in pictures)
-        gated = tokens and all(picture["gate_mean"] is not None for picture in pictures)
-        mean = sum(picture["gate_mean"] * picture["tokens"] for picture in pictures) / tokens if gated else None
-        calls = max((picture["calls"] for picture in pictures), default=0)
-        counts[content] = SteeringCount(alpha, calls, tokens, mean)
-    return counts
+            pictures.append(SteeringRecord(**by_worker[0]))
+        records[content] = SteeringRecord.total(alpha, pictures)
+    return records
 
 
 class SteeringWorker:
@@ -255,10 +253,10 @@ class SteeringWorker:
         """The identity of the loaded model."""
         return self._steering().identity
 
-    def ggss_counts(self, keys: Sequence[int]) -> list[dict[str, dict[str, Any]] | None]:
+    def ggss_records(self, keys: Sequence[int]) -> list[dict[str, dict[str, Any]] | None]:
         """What was done to the pictures of these keys, by steerer; None for an unknown picture."""
-        pictures = [self._steering().counts.get(key) for key in keys]
-        return [counts and {content: asdict(count) for content, count in counts.items()} for counts in pictures]
+        pictures = [self._steering().records.get(key) for key in keys]
+        return [records and {content: asdict(record) for content, record in records.items()} for records in pictures]
 
     def _steering(self) -> Any:
         model: Any = self.get_model()  # type: ignore[attr-defined]  # vLLM's
@@ -389,7 +387,7 @@ class EngineReader:
         results: dict[int, tuple[Any, _Output]] = {}
         for wave in _waves(requests):
             results |= zip(wave, await asyncio.gather(*(run(requests[number]) for number in wave)), strict=True)
-        await self.host.counts([prepared for prepared, _ in results.values()])
+        await self.host.records([prepared for prepared, _ in results.values()])
         return [results[number][1] for number in range(len(requests))]
 
 

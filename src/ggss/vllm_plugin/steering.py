@@ -29,6 +29,7 @@ from ggss.errors import InputError, no_such
 from ggss.models.identity import text_settings, visual_settings
 from ggss.models.sites import in_text, in_tower
 from ggss.models.vlm import Vlm
+from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
 
@@ -38,7 +39,7 @@ FIELD = "ggss"
 ENVIRONMENT, NEGATIVE = "GGSS_STEERERS", "GGSS_ALLOW_NEGATIVE"
 ALPHAS, MOST = "GGSS_ALPHAS", "GGSS_MAX_ALPHA"
 
-MOST_COUNTED = 2**20
+MOST_RECORDS = 2**20
 """Pictures that are remembered. vLLM's caches hold fewer: each picture takes at least a block of its KV cache."""
 
 _WORDS = 5  # of 64 bits, for each steerer
@@ -220,34 +221,24 @@ ASKED = AskedStrengths()
 """The rules of this process. `plugin.register` fills them, and so does `EngineHost.load`."""
 
 
-@dataclass(frozen=True)
-class SteeringCount:
-    """What one steerer did to one picture. gate_mean: None for a method without a gate."""
+class SteeringRecords:
+    """Records by picture key, then by the steerer's content. The least recently used are dropped first."""
 
-    alpha: float
-    calls: int
-    tokens: int
-    gate_mean: float | None
-
-
-class SteeringCounts:
-    """Steering counts by picture key, then by the steerer's content. The least recently used are dropped first."""
-
-    def __init__(self, most: int = MOST_COUNTED) -> None:
+    def __init__(self, most: int = MOST_RECORDS) -> None:
         self._most = most
-        self._counts: OrderedDict[int, dict[str, SteeringCount]] = OrderedDict()
+        self._records: OrderedDict[int, dict[str, SteeringRecord]] = OrderedDict()
 
-    def add(self, key: int, counts: dict[str, SteeringCount]) -> None:
-        self._counts[key] = counts
-        self._counts.move_to_end(key)
-        while len(self._counts) > self._most:
-            self._counts.popitem(last=False)
+    def add(self, key: int, records: dict[str, SteeringRecord]) -> None:
+        self._records[key] = records
+        self._records.move_to_end(key)
+        while len(self._records) > self._most:
+            self._records.popitem(last=False)
 
-    def get(self, key: int) -> dict[str, SteeringCount] | None:
-        """The counts of a picture; None if it is unknown."""
-        if key in self._counts:
-            self._counts.move_to_end(key)
-        return self._counts.get(key)
+    def get(self, key: int) -> dict[str, SteeringRecord] | None:
+        """The records of a picture; None if it is unknown."""
+        if key in self._records:
+            self._records.move_to_end(key)
+        return self._records.get(key)
 
 
 @dataclass(frozen=True)
@@ -293,7 +284,7 @@ class ProjectorSteering:
         self._steerers: dict[str, Steerer] = {}
         self._batch: _Batch | None = None
         self._modules = modules
-        self.counts = SteeringCounts()
+        self.records = SteeringRecords()
         for site, module in modules.items():
             module.register_forward_hook(partial(self._hook, site))
 
@@ -323,22 +314,20 @@ class ProjectorSteering:
         finally:
             self._batch = None
         for picture, picture_rows, gates in zip(pictures, rows, batch.gates, strict=True):
-            counts = {
-                content: self._count(content, alpha, gates.get(content, {}), picture_rows.rows)
+            records = {
+                content: self._record(content, alpha, gates.get(content, {}), picture_rows.rows)
                 for content, alpha in picture.strengths.items()
             }
-            self.counts.add(picture.key, counts)
+            self.records.add(picture.key, records)
 
-    def _count(self, content: str, alpha: float, gates: Mapping[str, Tensor | None], rows: int) -> SteeringCount:
+    def _record(self, content: str, alpha: float, gates: Mapping[str, Tensor | None], rows: int) -> SteeringRecord:
         sites = self._steerers[content].operators
         if gates.keys() != sites.keys() or not rows:
             raise NeverFired(
                 f"the steerer {content[:12]} was to act at {', '.join(sites)} and acted at "
                 f"{', '.join(gates) or 'none'}, on {rows} rows: no answer is given"
             )
-        tensors = [gate.float() for gate in gates.values() if gate is not None]
-        mean = float(torch.cat(tensors).mean()) if tensors else None
-        return SteeringCount(alpha, len(gates), rows * len(gates), mean)
+        return SteeringRecord.of_gates(alpha, rows, list(gates.values()))
 
     def _hook(self, site: str, module: nn.Module, args: Any, output: Any) -> Any:
         batch = self._batch
