@@ -56,6 +56,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("compare",): {"before": none, "after": none},
         ("recommend",): {"before": none, "after": none, "steerer": none},
         ("gate",): {"before": none, "after": none},
+        ("export",): {"model": none, "steer": f"race={none}", "out": str(folder / "out")},
         ("report",): {"source": none, "out": str(folder / "out.html")},
         ("play",): {"model": none},
         ("serve",): {"model": none},

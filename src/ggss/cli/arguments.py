@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,6 +102,20 @@ def pairs(texts: list[str], what: str) -> dict[str, str]:
             raise InputError(f"{what} {text!r} is not NAME=VALUE")
         read[name] = value
     return read
+
+
+def named_strengths(texts: list[str], steerers: Iterable[str]) -> dict[str, float]:
+    """`["race=1.0"]` -> {"race": 1.0}, for steerers of these names."""
+    strengths: dict[str, float] = {}
+    for name, text in pairs(texts, "--alpha").items():
+        if name not in steerers:
+            raise no_such(f"--alpha {name}={text} is for no steerer of --steer", name, steerers)
+        try:
+            strengths[name] = float(text)
+        except ValueError as error:
+            raise InputError(f"--alpha {name}={text} is not a number") from error
+        errors.ALPHA.check(f"--alpha of {name}", strengths[name])
+    return strengths
 
 
 def choices(texts: list[str]) -> dict[str, list[str]]:

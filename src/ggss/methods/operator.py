@@ -33,13 +33,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from ggss.errors import InputError
+
+if TYPE_CHECKING:
+    from ggss.methods.affine import Affine
 
 BLOCK_ROWS = 8192  # rows in one call of an operator: its float64 numbers per row then take a few MB
 CONVERTED_ROWS = 1024  # the same where a block is first copied to float32
@@ -169,6 +183,10 @@ class Operator:
 
     def validate(self) -> None:
         """Raise InputError if the numbers do not fit together. Called when the operator is made."""
+
+    def affine(self, alpha: float) -> "Affine | None":
+        """What is done to every row at this strength, if that is one affine map; None if it depends on the row."""
+        return None
 
     def tensors(self) -> dict[str, Tensor]:
         return {f.name: v for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ggss.errors import problems
+from ggss.errors import InputError, problems
 from ggss.models.sites import in_text
+from ggss.models.wrappers import exported_steering
 from ggss.version import library_versions
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def fitting_paths(
     from ggss.models.wrappers import unwrapped
 
     model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
+    _refuse_twice(steerer, model)
     source_paths = steerer.source.get("paths")
     recorded: dict[str, str] = source_paths if isinstance(source_paths, dict) else {}
     family = family_of(model, paths=recorded)
@@ -73,6 +75,15 @@ def fitting_paths(
             mismatches,
         )
     return {site: paths[site] for site in steerer.operators}
+
+
+def _refuse_twice(steerer: "Steerer", model: Any) -> None:
+    """InputError, whatever is forced, if the steerer is already in the model's weights."""
+    if any(exported.get("steerer") == steerer.content_hash for exported in exported_steering(model)):
+        raise InputError(
+            f"this {steerer.method} steerer is in the model's weights already (`ggss export` wrote it there), so it "
+            "would steer twice: use the model as it is, or attach the steerer to the model it was made for"
+        )
 
 
 def unverified(steerer: "Steerer") -> bool:
