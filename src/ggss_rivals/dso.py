@@ -38,8 +38,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.affine import Affine
-from ggss.methods.operator import Array, Operator, register_kind, require_finite
+from ggss.methods.operator import Affine, Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Comparisons, Fitted, LiveQuestion, Method, Options, register
 from ggss.models.sites import in_text, in_tower
 from ggss.terminal import track

@@ -29,8 +29,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.affine import Affine
-from ggss.methods.operator import Array, Operator, register_kind, require_finite
+from ggss.methods.operator import Affine, Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import classes, refuse_equal
 

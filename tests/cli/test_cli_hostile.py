@@ -162,7 +162,8 @@ def test_messages_name_options_that_exist():
     texts = [
         node.value
         for path in sources
-        if path.stem != "evaluation" and path.parent.name != "vllm_plugin"  # options of lmms-eval and of vLLM
+        if path.stem != "evaluation"
+        and path.parent.name != "vllm_plugin"  # options of lmms-eval and of vLLM
         and path.parts[-2:] != ("report", "page.py")  # options of Chromium
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)

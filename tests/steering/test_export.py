@@ -15,11 +15,11 @@ from torch import nn
 
 import ggss
 from ggss import InputError
-from ggss.methods.affine import Affine, explained, nearest_map
+from ggss.methods.operator import Affine, explained, nearest_map
 from ggss.methods.projection import Euclidean, Oblique
 from ggss.steering import export as exporting
 from ggss.steering.export import AFFINE_METHODS, ProofFailed
-from ggss.steering.export_card import RECORD
+from ggss.steering.exported_files import RECORD
 from ggss.steering.steerer import Steerer
 from planted import planted
 from test_invariants import TABLE

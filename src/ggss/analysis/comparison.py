@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ggss.analysis.measures import Measured, Over, Statistics, percentile
 from ggss.analysis.notebook import comparison_frame, comparison_html, draw_comparison
-from ggss.analysis.run import Run
+from ggss.analysis.run import Measured, Over, Run, Statistics, percentile
 from ggss.errors import InputError, problems
 from ggss.probes.endpoint import NOT_KNOWN
 from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost

@@ -23,12 +23,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ggss.analysis.comparison import Comparison, check_paired, compare
-from ggss.analysis.measures import Statistics
-from ggss.analysis.run import Run
+from ggss.analysis.run import Run, Statistics
 from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.stats.paired import MARGIN
-from ggss.yaml_files import read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Change = Literal["decrease", "no-increase", "any"]

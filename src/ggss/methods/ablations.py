@@ -60,9 +60,8 @@ from torch import Tensor
 from ggss import sphere
 from ggss.activations import Activations, Groups
 from ggss.errors import InputError
-from ggss.methods.affine import Affine
 from ggss.methods.ggss import GateOptions, GgssOptions, SubspaceOptions, calibrated, discover
-from ggss.methods.operator import Array, Operator, register_kind
+from ggss.methods.operator import Affine, Array, Operator, register_kind
 from ggss.methods.projection import Euclidean, finite_coordinates
 from ggss.methods.registry import Attribute, Fitted, Method, register
 from ggss.methods.spherical import (

@@ -38,8 +38,7 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.errors import InputError
-from ggss.methods.affine import Affine
-from ggss.methods.operator import Array, Operator, project, recombine, register_kind, require_finite
+from ggss.methods.operator import Affine, Array, Operator, project, recombine, register_kind, require_finite
 from ggss.methods.spherical import SAFE_NORMS, Floor, Kappa, check_orthonormal, gate, precise
 
 PROJECTION = 1e-3  # how far W^T V may be from the identity

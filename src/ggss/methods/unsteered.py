@@ -15,8 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.methods.affine import Affine
-from ggss.methods.operator import Operator, register_kind, require_finite
+from ggss.methods.operator import Affine, Operator, register_kind, require_finite
 from ggss.methods.registry import UNSTEERED, Attribute, Fitted, Method, Options, register
 
 PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"

@@ -15,11 +15,11 @@ from typing import Any
 
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError, no_such, problems
+from ggss.files import read_yaml
 from ggss.probes import suites
 from ggss.probes.base import PROBES, Item, split_task
 from ggss.probes.people import sample_pairs
 from ggss.probes.suites import Prompt, Suite, Wording, suite_about
-from ggss.yaml_files import read_yaml
 
 
 def reflect(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ggss import probes
 from ggss.analysis.comparison import Comparison
-from ggss.analysis.measures import Measured
+from ggss.analysis.run import Measured
 from ggss.analysis.selection import HeldOut
 from ggss.methods.registry import UNSTEERED
 from ggss.probes.base import split_task

@@ -15,7 +15,7 @@ from ggss import probes
 from ggss.activations import SITE
 from ggss.analysis import selection
 from ggss.analysis.comparison import AccuracyChange, Comparison, overall, sign_flip
-from ggss.analysis.measures import Over
+from ggss.analysis.run import Over
 from ggss.analysis.selection import Fold, HeldOut
 from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED

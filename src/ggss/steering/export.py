@@ -35,19 +35,22 @@ from torch import Tensor, nn
 from ggss.activations.collect import DISCOVERY_PROMPT
 from ggss.errors import InputError, no_such
 from ggss.files import read_json, write_whole
-from ggss.methods.affine import Affine, explained, nearest_map
+from ggss.methods.operator import Affine, explained, nearest_map
 from ggss.models.identity import check_unchanged
 from ggss.models.locating import locate
 from ggss.models.placement import ConvertedLinear
 from ggss.models.sites import resolve
 from ggss.models.wrappers import EXPORTED, exported_steering
-from ggss.steering.compatibility import unverified
+from ggss.steering.attach import unverified
 from ggss.steering.doctor import two_pictures
-from ggss.steering.export_card import CARD, RECORD, card, licence_of
-from ggss.steering.exported_weights import (
+from ggss.steering.exported_files import (
+    CARD,
     FLOATS,
+    RECORD,
     SiteLinear,
     WrittenWeights,
+    card,
+    licence_of,
     read_mmproj,
     write_checkpoint,
     write_lora,

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ggss.analysis.comparison import Comparison, compare
-from ggss.analysis.measures import Measured, Statistics
-from ggss.analysis.run import Run, Source
+from ggss.analysis.run import Measured, Run, Source, Statistics
 from ggss.analysis.selection import HeldOut, Sweep, best_alpha, cross_fit
 from ggss.errors import InputError, problems
 from ggss.files import write_whole
