@@ -17,6 +17,7 @@ from ggss.activations.collect import kept_tokens
 from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
 from ggss.models.features import FeatureCache
+from ggss.steering.compatibility import compare_sizes
 from rounding import assert_same
 
 MLP1, SITE = "projection-mlp1", "projection-mlp2"
@@ -335,3 +336,21 @@ def test_a_model_that_changes_while_it_is_collected_is_refused(tiny, faces, cach
             collect(vlm, faces, cache=cache)
     finally:
         weight.data.copy_(before)
+
+
+def test_shrunk_pictures_have_activations_of_their_own_and_the_source_tells(qwen, faces, cache):
+    whole, small = (collect(qwen, own, keep_tokens=True, cache=cache) for own in (faces, faces.shrunk(32)))
+    assert len(small.tokens[0]) < len(whole.tokens[0])
+    assert (whole.source["max_side"], small.source["max_side"]) == (None, 32)
+    assert whole.source["data_hash"] != small.source["data_hash"]
+    again = collect(qwen, faces, keep_tokens=True, cache=cache)
+    assert torch.equal(again.pooled, whole.pooled)
+    assert torch.equal(collect(qwen, faces.shrunk(64), cache=cache).pooled, whole.pooled)  # nothing is shrunk
+
+
+def test_a_steerer_of_pictures_of_another_size_is_said(qwen, faces, cache, caplog):
+    steerer = ggss.fit("ggss", collect(qwen, faces.shrunk(32), cache=cache), attribute="race")
+    compare_sizes(steerer, 32)
+    assert not caplog.records
+    compare_sizes(steerer, None)
+    assert "at most 32 pixels on the longer side, and these are of any size" in caplog.text

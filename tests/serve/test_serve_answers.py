@@ -438,3 +438,13 @@ def test_a_steerer_of_another_model_is_served_only_where_any_model_is_allowed(tm
     with pytest.raises(InputError, match="vision weights"):
         ServedModel(vlm, **limits).load("race", folder)
     assert ServedModel(vlm, **limits, any_model=True).load("race", folder).folder == folder
+
+
+def test_a_server_shrinks_the_pictures_it_gets(qwen):
+    limits = {"room": 2**24, "most_tokens": 8, "prompt_tokens": 2**20}
+    asked = ChatJob([("user", [None, "which of two"])], [png(3)])
+    lengths = []
+    for max_side in (None, 64, 32):
+        model = ServedModel(qwen, **limits, max_side=max_side)
+        lengths.append(len(model.prepare(asked, lambda _: None, lambda: False).ids))
+    assert lengths[0] == lengths[1] > lengths[2]

@@ -9,12 +9,13 @@ import yaml
 
 import ggss
 from ggss import probes
+from ggss.data.pictures import size_of
 from ggss.errors import InputError
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
 from ggss.study import grid, hashes
 from ggss.study.grid import Cell, Unit
-from ggss.study.plan import Plan
+from ggss.study.plan import DiscoverySet, Plan, PlanItems
 
 STUDIES = Path(__file__).parents[2] / "studies"
 PLAN = {
@@ -263,3 +264,14 @@ def test_a_plan_says_by_which_rule_its_answers_are_read():
     assert Plan.of(PLAN | {"parser": "release"}).parser == "release"
     with pytest.raises(InputError, match="parser"):
         Plan.of(PLAN | {"parser": "guess"})
+
+
+def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
+    whole, small = Plan.of(PLAN), Plan.of(changed(max_side=24))
+    asked = [PlanItems(plan) for plan in (whole, small)]
+    assert asked[0].hash("mcq") != asked[1].hash("mcq")
+    assert {max(size_of(picture)) for picture in asked[1].pictures()} == {24}
+    discovered = [DiscoverySet(plan).of("race") for plan in (whole, small)]
+    assert [own.max_side for own in discovered] == [None, 24]
+    recipes = {hashes.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
+    assert len(recipes) == 2

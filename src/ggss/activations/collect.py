@@ -137,6 +137,7 @@ def collect(
             **described,
             "data_hash": counterfactuals.content_hash,
             "images": len(counterfactuals),
+            "max_side": counterfactuals.max_side,
             "prompt": DISCOVERY_PROMPT if prompt is None else prompt,
             "max_tokens": max_tokens,
             "seed": seed,

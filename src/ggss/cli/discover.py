@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ggss import errors
-from ggss.cli.arguments import Force, Json, Loading, Model, choices, loads_model, options
+from ggss.cli.arguments import Force, Json, Loading, MaxSide, Model, choices, loads_model, options
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
@@ -72,6 +72,7 @@ def discover(
             "--keep-tokens", help="Keep all tokens on disk, to say what a probe still reads from them after steering."
         ),
     ] = False,
+    max_side: MaxSide = None,
     batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **errors.BATCH.bounds)] = 8,
     force: Force = False,
     *,
@@ -101,11 +102,12 @@ def discover(
         raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
+    faces = faces.shrunk(max_side)
     faces.validate(attribute)
     if neutral is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
         raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
-    others = None if neutral is None else folder_of_pictures(neutral)
+    others = None if neutral is None else folder_of_pictures(neutral).shrunk(max_side)
 
     from ggss.activations import SITE
     from ggss.activations.collect import collect

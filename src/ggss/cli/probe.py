@@ -18,6 +18,7 @@ from ggss.cli.arguments import (
     AnyModel,
     Json,
     Loading,
+    MaxSide,
     ParserRule,
     Seed,
     Strength,
@@ -184,6 +185,7 @@ def probe(
         ),
     ] = None,
     parser: ParserRule = "careful",
+    max_side: MaxSide = None,
     seed: Seed = 0,
     *,
     loading: Loading,
@@ -225,12 +227,12 @@ def probe(
         from ggss.analysis.records import check_place
 
         check_place(out, force)
-    steerer = _steerer(steer, alpha)
+    steerer = _steerer(steer, alpha, max_side)
     small = embedded(model)
     size = batch(batch_size) or (64 if small else 8)
     if small:
         one_thread()
-    chosen = _suites(suite or _own_suite(model), images, tasks)
+    chosen = _suites(suite or _own_suite(model), images, tasks, max_side)
     items = {task: own.items(task, limit) for task, own in chosen.items()}
 
     from ggss.analysis.asking import ask, source
@@ -308,13 +310,15 @@ def _into(out: Path, wanted: "dict[str, Asked]", ask: "Callable[..., Run]", suff
     return runs
 
 
-def _steerer(name: str | None, alpha: float | None) -> "Steerer | None":
+def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "Steerer | None":
     no_strength(alpha, name)
     if name is None:
         return None
+    from ggss.steering.compatibility import compare_sizes
     from ggss.steering.steerer import Steerer, checked_alpha
 
     steerer = Steerer.from_pretrained(name)
+    compare_sizes(steerer, max_side)
     checked_alpha(steerer.strength(alpha), allow_amplify=False)
     return steerer
 
@@ -337,14 +341,14 @@ def _own_suite(model: str) -> str:
     return collection if embedded(model) and collection in suites.SUITES else "reflect"
 
 
-def _suites(name: str, images: str | None, tasks: str | None) -> "dict[str, Suite]":
+def _suites(name: str, images: str | None, tasks: str | None, max_side: int | None) -> "dict[str, Suite]":
     """Task -> the suite that asks it; everything is made and checked here, before a model is loaded."""
     from ggss import probes
     from ggss.probes import suites
 
     if name == "reflect" and images is None:
         raise InputError("suite 'reflect' asks about your own pictures: give --images, a manifest of them")
-    own = suites.load(name, **({"images": images} if images is not None else {}))
+    own = suites.load(name, **({"images": images} if images is not None else {})).shrunk(max_side)
     benchmarks = [task for task in probes.names() if probes.get(task).from_file]
     there = (*own.tasks, *benchmarks)
     named = own.default if tasks is None else own.tasks if tasks == "all" else (t.strip() for t in tasks.split(","))
@@ -354,7 +358,7 @@ def _suites(name: str, images: str | None, tasks: str | None) -> "dict[str, Suit
         raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], there)
     if not asked:
         raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(there)}")
-    chosen = {task: suites.benchmark(task) if task in benchmarks else own for task in asked}
+    chosen = {task: suites.benchmark(task).shrunk(max_side) if task in benchmarks else own for task in asked}
     for task, suite in chosen.items():
         suite.items(task)
     return chosen

@@ -22,7 +22,7 @@ from PIL import Image
 
 from ggss import escaping
 from ggss.data.manifests import read_rows
-from ggss.data.pictures import Context, FilePicture, Picture, held_fixed, labels, size_of
+from ggss.data.pictures import Context, FilePicture, Picture, ShrunkPicture, held_fixed, is_file, labels, shrunk, size_of
 from ggss.errors import InputError, no_such, problems
 from ggss.escaping import plot
 from ggss.plugins import Registry
@@ -90,7 +90,7 @@ def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
     found: list[str] = []
     sizes: dict[Context, dict[str, list[str]]] = {}
     shown: dict[str, dict[str, str]] = {}
-    files = [picture for picture in images if decode or isinstance(picture, FilePicture)]
+    files = [picture for picture in images if decode or is_file(picture)]
     for picture in track(files, "checking images", total=len(files)):
         try:
             width, height = _size(picture, decode)
@@ -266,6 +266,21 @@ class Counterfactuals:
         """
         kept = _kept([labels(picture) for picture in self], include, exclude)
         return Counterfactuals(tuple(picture for picture, keep in zip(self, kept, strict=True) if keep))
+
+    def shrunk(self, max_side: int | None) -> "Counterfactuals":
+        """The same set with at most so many pixels on the longer side of each picture; None: as it is.
+
+        Examples:
+            >>> faces.shrunk(512).max_side
+            512
+        """
+        return Counterfactuals(tuple(shrunk(picture, max_side) for picture in self))
+
+    @property
+    def max_side(self) -> int | None:
+        """The cap on the longer side of its pictures, in pixels; None: there is none."""
+        first = self.pictures[0]
+        return first.max_side if isinstance(first, ShrunkPicture) else None
 
     @cached_property
     def content_hash(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ggss import errors
 from ggss.data.counterfactuals import CONTEXT_COLUMNS, Counterfactuals
-from ggss.data.pictures import Picture
+from ggss.data.pictures import Picture, shrunk
 from ggss.errors import InputError, no_such, problems
 from ggss.plugins import Registry
 from ggss.probes.base import Item, Probe, get, parted
@@ -197,6 +197,17 @@ class Suite:
                 lines.update((json.dumps(_asked(item), ensure_ascii=False) + "\n").encode())
             self._hashes[task] = lines.hexdigest()
         return self._hashes[task]
+
+    def shrunk(self, max_side: int | None) -> "Suite":
+        """The same questions about pictures with at most so many pixels on the longer side; None: as they are."""
+
+        def items(task: str) -> list[Item]:
+            return [
+                replace(item, images=tuple(shrunk(picture, max_side) for picture in item.images))
+                for item in self.make(task)
+            ]
+
+        return self if max_side is None else replace(self, make=items, _made={}, _hashes={})
 
     def max_new_tokens(self, task: str) -> int:
         return self.new_tokens or get(task).max_new_tokens

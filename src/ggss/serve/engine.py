@@ -191,6 +191,8 @@ class WorkerSetup:
     threads: int | None = None
     any_model: bool = False
     """Whether steerers may be of other models, or of models that they do not record."""
+    max_side: int | None = None
+    """Pixels of a picture's longer side, at most."""
 
 
 @dataclass

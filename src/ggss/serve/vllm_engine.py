@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ggss.data.pictures import BytesPicture
+from ggss.data.pictures import BytesPicture, shrunk
 from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.serve.batching import facts_of, with_suffix
@@ -26,6 +26,7 @@ from ggss.serve.engine import LONGEST_LINE, QUIET, Message, framed, heard_whole
 from ggss.serve.sampling import GrowingAnswer
 from ggss.serve.schema import AnswerPiece, AnswerText, Began, ChatJob, ServedSteerer, SteeringRecord, token_facts
 from ggss.serve.worker import failure, refused_reload
+from ggss.steering.compatibility import compare_sizes
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin.engine import EngineHost, EnginePrompt, ReadPrompt
 from ggss.vllm_plugin.steering import by_content
@@ -34,15 +35,23 @@ from ggss.vllm_plugin.steering import by_content
 class VllmServed:
     """processor: the model's own. ends: the tokens that end an answer. context: tokens of a prompt and its answer.
 
-    most_tokens: of an answer; prompt_tokens: of a prompt.
+    most_tokens: of an answer; prompt_tokens: of a prompt. max_side: pixels of a picture's longer side, at most.
     """
 
     def __init__(
-        self, host: EngineHost, processor: Any, ends: set[int], context: int, most_tokens: int, prompt_tokens: int
+        self,
+        host: EngineHost,
+        processor: Any,
+        ends: set[int],
+        context: int,
+        most_tokens: int,
+        prompt_tokens: int,
+        max_side: int | None = None,
     ) -> None:
         self.host, self.steerers = host, dict[str, Steerer]()
         self._processor, self._ends, self._context = processor, ends, context
         self._most_tokens, self._prompt_tokens = most_tokens, prompt_tokens
+        self._max_side = max_side
         self._mark = prompts.image_mark(processor)
         tokenizer = processor.tokenizer
         self._decode = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
@@ -56,6 +65,7 @@ class VllmServed:
         if not Path(folder).is_dir():
             raise InputError(f"the steerer {name!r}: there is no folder {folder!r} on the server")
         steerer = Steerer.from_pretrained(folder)
+        compare_sizes(steerer, self._max_side)
         await self.host.load(folder, expected or steerer.content_hash)
         self.steerers[name] = steerer
         return facts_of(steerer, folder)
@@ -86,7 +96,7 @@ class VllmServed:
                     return
 
     def _prompt(self, job: ChatJob, steerers: dict[str, Steerer]) -> EnginePrompt:
-        images = [BytesPicture.of(data).image() for data in job.pictures]
+        images = [shrunk(BytesPicture.of(data), self._max_side).image() for data in job.pictures]
         text = prompts.conversation(self._processor, with_suffix(job, steerers))
         (ids,) = prompts.tokens(self._processor, [text], [self._mark] * len(images))
         contents = {name: own.content_hash for name, own in steerers.items()}
@@ -246,7 +256,8 @@ async def loaded(setup: Message) -> "tuple[VllmServed, Message]":
     engine = EngineSetup(setup["model"], dtype, context, setup["most_pictures"], rows=setup["most_rows"])
     host = await EngineHost.start(engine)
     known = set(ends if isinstance(ends, list) else [ends])
-    model = VllmServed(host, processor, known, context, setup["most_tokens"], setup["prompt_tokens"])
+    limits = setup["most_tokens"], setup["prompt_tokens"], setup["max_side"]
+    model = VllmServed(host, processor, known, context, *limits)
     try:
         steerers = {
             name: asdict(await model.load(name, folder, expected))

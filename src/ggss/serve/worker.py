@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 
-from ggss.data.pictures import BytesPicture
+from ggss.data.pictures import BytesPicture, Picture, shrunk
 from ggss.errors import InputError, out_of_memory
 from ggss.models import prompts
 from ggss.models.features import BoundedFeatures, Features, Shown
@@ -29,6 +29,7 @@ from ggss.serve.batching import BatchSteering, ShownPicture, facts_of, with_suff
 from ggss.serve.engine import Gone, JobQueue, Message
 from ggss.serve.sampling import AnswerRow, RowSampler, RowsOver
 from ggss.serve.schema import AnswerPiece, AnswerText, Began, ChatJob, ServedSteerer, defect
+from ggss.steering.compatibility import compare_sizes
 from ggss.steering.steerer import Steerer
 
 log = logging.getLogger("ggss")
@@ -78,19 +79,21 @@ class PreparedJob:
 
 class ServedModel:
     """room: bytes of features that are kept, half of them steered. most_tokens: of an answer; prompt_tokens: of a
-    prompt. any_model: whether steerers may be of other models.
+    prompt. any_model: whether steerers may be of other models. max_side: pixels of a picture's longer side, at most.
 
     InputError if the family cannot answer from features.
     """
 
-    def __init__(self, vlm: Vlm, room: int, most_tokens: int, prompt_tokens: int, any_model: bool = False) -> None:
+    def __init__(
+        self, vlm: Vlm, room: int, most_tokens: int, prompt_tokens: int, any_model: bool = False, max_side: int | None = None
+    ) -> None:
         if vlm.family.pack is None:
             raise InputError(
                 f"{vlm.family.name} models cannot answer from encoded features, so ggss cannot serve them: "
                 "`ggss ask` and Python's steerer.attach work"
             )
         self.vlm, self.most_tokens, self.prompt_tokens = vlm, most_tokens, prompt_tokens
-        self.any_model = any_model
+        self.any_model, self.max_side = any_model, max_side
         self.steerers: dict[str, Steerer] = {}
         self._kept, self._steering = BoundedFeatures(room // 2), BatchSteering(room // 2)
         self.batches = self.hits = self.misses = 0
@@ -111,6 +114,7 @@ class ServedModel:
             raise InputError(f"the steerer {name!r}: there is no folder {folder!r} on the server")
         steerer = Steerer.from_pretrained(folder)
         steerer.check(self.vlm, force=self.any_model)
+        compare_sizes(steerer, self.max_side)
         kept = self.vlm.sites("all")
         if outside := [site for site in steerer.operators if site not in kept]:
             raise InputError(
@@ -125,7 +129,7 @@ class ServedModel:
 
     def prepare(self, job: ChatJob, give: Give, gone: Callable[[], bool]) -> PreparedJob:
         """InputError if a picture does not decode, the template cannot write it, or the prompt is too long."""
-        pictures = [self._encoded(BytesPicture.of(data)) for data in job.pictures]
+        pictures = [self._encoded(shrunk(BytesPicture.of(data), self.max_side)) for data in job.pictures]
         self._kept.make_room()
         text = prompts.conversation(self.vlm.processor, with_suffix(job, self.steerers))
         (ids,) = prompts.tokens(self.vlm.processor, [text], [one.features.placeholder for one in pictures])
@@ -184,7 +188,7 @@ class ServedModel:
             "cache_misses": self.misses,
         }
 
-    def _encoded(self, picture: BytesPicture) -> ShownPicture:
+    def _encoded(self, picture: Picture) -> ShownPicture:
         if picture.digest in self._kept:
             self.hits += 1
         else:
@@ -302,7 +306,7 @@ def loaded(setup: Message) -> "tuple[ServedModel, Message]":
         torch.set_num_threads(setup["threads"])
     vlm = load_vlm(setup["model"], setup["dtype"], setup["device_map"], attention=setup["attention"])
     limits = setup["cache_bytes"], setup["most_tokens"], setup["prompt_tokens"]
-    model = ServedModel(vlm, *limits, any_model=setup["any_model"])
+    model = ServedModel(vlm, *limits, any_model=setup["any_model"], max_side=setup["max_side"])
     steerers = {
         name: asdict(model.load(name, folder, expected)) for name, (folder, expected) in setup["steerers"].items()
     }

@@ -79,6 +79,26 @@ def unverified(steerer: "Steerer") -> bool:
     return acts and steerer.source.get("fingerprint") is None
 
 
+def compare_sizes(steerer: "Steerer", max_side: int | None) -> None:
+    """Log a warning if pictures have another cap on their size than those that the steerer was fitted on.
+
+    One that does not record its cap is not compared.
+    """
+    fitted = steerer.source.get("max_side", max_side)
+    if fitted != max_side:
+        log.warning(
+            "the %s steerer was fitted on pictures %s, and these are %s: their tokens differ. Give --max-side the "
+            "value of its discovery, or discover it again",
+            steerer.method,
+            _capped(fitted),
+            _capped(max_side),
+        )
+
+
+def _capped(max_side: object) -> str:
+    return "of any size" if max_side is None else f"of at most {max_side} pixels on the longer side"
+
+
 def differences(
     steerer: "Steerer", model: nn.Module, processor: Any, family: str, weights: str | None = None
 ) -> list[str]:

@@ -42,7 +42,7 @@ def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT
         discovery,
         plan.seed,
     ]
-    return hashing.of(said + _prompted(method) + _chosen(known, _code_of_fit(method)))
+    return hashing.of(said + _prompted(method) + _capped(plan) + _chosen(known, _code_of_fit(method)))
 
 
 def steering(plan: Plan, label: str, attribute: str, data: str, known: Code = NOT_RECORDED) -> str:
@@ -90,6 +90,11 @@ def _of_task(plan: Plan, task: str) -> dict[str, str]:
 def _chosen(known: Code, names: Iterable[str]) -> list[dict[str, str]]:
     """Nothing for a study that was begun before code was recorded."""
     return [{name: known[name] for name in names}] if known else []
+
+
+def _capped(plan: Plan) -> list[dict[str, int]]:
+    """Nothing if pictures are as large as their files."""
+    return [] if plan.max_side is None else [{"max_side": plan.max_side}]
 
 
 def _prompted(method: MethodPlan) -> list[str]:

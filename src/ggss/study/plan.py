@@ -165,6 +165,9 @@ class Plan(Piece):
     steering: Annotated[dict[str, SteeringPlan], Field(min_length=1)]
     measures: tuple[MeasurePlan, ...] = ()
     overlap: Literal["warn", "refuse"] = Field("refuse", description="pictures that are both fitted and scored")
+    max_side: int | None = Field(
+        None, ge=errors.SIDE.least, le=errors.SIDE.most, description="pixels of a picture's longer side, at most"
+    )
     limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
     batch_size: Annotated[int, Field(ge=1, le=errors.BATCH.most)] | Literal["auto"] = errors.AUTO_BATCH
     threads: int | None = Field(
@@ -371,16 +374,16 @@ class PlanItems:
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
         file = self.plan.benchmarks.get(task)
-        return self._suite if file is None else _benchmark(task, file.path, file.suffix)
+        return self._suite if file is None else _benchmark(task, file.path, file.suffix, self.plan.max_side)
 
     @cached_property
     def _suite(self) -> Suite:
-        return suites.load(self.plan.suite.name, **self.plan.suite.options)
+        return suites.load(self.plan.suite.name, **self.plan.suite.options).shrunk(self.plan.max_side)
 
 
 @cache
-def _benchmark(task: str, path: str | None, suffix: str) -> Suite:
-    return suites.benchmark(task, path, suffix)
+def _benchmark(task: str, path: str | None, suffix: str, max_side: int | None) -> Suite:
+    return suites.benchmark(task, path, suffix).shrunk(max_side)
 
 
 COLUMN = "occupation"
@@ -397,7 +400,7 @@ class DiscoverySet:
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
         try:
-            whole = _whole(self.plan.discovery)
+            whole = _whole(self.plan.discovery, self.plan.max_side)
         except InputError as error:
             return [f"discovery: {error}"]
         there = sorted({labels(picture).get(COLUMN, "") for picture in whole})
@@ -426,14 +429,14 @@ class DiscoverySet:
 
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute."""
-        return _loaded(self.plan.discovery, tuple(self.plan.steering[attribute].discover_on))
+        return _loaded(self.plan.discovery, self.plan.max_side, tuple(self.plan.steering[attribute].discover_on))
 
 
 @cache
-def _whole(source: str) -> Counterfactuals:
-    return Counterfactuals.load(source)
+def _whole(source: str, max_side: int | None) -> Counterfactuals:
+    return Counterfactuals.load(source).shrunk(max_side)
 
 
 @cache
-def _loaded(source: str, occupations: tuple[str, ...]) -> Counterfactuals:
-    return _whole(source).chosen(include={COLUMN: occupations})
+def _loaded(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
+    return _whole(source, max_side).chosen(include={COLUMN: occupations})
