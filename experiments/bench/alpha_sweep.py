@@ -28,7 +28,7 @@ from experiments.bench.__main__ import PAGE, SWEEP, machine, show, table, with_s
 from experiments.bench.study import BATCH, MODEL, Finished, small_world_items
 from experiments.bench.timing import milliseconds, row
 from experiments.training.architectures import build
-from ggss.models import Vlm, load_vlm, reading
+from ggss.models import Vlm, load_vlm, prefix
 from ggss.models.prompts import PromptLengths
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel, batches
@@ -201,14 +201,14 @@ def _begins_to_pay(side: int, questions: int) -> dict[str, Any]:
 
     # What the prompts have in common is the picture, but for a few tokens.
     saved = (questions - 1) * len(pictures[0][0].rows["projection-mlp2"])
-    usual, reading.LEAST_SAVED = reading.LEAST_SAVED, 1
+    usual, prefix.LEAST_SAVED = prefix.LEAST_SAVED, 1
     try:
         for sharing in (False, True):
             spent(sharing)  # a warm-up
         pairs = [(spent(False), spent(True)) for _ in range(ROUNDS)]
         alone, shared = (statistics.median(own) for own in zip(*pairs, strict=True))
     finally:
-        reading.LEAST_SAVED = usual
+        prefix.LEAST_SAVED = usual
     name = f"{BATCH} questions, {questions} a picture: {saved} image tokens saved for each (ggss shares from {usual})"
     return row(name, milliseconds(shared), f"not shared, {milliseconds(alone)}", alone / shared, "")
 

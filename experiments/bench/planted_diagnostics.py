@@ -22,7 +22,7 @@ from experiments.bench.planted_tokens import ATTRIBUTE, JUDGED, TOKENS, Directio
 from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.files import write_whole
-from ggss.methods.diagnostics import effective_rank, folds, read_share
+from ggss.methods.diagnostics import effective_rank, folds, probe_accuracy
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
 from ggss.terminal import track
@@ -45,7 +45,7 @@ def diagnostics(steerer: Steerer, acts: Activations, attribute: str) -> dict[str
     deviations, moved = centres - centres.mean(0), moved - moved.mean(0)
     read = seen.get("all_tokens") or {}
     return {
-        "pooled probe after": read_share(after, labels, folds(acts.contexts)),
+        "pooled probe after": probe_accuracy(after, labels, folds(acts.contexts)),
         "all-token probe after": read.get("after"),
         "displacement": read.get("displacement"),
         "effective rank": effective_rank(deviations),

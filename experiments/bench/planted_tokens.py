@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.methods.diagnostics import folds, read_share
+from ggss.methods.diagnostics import folds, probe_accuracy
 from ggss.steering.fitting import fit
 
 WIDTH, TOKENS, NOISE = 48, 8, 0.5
@@ -122,9 +122,9 @@ def judged(pictures: Pictures, steered: Tensor) -> Judgement:
     fold = folds(pictures.people.tolist())
     moved = torch.linalg.vector_norm(steered - pictures.tokens, dim=-1)
     return Judgement(
-        pooled=read_share(steered.mean(1), pictures.values, fold),
-        all_tokens=read_share(steered.flatten(1), pictures.values, fold),
-        content=read_share(pictures.tokens.flatten(1), pictures.contents, fold, steered.flatten(1)),
+        pooled=probe_accuracy(steered.mean(1), pictures.values, fold),
+        all_tokens=probe_accuracy(steered.flatten(1), pictures.values, fold),
+        content=probe_accuracy(pictures.tokens.flatten(1), pictures.contents, fold, steered.flatten(1)),
         displacement=float((moved / torch.linalg.vector_norm(pictures.tokens, dim=-1)).mean()),
     )
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from experiments.fuzz import trees
 from experiments.fuzz.harness import Target
 from ggss.analysis import Statistics, compare_all, records
-from ggss.analysis.records import Asked, growing, part_of
+from ggss.analysis.records import Questions, open_run_file, part_path
 from ggss.analysis.run import Run, Source
 from ggss.errors import InputError
 from ggss.models.reading import Answer
@@ -32,10 +32,10 @@ def write_run(task: str, file: Path) -> Run:
 
 def _records(folder: Path) -> Any:
     files: dict[str, bytes] = {}
-    asked: dict[str, dict[str, Asked]] = {}
+    asked: dict[str, dict[str, Questions]] = {}
     for task in _TASKS:
         run = write_run(task, folder / task)
-        files[task], asked[task] = (folder / task).read_bytes(), {task: Asked(run.items, run.source)}
+        files[task], asked[task] = (folder / task).read_bytes(), {task: Questions(run.items, run.source)}
     changed, begun = folder / "changed.jsonl", folder / "begun.jsonl"
 
     def cases(task: str) -> Any:
@@ -48,8 +48,8 @@ def _records(folder: Path) -> Any:
 
     def read(case: tuple[str, bytes]) -> None:
         task, data = case
-        part_of(begun).write_bytes(data)
-        with suppress(InputError), growing(begun, asked[task]) as grown:
+        part_path(begun).write_bytes(data)
+        with suppress(InputError), open_run_file(begun, asked[task]) as grown:
             assert grown.count <= len(asked[task][task].items)
         changed.write_bytes(data)
         found = records.load(changed)

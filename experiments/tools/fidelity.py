@@ -273,7 +273,7 @@ METHODS = (
     Held(
         "MeanDiff: the shift of the predicted class, mean or Fréchet mean, is subtracted from every token",
         "paper",
-        "ggss.methods.meandiff.Curved",
+        "ggss.methods.meandiff.SphericalShift",
         "test_classifiers::test_meandiff_subtracts_the_shift_of_the_images_class",
     ),
     Held(
@@ -285,14 +285,14 @@ METHODS = (
     Held(
         "MeanDiff, spherical: the classifier sees unit rows",
         "release",
-        "ggss.methods.meandiff.Curved",
+        "ggss.methods.meandiff.SphericalShift",
         "test_classifiers::test_a_classifier_of_directions_does_not_see_how_large_an_image_is",
         "`trained_on=pooled` gives it the pooled row.",
     ),
     Held(
         "LEACE on pooled activations",
         "paper",
-        "ggss.methods.leace.fitted",
+        "ggss.methods.leace.fit_erasure",
         "test_leace::test_the_default_is_the_papers_text",
         "In tangent space mu takes the place of the mean. The package's defaults are kept: a shrunk covariance, singular values below 0.01 dropped. `covariance=tangent` fits the tangent vectors instead. The release takes eigenvectors of I - P: option `form=release`.",
     ),
@@ -326,7 +326,7 @@ METHODS = (
     Held(
         "LEACE's subspace inside gate and slerp",
         "paper",
-        "ggss.methods.leace.fitted",
+        "ggss.methods.leace.fit_erasure",
         "test_leace::test_the_gated_form_uses_the_packages_u",
     ),
     Held(

@@ -25,7 +25,7 @@ from torch import Tensor
 from experiments.tools.pace import OUT, Asked
 from ggss.activations import SITE, Activations
 from ggss.methods.auto import halves
-from ggss.methods.diagnostics import folds, read_share
+from ggss.methods.diagnostics import folds, probe_accuracy
 from ggss.methods.operator import Operator, apply
 from ggss.methods.pace import mixed
 from ggss.steering.fitting import fit
@@ -135,7 +135,7 @@ def judged(steer: Steer, held_out: Activations, scenes: Tensor) -> list[float]:
     of_race = held_out.groups("race")
     people = [held_out.contexts[image] for image in of_race.index.flatten().tolist()]
     versions = [context for context in of_race.contexts for _ in range(values)]
-    read = [read_share(flat, labels, folds(who)) for who in (people, versions)]
+    read = [probe_accuracy(flat, labels, folds(who)) for who in (people, versions)]
     return [sizes[0][0] / sizes[1][0], sizes[0][1] / sizes[1][1], *map(float, moved), *read]
 
 

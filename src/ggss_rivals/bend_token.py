@@ -47,7 +47,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError, problems
-from ggss.methods.bend import RANK, REFERENCE, BendOptions, Neighbours, check_labels, enough
+from ggss.methods.bend import RANK, REFERENCE, BendOptions, Neighbours, check_counts, check_labels
 from ggss.methods.operator import Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, register
 from ggss.methods.spherical import rows_by_image
@@ -332,7 +332,7 @@ def inverse_sinc(cosine: Tensor) -> Tensor:
 
 def fit(activations: Activations, attribute: Attribute, options: BendOptions, kind: type[BendToken]) -> Fitted:
     known, tokens = classes(activations, attribute), activations.tokens
-    enough(known, options.neighbours)
+    check_counts(known, options.neighbours)
     norms, gram = compared(tokens)
     count, width = tokens[0].shape
     operator = kind(tokens, norms, known.labels, gram, count, width, options.neighbours)

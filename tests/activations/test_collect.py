@@ -282,7 +282,7 @@ def test_what_acts_before_the_site_is_refused_by_name_and_nothing_is_written(tin
     vlm = tiny("llava-vicuna")
     handle = intervene(vlm)
     try:
-        with pytest.raises(InputError, match="must not be kept as its own") as refused:
+        with pytest.raises(InputError, match="must not be cached as its own") as refused:
             collect(vlm, faces, cache=cache)
         named = {
             _global_hook: "a hook for all modules",

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ggss.analysis import records
-from ggss.analysis.records import Asked, check_place, growing, part_of
+from ggss.analysis.records import Questions, check_place, open_run_file, part_path
 from ggss.analysis.run import Run
 from ggss.errors import InputError
 from ggss.models.reading import Answer
@@ -20,13 +20,13 @@ BATCH = 8
 
 
 def asked_like(some):
-    return {task: Asked(run.items, run.source) for task, run in some.items()}
+    return {task: Questions(run.items, run.source) for task, run in some.items()}
 
 
 def ask(path, some, stop_after=None, force=False, suffix=""):
     """Write the answers of made-up runs batch by batch, as if a model gave them; returns how many were asked."""
     count = 0
-    with growing(path, asked_like(some), suffix, force) as file:
+    with open_run_file(path, asked_like(some), suffix, force) as file:
         for task, run in some.items():
             said = {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
             missing = [key for key in said if key not in file.answered(task)]
@@ -59,24 +59,24 @@ def test_a_run_that_is_stopped_anywhere_ends_as_if_it_were_not(some, whole, tmp_
         with pytest.raises(KeyboardInterrupt):
             ask(path, some, stop_after=stop)
         assert not path.exists()
-    assert part_of(path).read_bytes().count(b"\n") == 28 * BATCH
+    assert part_path(path).read_bytes().count(b"\n") == 28 * BATCH
     assert ask(path, some) == 36 - 28
     assert path.read_bytes() == whole
-    assert not part_of(path).exists()
+    assert not part_path(path).exists()
     assert records.load(path) == some
 
 
 def test_a_kill_between_the_finished_file_and_its_part_is_harmless(some, whole, tmp_path):
     path = tmp_path / "run.jsonl"
     path.write_bytes(whole)
-    part_of(path).write_bytes(whole)
+    part_path(path).write_bytes(whole)
     assert ask(path, some) == 0
     assert [file.name for file in tmp_path.glob("run*")] == ["run.jsonl"]
     assert path.read_bytes() == whole
 
 
 def test_a_torn_last_line_is_dropped_wherever_it_was_cut(some, whole, tmp_path):
-    path, part = tmp_path / "run.jsonl", part_of(tmp_path / "run.jsonl")
+    path, part = tmp_path / "run.jsonl", part_path(tmp_path / "run.jsonl")
     with pytest.raises(KeyboardInterrupt):
         ask(path, some, stop_after=2)
     there = part.read_bytes()
@@ -85,7 +85,7 @@ def test_a_torn_last_line_is_dropped_wherever_it_was_cut(some, whole, tmp_path):
     for cut in (0, 1, 9, 10, second - 1, second, second + 1, third - 2, third - 1, third, len(there) - 1):
         part.write_bytes(there[:cut])
         path.unlink(missing_ok=True)
-        with growing(path, asked_like(some)) as file:
+        with open_run_file(path, asked_like(some)) as file:
             assert file.count == there[:cut].count(b"\n")
             assert file.part.read_bytes() == there[: there[:cut].rfind(b"\n") + 1]
         part.write_bytes(there[:cut])
@@ -101,10 +101,10 @@ def test_a_long_torn_line_is_dropped(some, whole, tmp_path, monkeypatch):
 def test_a_batch_is_on_disk_before_the_next_is_asked(some, tmp_path):
     path = tmp_path / "run.jsonl"
     run = some["mcq"]
-    with growing(path, asked_like({"mcq": run})) as file:
+    with open_run_file(path, asked_like({"mcq": run})) as file:
         for number in range(3):
             file.keep("mcq", {run.items[number].key: run.answers[number]})
-            lines = part_of(path).read_bytes().splitlines()
+            lines = part_path(path).read_bytes().splitlines()
             assert [json.loads(line)["item"] for line in lines] == [item.key for item in run.items[: number + 1]]
 
 
@@ -129,7 +129,7 @@ def test_answers_given_otherwise_are_not_mixed_in(some, tmp_path, change, told, 
     else:
         with pytest.raises(KeyboardInterrupt):
             ask(path, some, stop_after=5)
-    there = path if finished else part_of(path)
+    there = path if finished else part_path(path)
     before = there.read_bytes()
     other = {task: replace(run, source=replace(run.source, **change)) for task, run in some.items()}
     with pytest.raises(InputError) as refused:
@@ -174,22 +174,22 @@ def test_a_part_that_is_damaged_or_of_something_else_is_refused(some, tmp_path):
     path = tmp_path / "run.jsonl"
     with pytest.raises(KeyboardInterrupt):
         ask(path, some, stop_after=2)
-    lines = part_of(path).read_bytes().splitlines(keepends=True)
-    part_of(path).write_bytes(b"".join([lines[0], b"{}\n", lines[2]]))
+    lines = part_path(path).read_bytes().splitlines(keepends=True)
+    part_path(path).write_bytes(b"".join([lines[0], b"{}\n", lines[2]]))
     with pytest.raises(InputError, match="line 2: task: Field required"):
         ask(path, some)
-    part_of(path).write_bytes(b"my notes\n")
+    part_path(path).write_bytes(b"my notes\n")
     with pytest.raises(InputError, match=r"run\.jsonl\.part.*--force"):
         check_place(path)
     with pytest.raises(InputError, match="--force"):
         ask(path, some)
-    assert part_of(path).read_bytes() == b"my notes\n"
+    assert part_path(path).read_bytes() == b"my notes\n"
     assert ask(path, some, force=True) == 36
 
 
 def test_two_processes_do_not_write_one_file(some, tmp_path):
     path = tmp_path / "run.jsonl"
-    with growing(path, asked_like(some)), pytest.raises(InputError, match="another process is writing"):
+    with open_run_file(path, asked_like(some)), pytest.raises(InputError, match="another process is writing"):
         ask(path, some)
     assert ask(path, some) == 36
     assert os.listdir(tmp_path) == [path.name]
@@ -198,8 +198,8 @@ def test_two_processes_do_not_write_one_file(some, tmp_path):
 def test_a_killed_process_frees_its_file(some, tmp_path):
     path = tmp_path / "run.jsonl"
     writer = (
-        "import sys; from pathlib import Path; from ggss.analysis.records import growing\n"
-        "with growing(Path(sys.argv[1]), {}): print('writing', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path; from ggss.analysis.records import open_run_file\n"
+        "with open_run_file(Path(sys.argv[1]), {}): print('writing', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", writer, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -226,12 +226,12 @@ def test_a_full_disk_loses_nothing_that_was_answered(some, whole, tmp_path, monk
     path, synced = tmp_path / "run.jsonl", os.fsync
 
     def full(number):
-        if part_of(path).stat().st_size > 50_000:
+        if part_path(path).stat().st_size > 50_000:
             raise OSError(28, "No space left on device")
         synced(number)
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(InputError, match=r"No space left on device.*answers are kept in it, and the same command"):
+    with pytest.raises(InputError, match=r"No space left on device.*it has \d+ answers, and the same command"):
         ask(path, some)
     monkeypatch.undo()
     ask(path, some)
@@ -290,7 +290,7 @@ def test_an_unfinished_run_is_not_compared(some, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         ask(path, some, stop_after=5)
     with pytest.raises(InputError, match=r"run\.jsonl\.part' is an unfinished run: .* finishes it"):
-        records.load(part_of(path))
+        records.load(part_path(path))
     with pytest.raises(InputError, match=r"there is no file .*run\.jsonl\.part' is there: .* finishes it"):
         records.load(path)
 
@@ -324,7 +324,7 @@ def test_no_field_of_a_line_can_be_edited(some, tmp_path):
         with pytest.raises(InputError, match=r"line 6: it was changed after it was written") as refused:
             records.load(path)
         assert "1 problem" in str(refused.value)
-        with pytest.raises(InputError, match="line 6"), growing(path, asked_like({"mcq": run})):
+        with pytest.raises(InputError, match="line 6"), open_run_file(path, asked_like({"mcq": run})):
             pass
     del told["checksum"]
     path.write_text("\n".join([*lines[:5], json.dumps(told), *lines[6:], ""]))
@@ -341,7 +341,7 @@ def test_a_file_that_has_lost_lines_is_no_run_and_the_same_call_completes_it(som
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[kept]))
-    with pytest.raises(InputError, match=r"(?s)has lost lines .* were asked, and \d+ of (mcq|ceo) are there"):
+    with pytest.raises(InputError, match=r"(?s)has lost lines .*(mcq|ceo): \d+ items were asked, and the file has \d+"):
         records.load(path)
     assert ask(path, some) > 0
     assert path.read_bytes() == whole

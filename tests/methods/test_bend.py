@@ -141,7 +141,7 @@ def test_bad_references_are_refused(name):
     assert ggss.fit(name, few, attribute="race", neighbours=4).values
     rows = [{"race": r} for _ in range(10) for r in "ab"]
     same = ggss.Activations([torch.ones(2, 8)] * 20, rows, [i // 2 for i in range(20)])
-    with pytest.raises(ggss.InputError, match="are equal to the resolution of float32: there is nothing"):
+    with pytest.raises(ggss.InputError, match="are equal within the resolution of float32: there is nothing"):
         ggss.fit(name, same, attribute="race")
     zero = ggss.Activations([torch.zeros(2, 8)] * 20, rows, [i // 2 for i in range(20)])
     with pytest.raises(ggss.InputError, match="it has no direction"):

@@ -7,7 +7,7 @@ from sklearn.linear_model import RidgeClassifier
 
 import ggss
 from ggss.activations import SITE, Activations, Rows
-from ggss.methods.diagnostics import FOLDS, PENALTY, folds, positions, read_share, read_tokens
+from ggss.methods.diagnostics import FOLDS, PENALTY, folds, positions, probe_accuracy, probe_tokens
 from ggss.steering.artefact import NOT_MEASURED, card
 from planted import planted
 
@@ -33,12 +33,12 @@ def test_it_is_the_ridge_classifier_of_scikit_learn(values):
         model = RidgeClassifier(alpha=penalty, solver="svd").fit(x, y)
         right += (model.predict(points.numpy()[~train]) == labels.numpy()[~train]).tolist()
     assert 0.5 < np.mean(right) < 1  # a number that could be another
-    assert read_share(points, labels, fold) == pytest.approx(np.mean(right))
+    assert probe_accuracy(points, labels, fold) == pytest.approx(np.mean(right))
 
 
 def test_labels_that_mean_nothing_are_read_at_chance():
     points, labels, contexts = rows(people=80, strength=0.0)
-    assert abs(read_share(points, labels, folds(contexts)) - 1 / 3) < 0.08
+    assert abs(probe_accuracy(points, labels, folds(contexts)) - 1 / 3) < 0.08
 
 
 def test_all_images_of_a_context_are_in_one_fold():
@@ -47,17 +47,17 @@ def test_all_images_of_a_context_are_in_one_fold():
     contexts = np.repeat(np.arange(24), 6)
     points = torch.from_numpy(rng.normal(size=(24, 40))[contexts])
     labels = torch.from_numpy(rng.integers(2, size=24)[contexts])
-    assert read_share(points, labels, folds(contexts.tolist())) < 0.75
+    assert probe_accuracy(points, labels, folds(contexts.tolist())) < 0.75
     leaking = torch.arange(len(contexts)) % FOLDS
-    assert read_share(points, labels, leaking) == 1
+    assert probe_accuracy(points, labels, leaking) == 1
 
 
 def test_a_reader_that_is_not_told_of_a_change_reads_what_is_left():
     points, labels, contexts = rows(strength=2.0)
     fold = folds(contexts)
-    same = read_share(points, labels, fold)
-    assert read_share(points, labels, fold, points.clone()) == same
-    assert read_share(points, labels, fold, -points) < same / 2
+    same = probe_accuracy(points, labels, fold)
+    assert probe_accuracy(points, labels, fold, points.clone()) == same
+    assert probe_accuracy(points, labels, fold, -points) < same / 2
 
 
 def test_positions_are_spread_over_the_image():
@@ -80,8 +80,8 @@ def test_what_the_mean_hides_all_tokens_show():
         tokens.append(halves.repeat_interleave(8, 0))
     wanted = torch.tensor([label == "b" for label in labels]).long()
     pooled = torch.stack([one.mean(0) for one in tokens])
-    assert read_share(pooled, wanted, folds(contexts)) < 0.8
-    read = read_tokens(tokens, labels, contexts, lambda own: own)
+    assert probe_accuracy(pooled, wanted, folds(contexts)) < 0.8
+    read = probe_tokens(tokens, labels, contexts, lambda own: own)
     assert read is not None
     assert read.before == read.after == 1
     assert read.displacement == 0
@@ -91,7 +91,7 @@ def test_what_the_mean_hides_all_tokens_show():
 def test_displacement_is_relative_to_the_token():
     points, labels, contexts = rows()
     tokens = [point[None] * scale for point, scale in zip(points, range(1, len(points) + 1), strict=True)]
-    read = read_tokens(tokens, labels.tolist(), contexts, lambda own: 0.75 * own)
+    read = probe_tokens(tokens, labels.tolist(), contexts, lambda own: 0.75 * own)
     assert read is not None
     assert read.displacement == pytest.approx(0.25)
 

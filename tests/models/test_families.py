@@ -145,7 +145,7 @@ def test_lfm2_calls_its_projector_for_each_tile() -> None:
         "pixel_attention_mask": (torch.arange(16) < torch.tensor([[16], [8]])).int(),
     }
     assert find_site(model, inputs) == family.sites(model)[MLP2]
-    with pytest.raises(InputError, match="do not tell which rows"):
+    with pytest.raises(InputError, match="do not say which rows"):
         family.rows_per_image(model, inputs)
 
 

@@ -125,7 +125,7 @@ def test_what_memory_has_no_room_for_comes_back_from_the_file_as_it_was(qwen, en
         tight = FeatureCache(qwen, room, together=PICTURES)
         for features in (tight.features(PICTURES), tight.features(PICTURES[::-1])[::-1]):
             assert all(equal(*pair) for pair in zip(features, expected, strict=True))
-        kept = [picture for picture in PICTURES if picture.digest in tight._kept]
+        kept = [picture for picture in PICTURES if picture.digest in tight._memory]
         assert len(kept) * one <= room
         assert bool(kept) is (room > 0)
         assert sum(encoded) == len(PICTURES)
@@ -177,7 +177,7 @@ def test_a_family_that_cannot_answer_from_features_keeps_images(tiny):
         cache.features(PICTURES[:1])
     tight = FeatureCache(vlm, room=0)
     assert [image.size for image in tight.see(PICTURES[:2])] == [(64, 64)] * 2
-    assert PICTURES[0].digest not in tight._kept
+    assert PICTURES[0].digest not in tight._memory
 
 
 def test_what_is_encoded_under_a_steerer_is_not_kept(qwen, tmp_path):

@@ -1,4 +1,4 @@
-"""A chat template is a program from outside: what takes for ever or writes without end is refused by name."""
+"""A chat template is a program from outside: what takes forever or writes without end is refused by name."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ REFUSED = {
     "a power": ("{{ (10)**(10**10) }}", r"it computes a power"),
     "loops": (LOOPS, r"stopped after 0.05 s of CPU time"),
     "output": (ENDLESS, "it wrote more than 1,000,000 characters"),
-    "a text": ("{{ 'x' * 999999 * 999999999 }}", "it needs all memory"),
+    "a text": ("{{ 'x' * 999999 * 999999999 }}", "it runs out of memory"),
     "a macro": (MACRO, "recursion"),
     "a number": ("{{ 1 / 0 }}", "division by zero"),
 }

@@ -14,21 +14,20 @@ from conftest import noise
 from experiments.tools import tiny_vlms
 from experiments.tools.tiny_recipes import RECIPES
 from ggss.errors import InputError
-from ggss.models import Features, Vlm, reading
+from ggss.models import Features, Vlm, prefix
 from ggss.models.families import known_family
 from ggss.models.inputs import Tokenised
-from ggss.models.reading import (
+from ggss.models.prefix import (
     LEAST_SAVED,
-    Answer,
     Continuations,
     SharedPrefix,
     can_share,
     common_length,
     plainly_greedy,
-    require_numbers,
     shared_length,
     together,
 )
+from ggss.models.reading import Answer, require_numbers
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel
 from noise_pictures import NoisePicture
@@ -56,7 +55,7 @@ build = cache(tiny_vlms.build)
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharing pays for the shortest prompt."""
-    monkeypatch.setattr(reading, "LEAST_SAVED", 1)
+    monkeypatch.setattr(prefix, "LEAST_SAVED", 1)
 
 
 @pytest.fixture

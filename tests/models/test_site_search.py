@@ -153,7 +153,7 @@ def test_strengths_by_image_reach_the_right_tiles(shapes: list[Image.Image]) -> 
     inputs = {name: value.clone() for name, value in vlm.pixels(shapes).items()}
     assert image_tokens(inputs) is None
     with (
-        pytest.raises(InputError, match="do not tell which rows belong to which image"),
+        pytest.raises(InputError, match="do not say which rows belong to which image"),
         steerer.attach(vlm.model, torch.tensor([0.0, 1.0, 0.0, 1.0])),
     ):
         vlm.model.model.get_image_features(**inputs)
@@ -240,7 +240,7 @@ def test_a_model_without_a_site_says_so(bare: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize(
     ("kind", "sentence"),
     [
-        ("chameleon", "makes words of its vocabulary of an image"),
+        ("chameleon", "turns an image into words of its vocabulary"),
         ("ovis2", "is also called for rows that are the same for all pictures"),
     ],
 )

@@ -248,7 +248,7 @@ def checkpoint(steerer, **changes):
         ({"mu": 1.0}, "mu: "),
         ({"mu": torch.ones(64, dtype=torch.complex64)}, "mu: "),
         ({"mu": torch.ones(64).to_sparse()}, "mu: must be a dense array"),
-        ({"mu": torch.ones(1).expand(10**9, 10**9)}, "is not stored whole"),
+        ({"mu": torch.ones(1).expand(10**9, 10**9)}, "has more elements than are stored"),
         ({"mu": torch.full((64,), float("inf"))}, "mu: has numbers that are not finite"),
         ({"mu": torch.ones(0)}, "V_bias is"),
         ({"V_bias": torch.ones(64, 4) > 0}, "V_bias: must be an array of real numbers"),

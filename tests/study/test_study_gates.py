@@ -7,7 +7,7 @@ import torch
 import ggss
 from ggss.activations import SITE, Activations, Rows, pool
 from ggss.methods.operator import apply
-from ggss.steering.fitting import fit, measure
+from ggss.steering.fitting import fit, measure_gates
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def test_shares_and_means_are_those_of_live_steering(acts, method):
     rows = torch.cat(list(acts.tokens))
     rows = rows[rows.any(1)]
     gate = apply(steerer.operators[SITE], rows, torch.ones(len(rows), 1)).gate.double().flatten()
-    found = measure(steerer, acts)
+    found = measure_gates(steerer, acts)
     assert 0.4 < found.mean < 0.95
     assert found.mean == pytest.approx(float(gate.mean()), abs=1e-5)
     assert found.open == pytest.approx(float((gate > 0.9).double().mean()), abs=1e-6)
@@ -46,6 +46,6 @@ def test_without_gate_or_tokens_there_is_nothing_to_say(acts):
         {SITE: Rows(torch.stack([pool(t) for t in acts.tokens]))}, acts.attributes, acts.contexts
     )
     steerer = fit("ggss", acts, attribute="race")
-    assert measure(steerer, pooled) is None
-    assert measure(fit("ggss-no-gate", acts, attribute="race"), acts) is None
-    assert measure(fit("inlp-euclidean", acts, attribute="race"), acts) is None
+    assert measure_gates(steerer, pooled) is None
+    assert measure_gates(fit("ggss-no-gate", acts, attribute="race"), acts) is None
+    assert measure_gates(fit("inlp-euclidean", acts, attribute="race"), acts) is None

@@ -1,4 +1,7 @@
-"""From a model and a suite to a run. Studies ask in the same way: only what has no answer yet, batch by batch."""
+"""Asks a model the items of a suite's task, batch by batch, and only those that have no answer yet.
+
+`ask` makes a run of them; a study's workers use `ask_missing` with a store of answers.
+"""
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
@@ -14,10 +17,10 @@ from ggss.steering.steerer import Steerer
 from ggss.terminal import track
 from ggss.version import ggss_code, library_versions
 
-DIGITS = 6  # of a probability; more would not change any statistic
+DIGITS = 6  # of a probability; more would change no statistic
 
 Keep = Callable[[Mapping[str, Answer]], None]
-"""Gets the answers of a batch, by item key, before the next batch is asked."""
+"""Stores the answers of a batch, by item key. It is called before the next batch is asked."""
 
 
 def ask(
@@ -39,10 +42,10 @@ def ask(
         task: one of the suite's tasks.
         max_new_tokens: the longest answer, if not the suite's.
         batch_size: questions that are asked together.
-        limit: ask about so many items only: whole people, evenly spread.
-        answered: by item key, what is known already and is not asked again.
-        keep: gets the answers of a batch before the next is asked.
-        show: show progress; None: where a terminal can.
+        limit: how many items to ask at most: all items of some people, evenly spread.
+        answered: answers by item key; their items are not asked again.
+        keep: stores the answers of a batch before the next is asked.
+        show: whether to show progress; None: if the terminal can.
 
     Returns:
         The run.
@@ -51,8 +54,8 @@ def ask(
         InputError: if the suite has no such task, or a number is out of its range.
 
     Examples:
-        >>> own = ggss.analysis.ask(model, suite, "mcq", limit=10)
-        >>> own.source.said, len(own.answers) == len(own.items)
+        >>> run = ggss.analysis.ask(model, suite, "mcq", limit=10)
+        >>> run.source.label, len(run.answers) == len(run.items)
         ('small-world/llava-vicuna, unsteered', True)
     """
     items, known = suite.items(task, limit), dict(answered or {})
@@ -61,13 +64,15 @@ def ask(
         missing = (item for item in items if item.key not in known)
         model.cache.preload([picture for item in missing for picture in item.images], show)
 
-    def kept(answers: Mapping[str, Answer]) -> None:
+    def keep_and_know(answers: Mapping[str, Answer]) -> None:
         keep(answers)
         known.update(answers)
 
     order = batches(items, batch_size)
-    asked = ask_missing(items, order, known, lambda numbers: answers_of(model, items, numbers, longest), kept)
-    for _ in track(asked, f"{model.vlm.name}: {task}", len(order), show):
+    steps = ask_missing(
+        items, order, known, lambda numbers: answers_of(model, items, numbers, longest), keep_and_know
+    )
+    for _ in track(steps, f"{model.vlm.name}: {task}", len(order), show):
         pass
     answers = tuple(known[item.key] for item in items)
     return Run(task, items, answers, source(model, suite, task, longest))
@@ -80,10 +85,10 @@ def ask_missing(
     read: Callable[[list[int]], Sequence[Answer]],
     keep: Keep,
 ) -> Iterator[tuple[int, int]]:
-    """Batch by batch, ask the items that have no answer, and keep their answers before going on.
+    """Ask the items that have no answer, batch by batch; yields how many of a batch were asked and how many were not.
 
-    order: the items' numbers in batches. They are the same whatever was answered before, because the last digit of an
-    answer's probability may depend on its batch. Yields how many of a batch were asked, and how many were not.
+    order: the items' numbers in batches. A batch is the same whatever was answered before, because the last digit of
+    an answer's probability may depend on it. keep: stores a batch's answers before the next batch is asked.
     """
     for batch in order:
         missing = [number for number in batch if items[number].key not in answered]
@@ -96,17 +101,17 @@ def ask_missing(
 def answers_of(
     model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], max_new_tokens: int
 ) -> list[Answer]:
-    """The answers to the numbered items, asked as one batch."""
+    """The answers to the items of these numbers, asked as one batch."""
     return [rounded(answer) for answer in model.read_batch([items[number] for number in numbers], max_new_tokens)]
 
 
 def rounded(answer: Answer) -> Answer:
-    """The answer as it is kept: its probabilities to a fixed number of digits."""
+    """The answer as it is stored, with probabilities of `DIGITS` digits."""
     return answer._replace(probabilities=tuple(round(p, DIGITS) for p in answer.probabilities))
 
 
 def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) -> Source:
-    """Where the answers of a model to a suite's task come from."""
+    """All that decides a model's answers to a suite's task."""
     steerers = [steerer for steerer, _ in model.steerings]
     steered = (
         {}
@@ -130,13 +135,13 @@ def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) ->
 
 
 def _suite_hash(suite: Suite, task: str) -> str:
-    """Of all that is asked, and of the code of the plug-ins that ask it."""
+    """Hash of all that the task asks and of the code of the plug-ins that ask it."""
     plugins = PROBES.code(get(task).name) | (SUITES.code(suite.name) if suite.name in SUITES else {})
     return hashing.of([suite.hash(task), plugins]) if plugins else suite.hash(task)
 
 
 def _code(steerers: Sequence[Steerer]) -> dict[str, str]:
-    """The beginnings of digests of the code that answers and, if anything is steered, of the code that steers."""
+    """Short digests of the code that answers and, if anything is steered, of the code that steers."""
     answering, steering = ggss_code().items()
     code = dict([answering, steering] if steerers else [answering])
     for name in (name for steerer in steerers for name in steerer.method.split("+") if name in METHODS):

@@ -121,7 +121,7 @@ def differences(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str
     for task, run in before.items():
         one, other = run.source, after[task].source
         if one.steered and not other.steered:
-            found[f"the first is steered ({one.said}) and the second is not: give the unsteered one first"] = None
+            found[f"the first is steered ({one.label}) and the second is not: give the unsteered one first"] = None
         found |= dict.fromkeys(one.differences(other, *MAY_DIFFER))
     return list(found)
 

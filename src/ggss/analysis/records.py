@@ -1,16 +1,12 @@
-"""Runs as JSON lines, one per item: all that is needed to compute any statistic of them later.
+"""Files of runs: JSON lines, one for each item with its answer, written while a model is asked.
 
-Only what was asked and answered is in a file. What a parser makes of an answer, and all numbers, are computed when
-they are needed. Lines are ASCII and end with "\n", so that an answer of any characters is read as it was given.
+A file has only what was asked and answered. What a parser makes of an answer, and all numbers, are computed from it
+later. Lines are ASCII and end with "\n", so that an answer of any characters is read back unchanged. Each line has a
+checksum of its content and the number of items of its task: a file that was edited or lost lines is refused.
 
-A line has a checksum of its content and says how many were asked in its task: what was edited, or has lost lines, is
-refused.
-
-A file of runs that grows while a model is asked: what was answered is on disk before the next batch is asked.
-
-Answers are added to RUN.jsonl.part. When all are there, RUN.jsonl is written whole and the part removed. Whenever the
-process ends before, the same call goes on where it stopped. Answers that are there were given under the same
-conditions (the same `Source`), or the call is refused.
+While a model is asked, answers are added to RUN.jsonl.part, and those of a batch are on disk before the next batch is
+asked. When all items have answers, RUN.jsonl is written and the part removed. If the process ends before, the same
+call continues from the part. It refuses a part whose answers were given under other conditions (another `Source`).
 """
 
 import json
@@ -33,8 +29,13 @@ from ggss.files import check_file, locked, write_whole
 from ggss.models.reading import Answer
 from ggss.probes import Item
 
-PART = ".part"  # the ending of a run that is being asked
-Text = InstanceOf[str]  # a string of any characters; pydantic's own refuses some that an answer may have
+COMMAND = "ggss probe"
+PART = ".part"  # the suffix of an unfinished run
+BLOCK = 2**16  # bytes read at a time, from the end, to find the last line
+_LONGEST_LINE = 2**24  # bytes
+_BEGINNING = b'{"task": "'
+
+Text = InstanceOf[str]  # a string of any characters; pydantic's str refuses some that an answer may have
 
 
 class Record(BaseModel):
@@ -72,10 +73,10 @@ class Record(BaseModel):
 
     @classmethod
     def of(cls, task: str, item: Item, answer: Answer, source: Source, task_items: int, suffix: str = "") -> "Record":
-        """task_items: how many the task has in this run. suffix: what a steerer appended to the prompt."""
+        """The record of an answer. task_items: how many the task has in the run. suffix: what a steerer appended."""
         prompt = item.prompt + suffix
         origin: dict[str, Any] = vars(source) | {"identity": dict(source.identity), "versions": dict(source.versions)}
-        content = cls(
+        record = cls(
             task=task,
             item=item.key,
             prompt_hash=sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest(),
@@ -85,7 +86,7 @@ class Record(BaseModel):
             probabilities=answer.probabilities,
             about=item.about,
             pictures=tuple(picture.digest for picture in item.images),
-            attributes=tuple(dict(of_picture) for of_picture in item.attributes),
+            attributes=tuple(map(dict, item.attributes)),
             context=dict(item.context),
             worth=dict(item.worth),
             cluster=item.cluster,
@@ -94,15 +95,15 @@ class Record(BaseModel):
             task_items=task_items,
             **origin,
         )
-        return content.signed()
+        return record.signed()
 
     def signed(self) -> "Record":
-        """The same with the checksum of its content."""
+        """The record with the checksum of its content."""
         return self.model_copy(update={"checksum": self._checksum()})
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is as it was written."""
+    def is_intact(self) -> bool:
+        """Whether the content is that of the checksum."""
         return self.checksum == self._checksum()
 
     def _checksum(self) -> str:
@@ -116,7 +117,7 @@ class Record(BaseModel):
     def source(self) -> Source:
         return Source(**{name: getattr(self, name) for name in Source.__dataclass_fields__})
 
-    def asked(self) -> Item:
+    def to_item(self) -> Item:
         """The item as it was asked; of its pictures only the digests are known."""
         return Item(
             self.item,
@@ -154,8 +155,8 @@ def load(path: str | Path) -> dict[str, Run]:
         The runs by task.
 
     Raises:
-        InputError: lists every line that is invalid or was changed, every item that is there twice, and every task
-            of which lines are missing.
+        InputError: lists every line that is invalid or was changed, every item that has two lines, and every task
+            that has lost lines.
 
     Examples:
         >>> from ggss.analysis import records
@@ -164,89 +165,81 @@ def load(path: str | Path) -> dict[str, Run]:
         True
     """
     path = Path(path)
-    unfinished = path.with_name(path.name + PART)
+    part = part_path(path)
     if path.suffix == PART:
         raise InputError(f"{str(path)!r} is an unfinished run: the `ggss probe` command that began it finishes it")
     if not path.is_file():
-        there = (
-            f"; {str(unfinished)!r} is there: the same `ggss probe` command finishes it"
-            if unfinished.is_file()
-            else ""
-        )
-        raise InputError(f"there is no file {str(path)!r}: give one that was written by `ggss probe -o`{there}")
+        hint = f"; {str(part)!r} is there: the same `ggss probe` command finishes it" if part.is_file() else ""
+        raise InputError(f"there is no file {str(path)!r}: give one that was written by `ggss probe -o`{hint}")
     with path.open("rb") as lines:
-        tasks = _rows(lines, path)
+        tasks = _answered_tasks(lines, path)
     if not tasks:
         raise InputError(f"{str(path)!r} is empty: give a file that was written by `ggss probe -o`")
     lost = [
-        f"{own.asked} were asked, and {len(own.items)} of {task} are there"
-        for task, own in tasks.items()
-        if own.asked != len(own.items)
+        f"{task}: {answered.total} items were asked, and the file has {len(answered.items)}"
+        for task, answered in tasks.items()
+        if answered.total != len(answered.items)
     ]
     if lost:
         raise problems(f"{str(path)!r} has lost lines since it was written, or got others: ask again", lost)
-    return {task: own.run(task) for task, own in tasks.items()}
+    return {task: answered.run(task) for task, answered in tasks.items()}
 
 
 def read(lines: Iterable[bytes], path: Path) -> dict[str, Run]:
-    """The runs of some lines, by task, whether all that was asked is there or not.
+    """The runs of some lines, by task; some of their items may be missing.
 
     InputError as for `load`; path: where the lines are from.
     """
-    return {task: own.run(task) for task, own in _rows(lines, path).items()}
+    return {task: answered.run(task) for task, answered in _answered_tasks(lines, path).items()}
 
 
-def _rows(lines: Iterable[bytes], path: Path) -> "dict[str, _Rows]":
-    tasks: dict[str, _Rows] = {}
-    found: list[str] = []
+def _answered_tasks(lines: Iterable[bytes], path: Path) -> "dict[str, _AnsweredTask]":
+    tasks: dict[str, _AnsweredTask] = {}
+    errors: list[str] = []
     for number, line in enumerate(lines, start=1):
         try:
             record = Record.model_validate(json.loads(line.decode()))
         except ValidationError as error:
-            found.append(f"line {number}: {_wrong(error)}")
+            errors.append(f"line {number}: {_sentence(error)}")
             continue
         except (ValueError, OverflowError, RecursionError) as error:
-            found.append(f"line {number}: it is not JSON ({type(error).__name__}: {error})")
+            errors.append(f"line {number}: it is not JSON ({type(error).__name__}: {error})")
             continue
-        if not record.is_whole:
-            found.append(f"line {number}: it was changed after it was written, its checksum is another")
+        if not record.is_intact:
+            errors.append(f"line {number}: it was changed after it was written (its checksum does not match)")
             continue
         source = record.source
-        own = tasks.setdefault(record.task, _Rows(source, record.task_items))
-        if record.item in own.items:
-            found.append(f"line {number}: item {record.item!r} of {record.task} is there already")
-        elif source != own.source:
-            other = "; ".join(own.source.differences(source))
-            found.append(f"line {number}: its answer is of another run than that of the first line ({other})")
-        own.items[record.item] = record.asked(), Answer(record.answer, record.probabilities)
-    if found:
-        raise problems(f"{str(path)!r} was not written by this version of `ggss probe`, or was changed since", found)
+        answered = tasks.setdefault(record.task, _AnsweredTask(source, record.task_items))
+        if record.item in answered.items:
+            errors.append(f"line {number}: item {record.item!r} of {record.task} stands in an earlier line, too")
+        elif source != answered.source:
+            differences = "; ".join(answered.source.differences(source))
+            errors.append(f"line {number}: its answer is of another run than that of the first line ({differences})")
+        answered.items[record.item] = record.to_item(), Answer(record.answer, record.probabilities)
+    if errors:
+        raise problems(f"{str(path)!r} was not written by this version of `ggss probe`, or was changed since", errors)
     return tasks
 
 
 def holds_run(path: Path) -> bool:
     """Whether a file begins as one that `ggss probe` wrote, of any version and in any state."""
     with path.open("rb") as lines:
-        first = lines.readline(_LONGEST)
+        first = lines.readline(_LONGEST_LINE)
     if not first.endswith(b"\n"):
         return first.startswith(_BEGINNING) or _BEGINNING.startswith(first)  # cut short in its first line
     try:
-        told = json.loads(first.decode())
+        record = json.loads(first.decode())
     except (ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and {"task", "item", "prompt_hash", "answer"} <= told.keys()
-
-
-_LONGEST = 2**24  # bytes of a line
-_BEGINNING = b'{"task": "'
+    return isinstance(record, dict) and {"task", "item", "prompt_hash", "answer"} <= record.keys()
 
 
 @dataclass
-class _Rows:
-    """The lines of a task; asked: how many there are when it is finished."""
+class _AnsweredTask:
+    """The items and answers of a task by item key; total: how many there are when it is finished."""
 
     source: Source
-    asked: int
+    total: int
     items: dict[str, tuple[Item, Answer]] = field(default_factory=dict)
 
     def run(self, task: str) -> Run:
@@ -254,66 +247,62 @@ class _Rows:
         return Run(task, items, answers, self.source)
 
 
-def _wrong(error: ValidationError) -> str:
-    told: list[Any] = [f"{'.'.join(map(str, one['loc'])) or 'the line'}: {one['msg']}" for one in error.errors()]
-    return json.dumps("; ".join(told))[1:-1]
+def _sentence(error: ValidationError) -> str:
+    fields = [f"{'.'.join(map(str, part['loc'])) or 'the line'}: {part['msg']}" for part in error.errors()]
+    return json.dumps("; ".join(fields))[1:-1]  # escapes what a file may have put into a field's name
 
 
-COMMAND = "ggss probe"
-BLOCK = 2**16  # bytes read at a time, from the end, to find the last line
-
-
-class Asked(NamedTuple):
-    """What is asked in a task, and under which conditions."""
+class Questions(NamedTuple):
+    """The items of a task, and the conditions under which they are asked."""
 
     items: tuple[Item, ...]
     source: Source
 
 
-def part_of(path: Path) -> Path:
-    """Where the answers of an unfinished run are."""
+def part_path(path: Path) -> Path:
+    """The file that has the answers of an unfinished run."""
     return path.with_name(path.name + PART)
 
 
 def check_place(path: Path, force: bool = False) -> None:
-    """Refuse a place that cannot be written to, and files of something else unless forced."""
+    """InputError if a file cannot be written here, or was not written by `ggss probe` and force is not set."""
     check_file(path, COMMAND, holds_run, force)
-    check_file(part_of(path), COMMAND, holds_run, force)
+    check_file(part_path(path), COMMAND, holds_run, force)
 
 
 class RunFile:
-    """An open file; `growing` opens one."""
+    """A file of runs that is being written; `open_run_file` opens it."""
 
-    def __init__(self, path: Path, part: BufferedRandom, asked: Mapping[str, Asked], suffix: str) -> None:
-        self.path, self.part = path, part_of(path)
-        self._part, self._asked, self._suffix = part, asked, suffix
-        self._items = {task: {item.key: item for item in own.items} for task, own in asked.items()}
-        self._answered: dict[str, dict[str, Answer]] = {task: {} for task in asked}
+    def __init__(self, path: Path, part: BufferedRandom, tasks: Mapping[str, Questions], suffix: str) -> None:
+        self.path, self.part = path, part_path(path)
+        self._file, self._tasks, self._suffix = part, tasks, suffix
+        self._items = {task: {item.key: item for item in questions.items} for task, questions in tasks.items()}
+        self._answered: dict[str, dict[str, Answer]] = {task: {} for task in tasks}
 
     def answered(self, task: str) -> Mapping[str, Answer]:
-        """By item key, what is answered already."""
+        """The answers that the file has already, by item key."""
         return self._answered[task]
 
     @property
     def count(self) -> int:
-        """How many answers there are."""
+        """How many answers the file has."""
         return sum(map(len, self._answered.values()))
 
     def keep(self, task: str, answers: Mapping[str, Answer]) -> None:
-        """Add answers to the part; afterwards they are on disk."""
-        items, source = self._items[task], self._asked[task].source
+        """Add answers to the part and wait until they are on disk."""
+        items, source = self._items[task], self._tasks[task].source
         lines = [
             Record.of(task, items[key], answer, source, len(items), self._suffix).line
             for key, answer in answers.items()
         ]
         try:
-            self._part.write(b"".join(lines))
-            self._part.flush()
-            os.fsync(self._part.fileno())
+            self._file.write(b"".join(lines))
+            self._file.flush()
+            os.fsync(self._file.fileno())
         except OSError as error:
             raise InputError(
-                f"cannot write {str(self.part)!r} ({error.strerror}): {self.count} answers are kept in it, and the "
-                "same command goes on from there"
+                f"cannot write {str(self.part)!r} ({error.strerror}): it has {self.count} answers, and the same "
+                "command goes on from there"
             ) from error
         self._answered[task].update(answers)
 
@@ -322,46 +311,49 @@ class RunFile:
         write(runs, self.path, self._suffix)
         self.part.unlink(missing_ok=True)
 
-    def know(self, runs: Mapping[str, Run], where: Path) -> None:
-        """Take over answers that are there. InputError if this call would not have asked for them like this."""
+    def resume(self, runs: Mapping[str, Run], path: Path) -> None:
+        """Take over answers of a file. InputError if they are to other items or were given under other conditions."""
         for task, run in runs.items():
-            if refused := self._refused(task, run):
-                raise InputError(f"{str(where)!r} holds {refused}: give another file, or --force to begin anew")
+            if reason := self._refusal(task, run):
+                raise InputError(f"{str(path)!r} has {reason}: give another file, or --force to begin anew")
         for task, run in runs.items():
             self._answered[task] |= {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
 
-    def _refused(self, task: str, run: Run) -> str:
-        if task not in self._asked:
+    def _refusal(self, task: str, run: Run) -> str:
+        """Why the run's answers cannot be taken over, "" if they can."""
+        if task not in self._tasks:
             return f"answers to {task}, which is not asked now"
-        if found := run.source.differences(self._asked[task].source):
-            return f"answers of another run; there and now, {'; '.join(found)}"
+        if differences := run.source.differences(self._tasks[task].source):
+            return f"answers of another run (in the file and now, {'; '.join(differences)})"
         more = [item.key for item in run.items if item.key not in self._items[task]]
         return f"{len(more)} answers to {task} that are not asked now, such as {more[0]!r}" if more else ""
 
 
 @contextmanager
-def growing(path: Path, asked: Mapping[str, Asked], suffix: str = "", force: bool = False) -> Iterator[RunFile]:
-    """The file of the runs that are asked, with the answers that it has already.
+def open_run_file(
+    path: Path, tasks: Mapping[str, Questions], suffix: str = "", force: bool = False
+) -> Iterator[RunFile]:
+    """Open the file of the runs that are asked, with the answers that it has already.
 
-    suffix: what a steerer appends to every prompt. force: a run of something else, finished or not, is replaced; one
-    that was begun in the same way still goes on. An unfinished run stays where it is, whatever happens.
+    tasks: the questions by task. suffix: what a steerer appends to every prompt. force: a run under other conditions,
+    finished or not, is replaced; one that was begun in the same way is continued. After an error the part stays.
     """
     check_place(path, force)
-    part = part_of(path)
+    part = part_path(path)
     with _locked(part) as file:
         try:
-            grown = RunFile(path, file, asked, suffix)
+            run_file = RunFile(path, file, tasks, suffix)
             try:
                 _drop_torn_line(file)
-                grown.know(read(file, part), part)
+                run_file.resume(read(file, part), part)
             except InputError:
                 if not force:
                     raise
                 file.truncate(0)
             if path.exists() and not force:
                 with path.open("rb") as lines:
-                    grown.know(read(lines, path), path)
-            yield grown
+                    run_file.resume(read(lines, path), path)
+            yield run_file
         finally:
             if part.exists() and not part.stat().st_size:
                 part.unlink()
@@ -369,7 +361,7 @@ def growing(path: Path, asked: Mapping[str, Asked], suffix: str = "", force: boo
 
 @contextmanager
 def _locked(part: Path) -> Iterator[BufferedRandom]:
-    """The part, opened for reading and adding, by this process alone."""
+    """The part, opened for reading and appending by this process alone."""
     lock = part.with_name(f"{part.name}.lock")
     refusal = f"another process is writing {str(part)!r}: wait for it, or give another file"
     with ExitStack() as opened:
@@ -387,13 +379,13 @@ def _locked(part: Path) -> Iterator[BufferedRandom]:
 
 
 def _drop_torn_line(file: BufferedRandom) -> None:
-    """Remove the last line if it was not written whole, and go to the beginning."""
+    """Remove the last line if its end is missing, and go to the beginning of the file."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - BLOCK)
         file.seek(start)
-        if found := file.read(end - start).rfind(b"\n") + 1:
-            end = start + found
+        if length := file.read(end - start).rfind(b"\n") + 1:
+            end = start + length
             break
         end = start
     file.truncate(end)

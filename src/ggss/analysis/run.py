@@ -42,7 +42,7 @@ class Source:
         versions: of the libraries.
 
     Examples:
-        >>> after.source.said
+        >>> after.source.label
         'small-world/llava-vicuna, ggss of race at alpha 1'
     """
 
@@ -63,7 +63,7 @@ class Source:
         return self.method != UNSTEERED
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         """The model and its steering, in words."""
         if not self.attribute and not self.alpha:
             return f"{self.model}, {self.method if self.steered else 'unsteered'}"
@@ -243,7 +243,7 @@ def run_html(run: "Run") -> str:
     parsed = run.parsed.parsed
     name, metric = next(iter(run.metrics().items()))
     parts = [
-        escaping.line(run.source.said),
+        escaping.line(run.source.label),
         escaping.line(f"{len(run.items):,} items, {sum(one is not None for one in parsed):,} of them read"),
         escaping.line(f"{name} = {float(metric):.4g}; `measured()` gives its interval"),
     ]
@@ -298,7 +298,7 @@ def draw_run(run: "Run", axis: Any) -> Any:
         bottom = [low + own for low, own in zip(bottom, counts, strict=True)]
     axis.set_xticks(range(len(names)), [plot(name) for name in names], rotation=30, ha="right")
     axis.set_ylabel("share of answers")
-    axis.set_title(plot(f"{run.task}: {run.source.said}"))
+    axis.set_title(plot(f"{run.task}: {run.source.label}"))
     axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     return axis
 
@@ -314,7 +314,10 @@ def comparison_html(found: "Comparison") -> str:
         values = (_span(found.before.interval(name)), _span(found.value(name)))
         rows.append((name, *values, "-" if change is None else f"{_span(change, '+.1f')} %"))
     level = f"{found.statistics.level:.0%} intervals over {len(set(found.after.clusters)):,} clusters"
-    parts = [escaping.line(f"before: {found.before.source.said}"), escaping.line(f"after: {found.after.source.said}")]
+    parts = [
+        escaping.line(f"before: {found.before.source.label}"),
+        escaping.line(f"after: {found.after.source.label}"),
+    ]
     parts.append(escaping.table(("metric", "before", "after", "change"), rows))
     warned = [escaping.line("Warning: most answers of one run could not be read")] if found.degenerate else []
     return escaping.titled(f"{found.task}, before and after", *parts, escaping.line(level), *warned)
@@ -343,7 +346,7 @@ def draw_comparison(found: "Comparison", axis: Any) -> Any:
     for place, (name, span) in enumerate((("before", found.before.interval()), ("after", found.value()))):
         axis.vlines(place, span.low, span.high, color="#8a86a0")
         axis.plot(place, span.estimate, "o", color="#c2452d" if name == "before" else "#2f7d4f", markersize=9)
-    names = [plot(one.source.said).replace(", ", "\n") for one in (found.before, found.after)]
+    names = [plot(one.source.label).replace(", ", "\n") for one in (found.before, found.after)]
     axis.set_xticks([0, 1], [f"before\n{names[0]}", f"after\n{names[1]}"])
     axis.set_xlim(-0.5, 1.5)
     axis.set_ylabel(plot(next(iter(found.before.metrics))))

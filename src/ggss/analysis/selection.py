@@ -183,7 +183,7 @@ class Side:
         suites = tuple(dict.fromkeys(run.source.suite for run in runs))
         steerer = f", steerer {source.steerer[:12]}" if source.steerer else ""
         asked = f"{items} items, {len(runs)} task{'s' if len(runs) > 1 else ''} of {' and '.join(suites)}"
-        said = f"{source.said}{steerer}; {asked}"
+        said = f"{source.label}{steerer}; {asked}"
         plain = (source.model, source.steered, source.method, source.attribute, source.alpha, source.steerer)
         return cls(*plain, suites, len(runs), items, said)
 

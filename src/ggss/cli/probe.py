@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from ggss.analysis import Measured, Run
-    from ggss.analysis.records import Asked
+    from ggss.analysis.records import Questions
     from ggss.probes import Display
     from ggss.probes.suites import Suite
     from ggss.stats import Interval
@@ -236,7 +236,7 @@ def probe(
     items = {task: own.items(task, limit) for task, own in chosen.items()}
 
     from ggss.analysis.asking import ask, source
-    from ggss.analysis.records import Asked
+    from ggss.analysis.records import Questions
     from ggss.models.features import FeatureCache
     from ggss.probes.steered_model import SteeredModel
 
@@ -247,7 +247,7 @@ def probe(
     if steerer is not None:
         asked = asked.steered(steerer, alpha, any_model)
     longest = {task: max_new_tokens or own.max_new_tokens(task) for task, own in chosen.items()}
-    wanted = {task: Asked(items[task], source(asked, own, task, longest[task])) for task, own in chosen.items()}
+    wanted = {task: Questions(items[task], source(asked, own, task, longest[task])) for task, own in chosen.items()}
 
     if batch_size == errors.AUTO:
         from ggss.models.prompts import PromptLengths
@@ -289,12 +289,14 @@ def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None,
     )
 
 
-def _into(out: Path, wanted: "dict[str, Asked]", ask: "Callable[..., Run]", suffix: str, force: bool) -> "list[Run]":
+def _into(
+    out: Path, wanted: "dict[str, Questions]", ask: "Callable[..., Run]", suffix: str, force: bool
+) -> "list[Run]":
     """Ask all tasks, and have every batch on disk before the next one is asked."""
-    from ggss.analysis.records import growing
+    from ggss.analysis.records import open_run_file
 
     total = sum(len(own.items) for own in wanted.values())
-    with growing(out, wanted, suffix, force) as file:
+    with open_run_file(out, wanted, suffix, force) as file:
         if file.count:
             more = "nothing is asked again" if file.count == total else "the others are asked now"
             note(f"{file.count} of {total} answers are there already: {more}")

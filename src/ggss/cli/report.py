@@ -74,7 +74,7 @@ def report(
 
     wanted = pdf is True or (pdf is None and page.browser() is not None)
     if pdf and page.browser() is None:
-        raise InputError(f"--pdf needs a Chromium, and none of {', '.join(page.NAMES)} is on the path: install one")
+        raise InputError(f"--pdf needs a Chromium: install one of {', '.join(page.BROWSERS)}; none is on the path")
     page.write(_material(source, after, study, method, gates, images, seed), out, public)
     failed = page.print_pdf(out, printed) if wanted else ""
     if failed and pdf:

@@ -1,7 +1,7 @@
-"""All methods, called by name through one interface: `ggss.fit(name, activations, attribute=...)` gives a steerer.
+"""All methods, called by name through one interface: `ggss.fit(name, activations, attribute=...)` returns a steerer.
 
-The methods, and the kinds of operators they make, register themselves when they are imported; the order of FAMILIES
-is the order of the table.
+The methods and their kinds of operators register themselves when they are imported. FAMILIES is the order in which
+methods are listed.
 """
 
 from importlib import import_module

@@ -1,5 +1,6 @@
-"""BendVLM-style retrieval equalisation (Gerych et al. 2024; appendix A.5): an image is moved until it is equally near
-to the closest references of every value.
+"""BendVLM-style retrieval equalisation (Gerych et al. 2024; appendix A.5).
+
+An image is moved until it is equally near to the closest references of every value.
 
     e = mean token of the image, e^ = e / |e|        R_i: the discovery images' e^, with their values
     1. q = Normalize(e^ - B B^T e^)                  B: orthonormal, spans the differences of the values' centres
@@ -15,16 +16,16 @@ to the closest references of every value.
 mu is the Fréchet mean of the R_i. Both sets of conditions are linear in x, so step 3 is one least-squares solution.
 
 **Which norm is restored**, in the spherical form at every alpha: that of the mean token, |e'| = |e|. With it the norm
-of the whole image is restored, |vec(H)|, because adding e' - e to T tokens changes its square by T (|e'|^2 - |e|^2).
-No token's own norm is. The flat form has |e'| = |e| at alpha = 1 only.
+of the image is restored, |vec(H)|, because adding e' - e to T tokens changes its square by T (|e'|^2 - |e|^2). Norms
+of single tokens are not. The Euclidean form has |e'| = |e| at alpha = 1 only.
 
-**What the paper says, what its code does, what we do.** The paper's embedding is the "global activation
-e = vec(H)": all tokens in a row. An image can then be compared only with references of as many tokens, and the
-paper's own cap of 2048 tokens per reference is below the 2880 or 2304 of its LLaVA-NeXT images. The authors' code,
-and this method, take the mean token, which every image has. The equations with vec(H) are `bend-token-*`. Where the
-paper is silent, the code decides: retrieval by the projected q, Fréchet means for spherical prototypes, the place of
-alpha. The paper is not silent where it "equalizes cosine distance": flat prototypes are normalised here. Nor is it
-about "norm restoration": the code leaves out the Normalize of step 4, which changes nothing at alpha = 1.
+**What the paper says, what its code does, what we do.** The paper's embedding is the "global activation e = vec(H)":
+all tokens in a row. An image can then be compared only with references of as many tokens, and the paper's own cap of
+2048 tokens per reference is below the 2880 or 2304 of its LLaVA-NeXT images. The authors' code, and this method, take
+the mean token, which every image has. The equations with vec(H) are `bend-token-*`. Where the paper is silent, the
+code decides: retrieval by the projected q, Fréchet means for spherical prototypes, the place of alpha. The paper is
+not silent where it "equalizes cosine distance": Euclidean prototypes are normalised here. It also asks for "norm
+restoration": the code leaves out the Normalize of step 4, which changes nothing at alpha = 1.
 
 An image whose mean token is zero, or of which the projection leaves nothing, has no direction and is not changed.
 """
@@ -44,9 +45,9 @@ from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.spherical import ByImage, check_frame, check_orthonormal
 from ggss.methods.subspace import Classes, classes, oriented, representatives
 
-RANK = 1e-9
-ROUNDING = 1e-4  # of the length of a reference
-RESOLUTION = 1e-6  # a unit vector's rest, or distances of centres, below this are rounding errors of float32 rows
+RANK = 1e-9  # singular values below this, relative to the largest, count as zero
+ROUNDING = 1e-4  # how far the length of a reference may be from 1
+RESOLUTION = 1e-6  # what is left of a unit vector, or centres' distances, below this is rounding of float32 rows
 REFERENCE = "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings"
 
 Neighbours = Annotated[int, Field(ge=1)]
@@ -54,8 +55,10 @@ Neighbours = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True)
 class Bend(ByImage):
-    """references [n, D] of unit length and the basis B [D, k] in float32, the references' labels [n], and how many
-    of each value make its prototype."""
+    """Base of both forms. references R [n, D] of unit length and the basis B [D, k] in float32.
+
+    labels [n]: the value of each reference. neighbours: how many references of a value make its prototype.
+    """
 
     references: Annotated[Tensor, Array("n", "D", ge=-1 - ROUNDING, le=1 + ROUNDING)]
     basis: Annotated[Tensor, Array("D", "k")]
@@ -67,7 +70,7 @@ class Bend(ByImage):
         return self.references.shape[1]
 
     def equalised(self, query: Tensor, nearest: Tensor) -> Tensor:
-        """e* [D] of a direction q [D], from the nearest references [A, neighbours, D] of each value; float64."""
+        """e* [D] of the projected direction q [D], from the nearest references [A, neighbours, D]; float64."""
         raise NotImplementedError
 
     def moved(self, pooled: Tensor, correction: Tensor, alpha: float) -> Tensor:
@@ -83,15 +86,15 @@ class Bend(ByImage):
         references, basis = self.references.to(pooled), self.basis.to(pooled)
         norm = sphere.norm(pooled)
         direction = pooled / torch.where(norm > 0, norm, 1)
-        left = direction - basis @ (basis.T @ direction)
-        if float(left.norm()) < RESOLUTION:
+        remainder = direction - basis @ (basis.T @ direction)
+        if float(remainder.norm()) < RESOLUTION:
             return torch.zeros_like(pooled)
-        query = left / left.norm()
+        query = remainder / remainder.norm()
         cosines, labels = references @ query, self.labels.to(pooled.device)
         nearest = []
         for value in range(int(labels.max()) + 1):
-            own = (labels == value).nonzero().flatten()
-            nearest.append(references[own[cosines[own].topk(self.neighbours).indices]])
+            members = (labels == value).nonzero().flatten()
+            nearest.append(references[members[cosines[members].topk(self.neighbours).indices]])
         return norm * self.equalised(query, torch.stack(nearest)) - pooled
 
     def validate(self) -> None:
@@ -133,7 +136,7 @@ class BendEuclidean(Bend):
 @register_kind
 @dataclass(frozen=True)
 class BendSpherical(Bend):
-    """With the Fréchet mean mu [D] of the references, in float32."""
+    """mu [D]: the Fréchet mean of the references, in float32."""
 
     mu: Annotated[Tensor, Array("D")] = field(kw_only=True)
 
@@ -153,48 +156,49 @@ class BendSpherical(Bend):
     def moved(self, pooled: Tensor, correction: Tensor, alpha: float) -> Tensor:
         moved = super().moved(pooled, correction, alpha)
         length, norm = sphere.norm(moved), sphere.norm(pooled)
-        return torch.where(length > RESOLUTION * norm, moved * (norm / length), pooled)  # no direction halfway round
+        # Halfway to an opposite e* there is no direction.
+        return torch.where(length > RESOLUTION * norm, moved * (norm / length), pooled)
 
 
 class BendOptions(Options):
     neighbours: Neighbours = Field(10, description="references per value that make its prototype")
 
 
-def enough(known: Classes, neighbours: int) -> None:
-    """InputError unless every value has as many images as neighbours are asked for."""
+def check_counts(known: Classes, neighbours: int) -> None:
+    """InputError unless every value has at least as many images as neighbours."""
     counts = torch.bincount(known.labels)
-    least = int(counts.argmin())
-    if counts[least] < neighbours:
+    rarest = int(counts.argmin())
+    if counts[rarest] < neighbours:
         raise InputError(
-            f"value {known.values[least]!r} has {counts[least]} images and {neighbours} neighbours are asked "
-            f"for: use more images or neighbours={counts[least]}"
+            f"value {known.values[rarest]!r} has {counts[rarest]} images and {neighbours} neighbours are asked "
+            f"for: use more images or neighbours={counts[rarest]}"
         )
 
 
 def fit_euclidean(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
-    return Fitted(BendEuclidean(*gathered(activations, attribute, options)))
+    return Fitted(BendEuclidean(*_references(activations, attribute, options)))
 
 
 def fit_spherical(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
     mu = sphere.frechet_mean(representatives(activations.pooled))
-    return Fitted(BendSpherical(*gathered(activations, attribute, options), mu=mu.float()))
+    return Fitted(BendSpherical(*_references(activations, attribute, options), mu=mu.float()))
 
 
-def gathered(
+def _references(
     activations: Activations, attribute: Attribute, options: BendOptions
 ) -> tuple[Tensor, Tensor, Tensor, int]:
     """The references [n, D], the basis B [D, k], the labels [n] and the number of neighbours."""
     known = classes(activations, attribute)
-    enough(known, options.neighbours)
+    check_counts(known, options.neighbours)
     references = representatives(activations.pooled)
     centres = known.means(references)
-    _, size, rows = torch.linalg.svd(centres - centres.mean(0), full_matrices=False)
-    if not float(size[0]) > RESOLUTION:
+    _, singular, rows = torch.linalg.svd(centres - centres.mean(0), full_matrices=False)
+    if not float(singular[0]) > RESOLUTION:
         raise InputError(
-            f"the mean images of all values of {attribute!r} are equal to the resolution of float32: "
+            f"the mean images of all values of {attribute!r} are equal within the resolution of float32: "
             "there is nothing to equalise"
         )
-    basis = oriented(rows[size > RANK * size[0]].T)
+    basis = oriented(rows[singular > RANK * singular[0]].T)
     return references.float(), basis.float().contiguous(), known.labels, options.neighbours
 
 

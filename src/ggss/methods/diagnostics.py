@@ -1,36 +1,37 @@
-"""Three checks of a subspace before it is removed from a model.
+"""Checks of a subspace before it is removed from a model, and a probe of what steering leaves in tokens.
 
-- **Effective rank** of the representatives: (sum of eigenvalues)^2 / sum of squares of the covariance of the
+**The subspace** has three checks.
+
+- *Effective rank* of the representatives: (sum of eigenvalues)^2 / sum of squares of the covariance of the
   contexts' centres. If the tokens of a model vary in few dimensions, removing one of them does more harm.
-- **Variance share**: the part of that covariance inside the subspace. The centres contain no shifts, so this is
+- *Variance share*: the part of that covariance inside the subspace. The centres contain no shifts, so this is
   content other than the attribute that is removed with it.
-- **Transfer**: a subspace found on half of the contexts is put to the mean shift of each value in the other half; the
-  share of its energy inside, averaged over random halvings. What is outside would stay in people not seen.
+- *Transfer*: a subspace is found on half of the contexts and compared with the mean shift of each value in the other
+  half: the share of its energy inside, averaged over random halvings. The rest would stay in people not seen.
 
-The cosines of the principal angles between the two halves' subspaces are reported too, but without a warning:
-the last directions of a large subspace have little energy and differ between any two halves, while the subspace as a
-whole transfers well. What is left in *tokens* is measured by the token probe below.
+The cosines of the principal angles between the two halves' subspaces are reported too, but without a warning: the
+last directions of a large subspace have little energy and differ between any two halves, while the subspace as a
+whole transfers well.
 
-What they are good for was measured over models and methods (docs/dial.md). Variance share tells the capability lost.
-A probe of all tokens tells what is left in other people, surely where tokens are planted and probably in models; a
-probe of mean tokens does not. Transfer tells too few, wrongly labelled or unlike pictures, not a confound. Effective
-rank is of the model, the same for all methods: it says how much room there is, not which method to take.
-
-What can still be read from all tokens of an image, and how far steering moved them.
-
-A probe on mean tokens misleads: parts of a picture carry an attribute along different directions, and where these
-cancel in the mean the language model still reads them. Here a linear probe sees the tokens side by side:
+**The tokens** are measured by a linear probe and by how far steering moved them. A probe on mean tokens misleads:
+parts of a picture carry an attribute along different directions, and where these cancel in the mean the language
+model still reads them. This probe reads the tokens side by side:
 
     x_i = tokens of image i at S positions, spread evenly over the image, one after the other     [S D]
     w   = ridge regression of the one-hot labels on x; the largest of the outputs is the answer
 
-It is fitted on three quarters of the contexts and asked about the others, four times over; so it is about people whom
-it has never seen. The penalty is a hundredth of the mean energy of a training row. It works on inner products of
-images, so the width of a model costs one product and no inversion.
-
     displacement = mean over tokens of |h' - h| / |h|
 
-Where images differ in size, positions are only roughly the same part of a picture, and the probe reads less.
+It is cross-validated: fitted on three quarters of the contexts and tested on the others, four times, so that it is
+tested on people it was not fitted on. The penalty is a hundredth of the mean energy of a training row. It works on
+inner products of images, so the width of a model costs one product and no inversion. Where images differ in size,
+positions are only roughly the same part of a picture, and the probe reads less.
+
+**What they predict** was measured over models and methods (docs/dial.md). Variance share predicts the capability
+lost. The probe of all tokens predicts what is left in other people, surely where tokens are planted and probably in
+models; a probe of mean tokens does not. Transfer detects too few, wrongly labelled or unlike pictures, not a
+confound. Effective rank is a property of the model, the same for all methods: it says how much room there is, not
+which method to take.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -44,9 +45,12 @@ from ggss import sphere
 from ggss.activations import Groups
 from ggss.errors import InputError
 
-SHARE_LIMIT = 0.20
-TRANSFER_LIMIT = 0.80
+SHARE_LIMIT = 0.20  # of the variance share: above it there is a warning
+TRANSFER_LIMIT = 0.80  # below it there is a warning
 HALVINGS = 5
+POSITIONS = 16  # tokens of an image that are probed
+FOLDS = 4
+PENALTY = 0.01  # of the probe, in units of the mean energy of a training row
 SEED = 42
 
 
@@ -77,20 +81,20 @@ class Halves:
 
 
 def split_half(table: Tensor, identity: Tensor, find: Callable[[Tensor], Tensor]) -> Halves:
-    """Bases found on two halves of a table [U, A, D] of shifts, compared with one another and with the other half.
+    """Compare the bases that `find` gives on two halves of a table [U, A, D] of shifts.
 
-    identity [U] is the number of each context's source; all contexts of a source stay in one half. Nothing is known
-    if there are fewer than four sources, or if the shifts of a half are too few for `find`.
+    identity [U]: the number of the identity that each context shows; all contexts of an identity stay in one half.
+    The result is empty if there are fewer than four identities, or if the shifts of a half are too few for `find`.
     """
-    sources = identity.unique()
+    identities = identity.unique()
     unknown = Halves([], None)
-    if len(sources) < 4:
+    if len(identities) < 4:
         return unknown
     generator = torch.Generator().manual_seed(SEED)
     cosines, transfers = [], []
     for _ in range(HALVINGS):
-        drawn = sources[torch.randperm(len(sources), generator=generator)]
-        first = torch.isin(identity, drawn[: len(sources) // 2])
+        order = identities[torch.randperm(len(identities), generator=generator)]
+        first = torch.isin(identity, order[: len(identities) // 2])
         halves = (table[first], table[~first])
         try:
             bases = [find(half) for half in halves]
@@ -118,50 +122,44 @@ def diagnose(
     centres = sphere.log(mu, sphere.frechet_mean(groups.of(points)))
     deviations = centres - centres.mean(0)
     k = basis.shape[1]
-    numbers: dict[Hashable, int] = {}
-    identity = torch.tensor([numbers.setdefault(contexts[i], len(numbers)) for i in groups.index[:, 0].tolist()])
+    number_of: dict[Hashable, int] = {}
+    identity = torch.tensor([number_of.setdefault(contexts[i], len(number_of)) for i in groups.index[:, 0].tolist()])
     halves = split_half(table, identity, find)
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "effective_rank": effective_rank(deviations),
         "variance_share": variance_share(deviations, basis),
         "chance_share": k / points.shape[1],
         "split_half_cosines": halves.cosines,
         "transfer": halves.transfer,
     }
-    found["warnings"] = warnings(found, k)
-    return found
+    results["warnings"] = _warnings(results, k)
+    return results
 
 
-def warnings(found: dict[str, Any], k: int) -> list[str]:
-    said = []
-    if found["variance_share"] > SHARE_LIMIT:
-        said.append(
-            f"Removal is likely to cost capability: {found['variance_share']:.0%} of the variance that is not the "
-            f"attribute's lies inside the {k}-dimensional subspace (chance: {found['chance_share']:.1%}; effective "
-            f"rank of the representatives: {found['effective_rank']:.1f})."
+def _warnings(results: dict[str, Any], k: int) -> list[str]:
+    texts = []
+    if results["variance_share"] > SHARE_LIMIT:
+        texts.append(
+            f"Removal is likely to cost capability: {results['variance_share']:.0%} of the variance that is not the "
+            f"attribute's lies inside the {k}-dimensional subspace (chance: {results['chance_share']:.1%}; effective "
+            f"rank of the representatives: {results['effective_rank']:.1f})."
         )
-    if found["transfer"] is None:
-        said.append(
+    if results["transfer"] is None:
+        texts.append(
             f"Transfer is unknown: there are fewer than four identities, or half of them do not span {k} directions."
         )
-    elif found["transfer"] < TRANSFER_LIMIT:
-        said.append(
-            f"The subspace does not transfer: found on half of the contexts, it holds {found['transfer']:.0%} of "
+    elif results["transfer"] < TRANSFER_LIMIT:
+        texts.append(
+            f"The subspace does not transfer: found on half of the contexts, it holds {results['transfer']:.0%} of "
             "what the attribute changes on average in the other half; use more contexts, a larger k, or a "
             "label-aware method."
         )
-    return said
-
-
-POSITIONS = 16
-FOLDS = 4
-PENALTY = 0.01
-PROBE_SEED = 42
+    return texts
 
 
 @dataclass(frozen=True)
-class TokensRead:
-    """Shares of images whose attribute is named right, before and after steering; chance is that of guessing."""
+class TokenProbe:
+    """The probe's accuracy before and after steering; chance: that of always guessing the commonest value."""
 
     before: float
     after: float
@@ -169,77 +167,79 @@ class TokensRead:
     displacement: float
 
 
-def positions(count: int, wanted: int = POSITIONS) -> Tensor:
-    """`wanted` positions spread evenly over `count` tokens; each is the middle of its part of the row."""
-    return ((torch.arange(wanted) + 0.5) * count / wanted).long()
+def positions(count: int, number: int = POSITIONS) -> Tensor:
+    """`number` positions spread evenly over `count` tokens, each in the middle of an equal part."""
+    return ((torch.arange(number) + 0.5) * count / number).long()
 
 
-def folds(contexts: Sequence[Hashable], count: int = FOLDS, seed: int = PROBE_SEED) -> Tensor:
-    """[N]: the fold of each image; all images of a context are in one."""
+def folds(contexts: Sequence[Hashable], count: int = FOLDS, seed: int = SEED) -> Tensor:
+    """The fold [N] of each image; all images of a context are in the same one."""
     numbers = {context: k for k, context in enumerate(dict.fromkeys(contexts))}
-    drawn = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed))
-    return drawn[torch.tensor([numbers[context] for context in contexts])] % count
+    order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed))
+    return order[torch.tensor([numbers[context] for context in contexts])] % count
 
 
-def read_share(rows: Tensor, labels: Tensor, fold: Tensor, shown: Tensor | None = None) -> float:
-    """The share of rows [N, F] whose label [N] a ridge probe fitted on the other folds names right.
+def probe_accuracy(rows: Tensor, labels: Tensor, fold: Tensor, test_rows: Tensor | None = None) -> float:
+    """The cross-validated accuracy of a ridge probe of labels [N] from rows [N, F]. fold [N].
 
-    shown: what the probe is asked about instead of the rows themselves, such as the same rows steered: a reader that
-    learned before steering and is not told of it.
+    test_rows [N, F]: what the probe is tested on instead of the rows that it is fitted to, such as the same rows
+    steered: a probe that learned before steering.
     """
     rows = rows.double()
-    asked = rows if shown is None else shown.double()
-    own, cross = rows @ rows.T, asked @ rows.T
-    wanted = torch.nn.functional.one_hot(labels).double()
+    test_rows = rows if test_rows is None else test_rows.double()
+    gram, cross = rows @ rows.T, test_rows @ rows.T
+    one_hot = torch.nn.functional.one_hot(labels).double()
     right = torch.zeros(len(labels), dtype=torch.bool)
-    for held in fold.unique():
-        train, test = fold != held, fold == held
-        right[test] = _answers(own[train][:, train], cross[test][:, train], wanted[train]) == labels[test]
+    for held_out in fold.unique():
+        train, test = fold != held_out, fold == held_out
+        right[test] = _ridge_labels(gram[train][:, train], cross[test][:, train], one_hot[train]) == labels[test]
     return float(right.double().mean())
 
 
-def _answers(own: Tensor, cross: Tensor, wanted: Tensor) -> Tensor:
-    """Ridge regression by inner products: of training rows [n, n], and of the rows asked about with them [m, n]."""
-    mean = own.mean(0)
-    centred = own - mean - mean[:, None] + mean.mean()
-    asked = cross - mean - cross.mean(1, keepdim=True) + mean.mean()
+def _ridge_labels(gram: Tensor, cross: Tensor, one_hot: Tensor) -> Tensor:
+    """The labels [m] by ridge regression, from inner products.
+
+    gram [n, n]: of training rows. cross [m, n]: of test rows with them. one_hot [n, A]: training labels.
+    """
+    mean = gram.mean(0)
+    centred = gram - mean - mean[:, None] + mean.mean()
+    centred_cross = cross - mean - cross.mean(1, keepdim=True) + mean.mean()
     penalty = PENALTY * centred.diagonal().mean() + 1e-12
-    shares = wanted.mean(0)
-    weights = torch.linalg.solve(centred + penalty * torch.eye(len(own), dtype=own.dtype), wanted - shares)
-    return (asked @ weights + shares).argmax(1)
+    shares = one_hot.mean(0)
+    weights = torch.linalg.solve(centred + penalty * torch.eye(len(gram), dtype=gram.dtype), one_hot - shares)
+    return (centred_cross @ weights + shares).argmax(1)
 
 
-def read_tokens(
+def probe_tokens(
     tokens: Sequence[Tensor],
     labels: Sequence[Hashable],
     contexts: Sequence[Hashable],
     steer: Callable[[Tensor], Tensor],
-    whole: bool = False,
-) -> TokensRead | None:
-    """The probe on each image's tokens [T, D], as they are and as `steer` leaves them.
+    needs_all_tokens: bool = False,
+) -> TokenProbe | None:
+    """The probe on each image's tokens [T, D], unsteered and steered; None if there are fewer contexts than folds.
 
-    whole: `steer` must be given all tokens of an image, not only those that are probed. None if there are fewer
-    contexts than folds, or images of no common width of tokens.
+    needs_all_tokens: `steer` gets all tokens of an image, not only those that are probed.
     """
     if len(set(contexts)) < FOLDS:
         return None
     values = {value: k for k, value in enumerate(sorted(set(labels), key=str))}
     before: list[Tensor] = []
     after: list[Tensor] = []
-    moved: list[Tensor] = []
-    for own in tokens:
-        chosen = positions(len(own))
-        rows = own[chosen].float()
-        steered = (steer(own)[chosen] if whole else steer(own[chosen])).float()
+    displacements: list[Tensor] = []
+    for image_tokens in tokens:
+        probed = positions(len(image_tokens))
+        rows = image_tokens[probed].float()
+        steered = (steer(image_tokens)[probed] if needs_all_tokens else steer(image_tokens[probed])).float()
         lengths = torch.linalg.vector_norm(rows, dim=1).clamp(min=1e-12)
         before.append(rows.flatten())
         after.append(steered.flatten())
-        moved.append(torch.linalg.vector_norm(steered - rows, dim=1) / lengths)
-    wanted = torch.tensor([values[label] for label in labels])
+        displacements.append(torch.linalg.vector_norm(steered - rows, dim=1) / lengths)
+    indices = torch.tensor([values[label] for label in labels])
     fold = folds(contexts)
-    return TokensRead(
-        before=read_share(torch.stack(before), wanted, fold),
-        after=read_share(torch.stack(after), wanted, fold),
-        chance=float(wanted.bincount().max() / len(wanted)),
-        displacement=float(torch.cat(moved).mean()),
+    return TokenProbe(
+        before=probe_accuracy(torch.stack(before), indices, fold),
+        after=probe_accuracy(torch.stack(after), indices, fold),
+        chance=float(indices.bincount().max() / len(indices)),
+        displacement=float(torch.cat(displacements).mean()),
     )

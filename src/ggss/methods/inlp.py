@@ -4,7 +4,7 @@
             append the orthonormalised rows of its weights to V; X <- X - X V_m V_m^T       at most 10 times
 
     inlp-euclidean      X: pooled rows                              h - alpha V V^T (h - mean)
-    inlp-spherical      X: normalised pooled rows                   exp_mu(t - alpha V V^T t), norm kept
+    inlp-spherical      X: normalised pooled rows                   exp_mu(t - alpha V V^T t), norm restored
 
 Left open by the paper: accuracy is measured on the training rows; accuracy below chance also stops the loop. The
 spherical form "normalizes, computes a Fréchet global mean, and projects in the tangent space": it is trained on the
@@ -32,7 +32,7 @@ from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.spherical import Tangent
 from ggss.methods.subspace import Classes, classes, logistic_regression, representatives, span
 
-CHANCE_MARGIN = 1e-6
+CHANCE_MARGIN = 1e-6  # an accuracy this close to 1 / K ends the iteration
 
 
 class InlpOptions(Options):
@@ -42,7 +42,7 @@ class InlpOptions(Options):
 
 class SphericalInlpOptions(InlpOptions):
     trained_on: Literal["unit", "tangent"] = Field(
-        "unit", description="X: the normalised pooled rows, or their tangent vectors"
+        "unit", description="what X is: the normalised pooled rows, or their tangent vectors"
     )
 
 
@@ -61,28 +61,28 @@ def fit_spherical(activations: Activations, attribute: Attribute, options: Spher
 
 
 def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple[Tensor, Tensor]:
-    """The stacked, orthonormalised directions [D, k] in float32, and each classifier's accuracy."""
+    """V_bias [D, k] in float32, the orthonormalised directions of all classifiers; and each classifier's accuracy."""
     data = span(rows)
-    left, found, accuracies = data.coordinates, [], []
+    residual, removed, accuracies = data.coordinates, [], []
     for _ in range(options.iterations):
-        probe = logistic_regression(left, known.labels, options.c)
+        probe = logistic_regression(residual, known.labels, options.c)
         accuracies.append(probe.accuracy)
         if probe.accuracy <= 1 / len(known.values) + CHANCE_MARGIN:
             break
-        _, size, directions = torch.linalg.svd(probe.weights, full_matrices=False)
-        directions = directions[size > 1e-9 * size[0]]
-        found.append(directions)
-        left = left - left @ directions.T @ directions
-    if not found:
+        _, singular, directions = torch.linalg.svd(probe.weights, full_matrices=False)
+        directions = directions[singular > 1e-9 * singular[0]]
+        removed.append(directions)
+        residual = residual - residual @ directions.T @ directions
+    if not removed:
         raise InputError(
             f"a linear classifier reads {known.values} no better than chance (accuracy {accuracies[0]:.2f}): "
             "there is nothing to remove"
         )
-    stacked = torch.linalg.qr(torch.cat(found).T)[0]
-    if stacked.shape[1] >= left.shape[1]:
+    stacked = torch.linalg.qr(torch.cat(removed).T)[0]
+    if stacked.shape[1] >= residual.shape[1]:
         raise InputError(
-            f"INLP used up all {left.shape[1]} dimensions in which these {len(left)} images differ, after "
-            f"{len(found)} classifiers: use more images or fewer iterations"
+            f"INLP used up all {residual.shape[1]} dimensions in which these {len(residual)} images differ, after "
+            f"{len(removed)} classifiers: use more images or fewer iterations"
         )
     return (data.directions @ stacked).float().contiguous(), torch.tensor(accuracies)
 

@@ -43,7 +43,7 @@ ROUNDING = 1e-5  # variation this small, relative to the largest, may be roundin
 
 class LeaceOptions(Options):
     covariance: Literal["pooled", "tangent"] = Field(
-        "pooled", description="the covariances are those of the pooled activations, or of their tangent vectors"
+        "pooled", description="covariances of the pooled activations, or of their tangent vectors"
     )
     form: Literal["paper", "release"] = Field(
         "paper", description="P in tangent space and V = U, or the orthogonal projection of the authors' code"
@@ -56,8 +56,10 @@ class LeaceGatedOptions(GateOptions, LeaceOptions):
 
 @dataclass(frozen=True)
 class Erasure:
-    """mu [D], representatives [N, D], directions [D, r] of the span of the data, and a LeaceFitter in its
-    coordinates, in which the covariance is diagonal; float64."""
+    """A LeaceFitter in coordinates of the span of the data, in which the covariance is diagonal; float64.
+
+    mu [D]; points: the representatives [N, D]; directions [D, r] of the span; values: how many the attribute has.
+    """
 
     mu: Tensor
     points: Tensor
@@ -74,8 +76,8 @@ class Erasure:
     def whitened_basis(self) -> Tensor:
         """The paper's U [D, k]."""
         whitened = self.fitter.sigma_xz / self.fitter.sigma_xx.diagonal().sqrt()[:, None]
-        u, size, _ = torch.linalg.svd(whitened, full_matrices=False)
-        return oriented(self.directions @ u[:, size > self.fitter.svd_tol])
+        u, singular, _ = torch.linalg.svd(whitened, full_matrices=False)
+        return oriented(self.directions @ u[:, singular > self.fitter.svd_tol])
 
     @property
     def released_basis(self) -> Tensor:
@@ -85,37 +87,38 @@ class Erasure:
 
 
 def fit_spherical(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Fitted:
-    found = fitted(activations, attribute, options)
+    erasure = fit_erasure(activations, attribute, options)
     if options.form == "release":
-        return Fitted(Tangent.orthogonal(found.mu, found.released_basis))
-    left, size, right = torch.linalg.svd(found.erased)
-    kept = size > 1e-9 * size[0]
-    left, right = (left * size)[:, kept], right[kept].T
-    basis, spread, _ = torch.linalg.svd(torch.cat([left / size[0], right], 1), full_matrices=False)
-    basis = basis[:, spread > 1e-9]
+        return Fitted(Tangent.orthogonal(erasure.mu, erasure.released_basis))
+    left, singular, right = torch.linalg.svd(erasure.erased)
+    nonzero = singular > 1e-9 * singular[0]
+    left, right = (left * singular)[:, nonzero], right[nonzero].T
+    basis, spans, _ = torch.linalg.svd(torch.cat([left / singular[0], right], 1), full_matrices=False)
+    basis = basis[:, spans > 1e-9]
     erased = basis.T @ left @ right.T @ basis
-    return Fitted(Tangent(found.mu.float(), (found.directions @ basis).float().contiguous(), map=erased.float()))
+    return Fitted(Tangent(erasure.mu.float(), (erasure.directions @ basis).float().contiguous(), map=erased.float()))
 
 
 def fit_gated(activations: Activations, attribute: Attribute, options: LeaceGatedOptions) -> Fitted:
-    found = fitted(activations, attribute, options)
-    basis = found.released_basis if options.form == "release" else found.whitened_basis
-    magnitudes = protected_magnitude(found.points, found.mu, basis)
-    operator = Geodesic(found.mu.float(), basis.float().contiguous(), **calibrated(magnitudes, options))
+    erasure = fit_erasure(activations, attribute, options)
+    basis = erasure.released_basis if options.form == "release" else erasure.whitened_basis
+    magnitudes = protected_magnitude(erasure.points, erasure.mu, basis)
+    operator = Geodesic(erasure.mu.float(), basis.float().contiguous(), **calibrated(magnitudes, options))
     return Fitted(operator, {"magnitudes": magnitudes.float()})
 
 
-def fitted(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Erasure:
-    LeaceFitter = _fitter()
+def fit_erasure(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Erasure:
+    """LEACE fitted to the pooled activations, or to their tangent vectors."""
+    LeaceFitter = _leace_fitter()
     known = classes(activations, attribute)
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
     data = span(activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points))
     count, rank = data.coordinates.shape
-    sizes, needed = data.coordinates.norm(dim=0), len(known.values) - 1
-    if (real := int((sizes > ROUNDING * sizes[0]).sum())) < needed:
+    lengths, needed = data.coordinates.norm(dim=0), len(known.values) - 1
+    if (varying := int((lengths > ROUNDING * lengths[0]).sum())) < needed:
         raise InputError(
-            f"the {count} images vary in {real} directions, {len(known.values)} values need {needed}: "
+            f"the {count} images vary in {varying} directions, {len(known.values)} values need {needed}: "
             "the covariance has too small a rank to erase them"
         )
     one_hot = torch.nn.functional.one_hot(known.labels).double()
@@ -133,13 +136,13 @@ def fitted(activations: Activations, attribute: Attribute, options: LeaceOptions
 def shrunk_variances(variances: Tensor, count: int, width: int) -> Tensor:
     """concept-erasure's `optimal_linear_shrinkage` of a D x D covariance, given its non-zero eigenvalues only."""
     trace, squares = variances.sum(), (variances**2).sum()
-    flat = trace**2 / width  # |Sigma0|^2, and equally <S, Sigma0>, for Sigma0 = trace / D * identity
+    target = trace**2 / width  # |Sigma0|^2, and equally <S, Sigma0>, for Sigma0 = trace / D * identity
     eps = torch.finfo(torch.float64).eps
-    alpha = 1 - (trace**2 * flat / count + eps) / (squares * flat - flat**2 + eps)
+    alpha = 1 - (trace**2 * target / count + eps) / (squares * target - target**2 + eps)
     return alpha * variances + (1 - alpha) * trace / width
 
 
-def _fitter() -> Any:
+def _leace_fitter() -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*torch\.jit\.script", DeprecationWarning)
         try:

@@ -4,14 +4,14 @@
     meandiff-*-euclidean     h - alpha (mean_r^ - mean)
     meandiff-*-spherical     |h| Normalize(exp_mu(log_mu(h^) - alpha log_mu(mu_r^))),      mu, mu_r Fréchet means
 
-The classifier is trained on pooled rows: an RBF-kernel SVM (C = 1, gamma = scale) or multinomial logistic
-regression (C = 1). It is stored as arrays and evaluated here, in float64, with the same predictions as scikit-learn:
-the SVM votes over pairs of classes as libsvm does, and of classes with equal votes the first wins.
+The classifier is trained on pooled rows: an RBF-kernel SVM (C = 1, gamma = scale) or multinomial logistic regression
+(C = 1). It is stored as arrays and evaluated here, in float64, with the same predictions as scikit-learn: the SVM
+votes over pairs of classes as libsvm does, and of classes with equal votes the first wins.
 
 The paper trains the classifier "on these pooled activations" and does not say whether the spherical form normalises
 them first. The authors' code does, and so do we: the spherical classifier sees the direction of the pooled row.
-`trained_on="pooled"` gives it the pooled row itself, as the flat forms do. The optimum of the logistic regression is
-computed to convergence; the authors' code stops after 1000 steps of lbfgs.
+`trained_on="pooled"` gives it the pooled row itself, as the Euclidean forms do. The optimum of the logistic
+regression is computed to convergence; the authors' code stops after 1000 steps of lbfgs.
 """
 
 from dataclasses import dataclass, field
@@ -32,9 +32,9 @@ from ggss.methods.subspace import Classes, classes, logistic_regression, refuse_
 
 @dataclass(frozen=True)
 class ClassShift(ByImage):
-    """Base: finds the class of each image and subtracts the shift of that class, a row of shifts, from its rows.
+    """Base: classifies each image and subtracts the shift of its class, a row of `shifts`, from its rows.
 
-    unit: the classifier is one of directions; the mean row is normalised for it.
+    unit: the classifier gets the direction of the mean row instead of the mean row.
     """
 
     shifts: Tensor
@@ -53,7 +53,7 @@ class ClassShift(ByImage):
 
 @dataclass(frozen=True)
 class Linear(ClassShift):
-    """weights [A, D] and intercepts [A] in float64; one row decides between two classes."""
+    """Classified by logistic regression. weights [A, D] and intercepts [A] in float64; one row for two classes."""
 
     weights: Annotated[Tensor, Array("C", "D", dtype=torch.float64)]
     intercepts: Annotated[Tensor, Array("C", dtype=torch.float64)]
@@ -71,8 +71,11 @@ class Linear(ClassShift):
 
 @dataclass(frozen=True)
 class Kernel(ClassShift):
-    """An RBF SVM: support vectors [S, D] ordered by class, how many each class has [A], dual coefficients
-    [A - 1, S], one intercept per pair of classes [A (A - 1) / 2], gamma."""
+    """Classified by an RBF SVM.
+
+    support [S, D]: support vectors ordered by class. counts [A]: how many each class has. dual [A - 1, S]: dual
+    coefficients. intercepts [A (A - 1) / 2]: one for each pair of classes.
+    """
 
     support: Annotated[Tensor, Array("S", "D")]
     counts: Annotated[Tensor, Array("A", dtype=torch.int64, ge=0)]
@@ -83,10 +86,10 @@ class Kernel(ClassShift):
     def validate(self) -> None:
         super().validate()
         values = len(self.counts)
-        seen = (sum(self.counts.tolist()), len(self.dual), len(self.intercepts))
-        if seen != (wanted := (len(self.support), values - 1, values * (values - 1) // 2)):
+        sizes = (sum(self.counts.tolist()), len(self.dual), len(self.intercepts))
+        if sizes != (expected := (len(self.support), values - 1, values * (values - 1) // 2)):
             raise InputError(
-                f"an SVM of {values} classes has {wanted} support vectors, dual rows and intercepts, seen {seen}"
+                f"an SVM of {values} classes has {expected} support vectors, dual rows and intercepts, seen {sizes}"
             )
 
     def classify(self, pooled: Tensor) -> int:
@@ -102,8 +105,8 @@ class Kernel(ClassShift):
 
 
 @dataclass(frozen=True)
-class Flat(ClassShift):
-    """shifts [A, D] in float32."""
+class EuclideanShift(ClassShift):
+    """Subtracts delta_r = mean_r - mean. shifts [A, D] in float32."""
 
     shifts: Annotated[Tensor, Array("A", "D")]
 
@@ -116,8 +119,11 @@ class Flat(ClassShift):
 
 
 @dataclass(frozen=True)
-class Curved(ClassShift):
-    """mu [D], an orthonormal basis [D, k] of the tangent shifts, and their coordinates [A, k], in float32."""
+class SphericalShift(ClassShift):
+    """Subtracts log_mu(mu_r) in the tangent space at mu, norms restored.
+
+    mu [D], an orthonormal basis [D, k] of the tangent shifts, and their coordinates, shifts [A, k], in float32.
+    """
 
     mu: Annotated[Tensor, Array("D")]
     basis: Annotated[Tensor, Array("D", "k")]
@@ -138,25 +144,25 @@ class Curved(ClassShift):
 
 @register_kind
 @dataclass(frozen=True)
-class SvmEuclidean(Kernel, Flat):
+class SvmEuclidean(Kernel, EuclideanShift):
     kind: ClassVar[str] = "meandiff-svm-euclidean"
 
 
 @register_kind
 @dataclass(frozen=True)
-class SvmSpherical(Kernel, Curved):
+class SvmSpherical(Kernel, SphericalShift):
     kind: ClassVar[str] = "meandiff-svm-spherical"
 
 
 @register_kind
 @dataclass(frozen=True)
-class LrEuclidean(Linear, Flat):
+class LrEuclidean(Linear, EuclideanShift):
     kind: ClassVar[str] = "meandiff-lr-euclidean"
 
 
 @register_kind
 @dataclass(frozen=True)
-class LrSpherical(Linear, Curved):
+class LrSpherical(Linear, SphericalShift):
     kind: ClassVar[str] = "meandiff-lr-spherical"
 
 
@@ -179,7 +185,7 @@ class SphericalMeanDiffOptions(MeanDiffOptions):
         return self.trained_on == "unit"
 
 
-def svm(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]:
+def fit_svm(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]:
     """The SVM's arrays, and its accuracy on the rows [N, D] it was trained on."""
     from sklearn.svm import SVC
 
@@ -197,7 +203,7 @@ def svm(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float
     return arrays, float(model.score(rows, labels))
 
 
-def lr(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]:
+def fit_logistic(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]:
     """The regression's arrays, and its accuracy on the rows [N, D] it was trained on."""
     data = span(pooled.double())
     model = logistic_regression(data.coordinates, known.labels, c)
@@ -205,45 +211,48 @@ def lr(pooled: Tensor, known: Classes, c: float) -> tuple[dict[str, Any], float]
     return {"weights": weights, "intercepts": model.intercepts - weights @ data.mean}, model.accuracy
 
 
-def flat(activations: Activations, known: Classes) -> dict[str, Tensor]:
+def euclidean_shifts(activations: Activations, known: Classes) -> dict[str, Tensor]:
+    """The fields of an `EuclideanShift`."""
     pooled = activations.pooled.double()
     shifts = known.means(pooled) - pooled.mean(0)
     refuse_none(shifts, float(pooled.norm(dim=1).mean()))
     return {"shifts": shifts.float()}
 
 
-def curved(activations: Activations, known: Classes) -> dict[str, Tensor]:
+def spherical_shifts(activations: Activations, known: Classes) -> dict[str, Tensor]:
+    """The fields of a `SphericalShift`."""
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
     means = torch.stack([sphere.frechet_mean(points[known.labels == a]) for a in range(len(known.values))])
     shifts = sphere.log(mu, means)
     refuse_none(shifts, 1.0)
-    _, size, directions = torch.linalg.svd(shifts, full_matrices=False)
-    basis = directions[size > 1e-9 * float(size[0])].T
+    _, singular, directions = torch.linalg.svd(shifts, full_matrices=False)
+    basis = directions[singular > 1e-9 * float(singular[0])].T
     return {"mu": mu.float(), "basis": basis.float().contiguous(), "shifts": (shifts @ basis).float()}
 
 
 def refuse_none(shifts: Tensor, size: float) -> None:
-    """InputError when shifts [A, D] of rows of a given size are zero, up to the rounding of float32."""
+    """InputError when shifts [A, D] are zero, up to the rounding of float32. size: the mean length of the rows."""
     if not float(shifts.norm()) > 1e-7 * size:
         raise InputError("the mean activations of all values are equal: there is no shift to subtract")
 
 
-def _method(classifier: Any, geometry: Any, operator: type[ClassShift], summary: str) -> None:
+def _register(classifier: Any, shifts: Any, operator_class: type[ClassShift], summary: str) -> None:
     def fit(activations: Activations, attribute: Attribute, options: MeanDiffOptions) -> Fitted:
         known = classes(activations, attribute)
         pooled = activations.pooled
         refuse_equal(pooled.double())
         arrays, accuracy = classifier(representatives(pooled).float() if options.unit else pooled, known, options.c)
-        made = operator(**arrays, **geometry(activations, known), unit=options.unit)
-        return Fitted(made, diagnostics={"accuracy": accuracy})
+        operator = operator_class(**arrays, **shifts(activations, known), unit=options.unit)
+        return Fitted(operator, diagnostics={"accuracy": accuracy})
 
     reference = "Zou et al. 2023, Representation Engineering; Sun et al., GGSS, appendix A.5"
-    options = SphericalMeanDiffOptions if geometry is curved else MeanDiffOptions
-    register(Method(operator.kind, summary, reference, fit, options))
+    options = SphericalMeanDiffOptions if shifts is spherical_shifts else MeanDiffOptions
+    register(Method(operator_class.kind, summary, reference, fit, options))
 
 
-_method(svm, flat, SvmEuclidean, "an RBF SVM names an image's value, its mean shift is subtracted")
-_method(svm, curved, SvmSpherical, "an RBF SVM names an image's value, its tangent shift is subtracted")
-_method(lr, flat, LrEuclidean, "logistic regression names an image's value, its mean shift is subtracted")
-_method(lr, curved, LrSpherical, "logistic regression names an image's value, its tangent shift is subtracted")
+_SUMMARY = "{} classifies an image, and the {} shift of its class is subtracted"
+_register(fit_svm, euclidean_shifts, SvmEuclidean, _SUMMARY.format("an RBF SVM", "mean"))
+_register(fit_svm, spherical_shifts, SvmSpherical, _SUMMARY.format("an RBF SVM", "tangent"))
+_register(fit_logistic, euclidean_shifts, LrEuclidean, _SUMMARY.format("logistic regression", "mean"))
+_register(fit_logistic, spherical_shifts, LrSpherical, _SUMMARY.format("logistic regression", "tangent"))

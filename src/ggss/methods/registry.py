@@ -1,8 +1,8 @@
-"""The table of the methods that `fit(name, ...)` accepts. A method is one `Method` in one file.
+"""The registry of methods, and the questions that a method asks of a live model.
 
-What a method that learns from a live model asks it: questions whose answers should not depend on who is shown.
-
-`Method.fit_live` gets them with the model. They are made from probe items by `ggss.probes.steered_model`.
+`fit(name, ...)` accepts every registered `Method`; a method is one `Method` in one file. A method with `fit_live`
+also gets the model and `LiveQuestion`s, whose answers should not depend on who is shown; `ggss.probes.steered_model`
+makes them from probe items. `Comparisons` is the bias of their answers.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -20,95 +20,6 @@ from ggss.plugins import Registry
 if TYPE_CHECKING:
     from ggss.models.features import Features
 
-
-@dataclass(frozen=True)
-class PersonShown:
-    """One person in a question: what is compared, the value shown, and what each option says of the person.
-
-    People with equal `question` are compared. Of two people of whom one is named, the options say "chosen" of one and
-    "not chosen" of the other.
-    """
-
-    question: str
-    value: Hashable
-    outcomes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class LiveQuestion:
-    """A prompt about encoded pictures, and its options, each a single token; with no `people` nobody is compared."""
-
-    prompt: str
-    images: "Sequence[Features]" = field(repr=False)
-    options: tuple[str, ...]
-    people: tuple[PersonShown, ...] = ()
-
-
-@dataclass(frozen=True)
-class Comparisons:
-    """All people of some questions, so that the bias is a sum over entries: a person and an option each.
-
-    item, option [E]: the question's number and the option's. cell [E]: the number of (question, value, outcome).
-    weight [E]: 1 / people of the question and value. rival [C, C]: 1 / values where two cells differ in the value
-    alone or not at all, so that `rival @ p` is the mean over values.
-    """
-
-    item: Tensor
-    option: Tensor
-    cell: Tensor
-    weight: Tensor
-    rival: Tensor
-
-    @staticmethod
-    def of(questions: Sequence[LiveQuestion]) -> "Comparisons":
-        """InputError if no question shows people of different values."""
-        cells: dict[tuple[str, Hashable, str], int] = {}
-        people: dict[tuple[str, Hashable], int] = {}
-        entries = []
-        for number, question in enumerate(questions):
-            for person in question.people:
-                people[person.question, person.value] = people.get((person.question, person.value), 0) + 1
-                for option, outcome in enumerate(person.outcomes):
-                    key = person.question, person.value, outcome
-                    entries.append((number, option, cells.setdefault(key, len(cells)), key[:2]))
-        values: dict[str, set[Hashable]] = {}
-        for question, value in people:
-            values.setdefault(question, set()).add(value)
-        if not any(len(own) > 1 for own in values.values()):
-            raise InputError("these questions compare nobody: no question is asked about people of two values")
-        names = list(cells)
-        rival = torch.tensor(
-            [[float(a[0] == b[0] and a[2] == b[2]) / len(values[a[0]]) for b in names] for a in names],
-            dtype=torch.float64,
-        )
-        item, option, cell, who = zip(*entries, strict=True)
-        return Comparisons(
-            torch.tensor(item),
-            torch.tensor(option),
-            torch.tensor(cell),
-            torch.tensor([1 / people[one] for one in who], dtype=torch.float64),
-            rival,
-        )
-
-    def shares(self, probabilities: Tensor) -> Tensor:
-        """How often each outcome comes [C], from the options' probabilities [questions, options]."""
-        own = probabilities[self.item, self.option] * self.weight.to(probabilities)
-        return torch.zeros(len(self.rival), dtype=own.dtype).index_add(0, self.cell, own)
-
-    def bias(self, probabilities: Tensor) -> Tensor:
-        """Mean over questions, values and outcomes of |share - mean share over values|."""
-        shares = self.shares(probabilities)
-        return (shares - self.rival.to(shares) @ shares).abs().mean()
-
-    def rewards(self, probabilities: Tensor) -> Tensor:
-        """[questions, options]: what an answer adds to the objective, given the answers of all."""
-        shares = self.shares(probabilities)
-        sign = (shares - self.rival.to(shares) @ shares).sign()
-        reward = -(sign - self.rival.to(shares).T @ sign) / len(self.rival)
-        found = torch.zeros_like(probabilities)
-        return found.index_put((self.item, self.option), reward[self.cell] * self.weight.to(shares), accumulate=True)
-
-
 Attribute = str | tuple[str, ...]
 
 UNSTEERED = "none"  # the method that every other one is compared with
@@ -122,7 +33,7 @@ class Options(BaseModel):
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method found at one site: the operator, and the statistics and diagnostics worth keeping."""
+    """What a method fitted at one site: the operator, and the statistics and diagnostics that are saved with it."""
 
     operator: Operator
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
@@ -131,14 +42,14 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table: `fit(activations at one site, attribute, options) -> Fitted`.
+    """A method: its name, a sentence, a reference, and `fit(activations at one site, attribute, options) -> Fitted`.
 
-    needs_tokens: the activations must hold tokens, not only pooled means. steers: False for a baseline that does not
-    change activations, so that it has no strength and no attribute. prompt_suffix: the text appended to every
-    prompt; only the prompt baseline has one. takes_neutral: `fit` also has a fourth argument, `neutral`: activations
-    of pictures that show nobody, or None. fit_live: of a method that learns from a live model's answers; its `fit`
-    refuses. It gets (vlm, questions, sites, attribute, options), has a budget among its options, and returns a
-    `Fitted` for each site.
+    needs_tokens: the activations must hold tokens, not only pooled means.
+    steers: False for a baseline that does not change activations, so that it has no strength and no attribute.
+    prompt_suffix: the text appended to every prompt; only the prompt baseline has one.
+    takes_neutral: `fit` has a fourth argument, `neutral`: activations of pictures that show nobody, or None.
+    fit_live: for a method that learns from a live model's answers; its `fit` raises. It gets (vlm, questions, sites,
+    attribute, options), has a budget among its options, and returns a `Fitted` for each site.
     """
 
     name: str
@@ -169,15 +80,104 @@ def fitted_names() -> list[str]:
 
 
 def checked_options(method: Method, options: Mapping[str, Any]) -> Options:
+    """The method's options with these values; InputError that lists its options if they are wrong."""
     try:
         return method.options(**options)
     except ValidationError as error:
         fields = method.options.model_fields
-        known = ", ".join(f"{k}={v.default}" for k, v in fields.items()) or "none"
-        wrong = "; ".join(_told(e["type"], ".".join(map(str, e["loc"])), e["msg"], fields) for e in error.errors())
+        known = ", ".join(f"{name}={field.default}" for name, field in fields.items()) or "none"
+        wrong = "; ".join(_problem(e["type"], ".".join(map(str, e["loc"])), e["msg"], fields) for e in error.errors())
         raise InputError(f"options of {method.name}: {wrong} (its options and defaults: {known})") from None
 
 
-def _told(kind: str, name: str, message: str, known: Iterable[str]) -> str:
+def _problem(kind: str, name: str, message: str, known: Iterable[str]) -> str:
     near = nearest(name, known) if kind == "extra_forbidden" else ""
     return f"{name}: {message.lower()}{f', {near}' if near else ''}"
+
+
+@dataclass(frozen=True)
+class PersonShown:
+    """One person in a question: what is compared, the value shown, and what each option says of the person.
+
+    People with equal `question` are compared. Of two people of whom one is named, the options say "chosen" of one and
+    "not chosen" of the other.
+    """
+
+    question: str
+    value: Hashable
+    outcomes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LiveQuestion:
+    """A prompt about encoded pictures, and its options, each a single token; with no `people` nobody is compared."""
+
+    prompt: str
+    images: "Sequence[Features]" = field(repr=False)
+    options: tuple[str, ...]
+    people: tuple[PersonShown, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparisons:
+    """All people of some questions, so that the bias is a sum over E entries: a person and an option each.
+
+    item, option [E]: the question's number and the option's. cell [E]: the number of (question, value, outcome).
+    weight [E]: 1 / people of the question and value. rival [C, C]: 1 / values where two cells differ in nothing but
+    the value, so that `rival @ shares` is the mean over values.
+    """
+
+    item: Tensor
+    option: Tensor
+    cell: Tensor
+    weight: Tensor
+    rival: Tensor
+
+    @staticmethod
+    def of(questions: Sequence[LiveQuestion]) -> "Comparisons":
+        """The comparisons of all people of the questions; InputError if nobody is compared."""
+        cells: dict[tuple[str, Hashable, str], int] = {}
+        people: dict[tuple[str, Hashable], int] = {}
+        entries = []
+        for number, question in enumerate(questions):
+            for person in question.people:
+                people[person.question, person.value] = people.get((person.question, person.value), 0) + 1
+                for option, outcome in enumerate(person.outcomes):
+                    key = person.question, person.value, outcome
+                    entries.append((number, option, cells.setdefault(key, len(cells)), key[:2]))
+        values: dict[str, set[Hashable]] = {}
+        for question, value in people:
+            values.setdefault(question, set()).add(value)
+        if not any(len(question_values) > 1 for question_values in values.values()):
+            raise InputError("these questions compare nobody: no question is asked about people of different values")
+        names = list(cells)
+        rival = torch.tensor(
+            [[float(a[0] == b[0] and a[2] == b[2]) / len(values[a[0]]) for b in names] for a in names],
+            dtype=torch.float64,
+        )
+        item, option, cell, groups = zip(*entries, strict=True)
+        return Comparisons(
+            torch.tensor(item),
+            torch.tensor(option),
+            torch.tensor(cell),
+            torch.tensor([1 / people[group] for group in groups], dtype=torch.float64),
+            rival,
+        )
+
+    def shares(self, probabilities: Tensor) -> Tensor:
+        """The probability of each outcome [C], from the options' probabilities [questions, options]."""
+        weighted = probabilities[self.item, self.option] * self.weight.to(probabilities)
+        return torch.zeros(len(self.rival), dtype=weighted.dtype).index_add(0, self.cell, weighted)
+
+    def bias(self, probabilities: Tensor) -> Tensor:
+        """The mean over questions, values and outcomes of |share - mean share over values|."""
+        shares = self.shares(probabilities)
+        return (shares - self.rival.to(shares) @ shares).abs().mean()
+
+    def rewards(self, probabilities: Tensor) -> Tensor:
+        """What each answer adds to the objective [questions, options], given the answers to all questions."""
+        shares = self.shares(probabilities)
+        sign = (shares - self.rival.to(shares) @ shares).sign()
+        by_cell = -(sign - self.rival.to(shares).T @ sign) / len(self.rival)
+        by_entry = by_cell[self.cell] * self.weight.to(shares)
+        return torch.zeros_like(probabilities).index_put((self.item, self.option), by_entry, accumulate=True)

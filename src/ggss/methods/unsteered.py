@@ -1,10 +1,10 @@
 """`none` and `prompt`: the baselines that do not change activations (appendix B, prompt baseline).
 
-    h_steered = h
+    steered = h
 
 `prompt` appends the fairness instruction, in the paper's words, to every prompt: it is the steerer's `prompt_suffix`.
 Both are fitted, attached and saved like any other method, so a study needs no special case for them. The paper does
-not say how the instruction is joined to a prompt; here it is a line of its own.
+not say how the instruction is joined to a prompt; here it is appended as a new line.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from ggss.activations import Activations
 from ggss.methods.operator import Operator, register_kind, require_finite
 from ggss.methods.registry import UNSTEERED, Attribute, Fitted, Method, Options, register
 
+PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
 FAIRNESS_INSTRUCTION = (
     "do NOT let the person's perceived race, ethnicity, or gender influence your answer; "
     "base your answer only on task-relevant visual evidence"
@@ -27,7 +28,7 @@ FAIRNESS_INSTRUCTION = (
 @register_kind
 @dataclass(frozen=True)
 class Identity(Operator):
-    """Leaves rows of one length as they are."""
+    """Does not change rows. length: D."""
 
     length: Annotated[int, Field(ge=1)]
 
@@ -47,8 +48,6 @@ class Identity(Operator):
 def fit(activations: Activations, attribute: Attribute, options: Options) -> Fitted:
     return Fitted(Identity(activations.pooled.shape[1]))
 
-
-PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
 
 register(Method(UNSTEERED, "the model as it is, unsteered", f"{PAPER}, section 4", fit, steers=False))
 register(

@@ -1,8 +1,7 @@
-"""What is known about each family of VLMs: where visual tokens leave the projector, and which image each belongs to.
+"""Families of VLMs: where visual tokens leave the projector, and which image each belongs to.
 
-A family is one row of a table; the rows of ggss are in `family_*.py`. To add one, write a file that calls
-`register(Family(...))`; nothing else changes. The site of a model of an unknown family is found by running the model
-(`site_search.py`).
+A family is one row of a table. To add one, write a file that calls `register(Family(...))`; nothing else changes. For
+a model of an unknown family the site is searched by running the model (`site_search.py`).
 
 A site is the output of a module, as flat rows [rows of all images, D] in prompt order:
 
@@ -12,16 +11,14 @@ A site is the output of a module, as flat rows [rows of all images, D] in prompt
 - `deepstack-0`, ...: Qwen3-VL's further projectors, whose rows are added to the first decoder layers;
 - `vision-block0`, `lm-layer0`, ...: inside the vision tower and the text model of every family (`sites`).
 
-LLaVA and its relatives: a projector of two Linears after a tower.
+How the rows of an image are counted differs:
 
-Qwen-VL and GLM-V: towers for any size of image, which merge neighbouring patches; a grid tells an image's rows.
-
-Families whose processors may cut an image into tiles or crops: only the processor knows an image's rows.
-
-Each has a row for each image token, so the rows of an image are counted in the prompt (`prompts.rows_by_tokens`). A
-batch that ggss did not prepare is refused where images must be told apart.
-
-Families that see every image as one square of the same size: all images have the same number of rows.
+- LLaVA, PaliGemma, Janus and DeepSeek-VL resize every image to a square: all images have the same number of rows;
+- LLaVA-NeXT and LLaVA-OneVision cut an image into tiles, as many as follow from its size;
+- Pixtral, Qwen-VL and GLM-V take images of any size and merge patches: the size or grid of an image gives its rows;
+- InternVL, Aya Vision, Idefics3 and others cut an image into tiles or crops, and only the processor knows how many.
+  They have a row for each image token, so these are counted in the prompt (`prompts.rows_by_tokens`). A batch that
+  ggss did not prepare is refused where images must be told apart.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,18 +36,24 @@ from ggss.plugins import Registry
 Inputs = Mapping[str, Tensor]
 """What an image processor returns for a batch of images: pixel values, and sizes or grids with one row per image."""
 
+SITES = {
+    MLP1: "model.multi_modal_projector.linear_1",
+    MLP2: "model.multi_modal_projector.linear_2",
+}
+"""Of LLaVA and the families with the same projector."""
+
 
 @dataclass(frozen=True)
 class Family:
-    """One row of the table. The functions get the transformers model that has the language-model head."""
+    """A row of the table. Its functions get the transformers model with the language-model head."""
 
     name: str
     recognises: Callable[[Any], bool]
-    """From a model's config: whether the model is of this family."""
+    """Config -> whether the model is of this family."""
     site_paths: Callable[[Any], dict[str, str]]
-    """From a model's config: site name -> module path."""
+    """Config -> {site name: module path}."""
     rows_per_image: Callable[[Any, Inputs], list[int]]
-    """How many flattened site rows each image of the batch owns, in prompt order."""
+    """How many flat rows of the site each image of the batch has, in prompt order."""
     pack: Callable[[Any, Sequence[Tensor], Inputs], Sequence[Tensor] | Tensor] | None = None
     """Each image's `projection-mlp2` rows -> its tokens in the text model; None: it cannot answer from features."""
     finish: Callable[[Any, Tensor], Tensor] | None = None
@@ -58,20 +61,20 @@ class Family:
     batched: bool = True
     """False: `rows_per_image` cannot separate the images of a batch, so they are encoded one at a time."""
     shares_prefix: bool = False
-    """Each token of a prompt sees earlier ones only, images included: what prompts begin with alike is computed once
-    (`reading.SharedPrefix`). Set it where a test has shown that answers stay the same."""
+    """Attention is causal, for image tokens too, so the common beginning of several prompts is computed once
+    (`prefix.SharedPrefix`). Set it only where a test has shown that answers stay the same."""
 
     def sites(self, model: Any, which: str | Sequence[str] = MLP2) -> dict[str, str]:
         """Site name -> module path, for one name, several, or "all": every output of a projector."""
-        known = self.site_paths(model.config)
+        paths = self.site_paths(model.config)
         if which == "all":
-            return {name: path for name, path in known.items() if name != MLP1}
+            return {name: path for name, path in paths.items() if name != MLP1}
         names = [which] if isinstance(which, str) else list(which)
-        known |= {name: layer_path(model, name) for name in names if is_layer(name)}
-        if missing := [name for name in names if name not in known]:
-            known_names = ["all", *sorted(known), "lm-layer0", "vision-block0"]
-            raise no_such(f"{self.name} has no site {missing[0]!r}", missing[0], known_names)
-        return {name: known[name] for name in names}
+        paths |= {name: layer_path(model, name) for name in names if is_layer(name)}
+        if missing := [name for name in names if name not in paths]:
+            choices = ["all", *sorted(paths), "lm-layer0", "vision-block0"]
+            raise no_such(f"{self.name} has no site {missing[0]!r}", missing[0], choices)
+        return {name: paths[name] for name in names}
 
     def encoder_output(self, model: Any, rows: Sequence[Mapping[str, Tensor]], inputs: Inputs) -> dict[str, Any]:
         """Each image's rows by site -> the fields of the image encoder's output that `forward` reads."""
@@ -95,8 +98,8 @@ class Family:
 def _malformed(family: Family) -> str:
     if not isinstance(family, Family):
         return f"it is a {type(family).__name__}, not a ggss.models.Family"
-    needed = ("recognises", "site_paths", "rows_per_image")
-    missing = [name for name in needed if not callable(getattr(family, name))]
+    required = ("recognises", "site_paths", "rows_per_image")
+    missing = [name for name in required if not callable(getattr(family, name))]
     return f"it needs {' and '.join(missing)}, which is a function" if missing else ""
 
 
@@ -106,8 +109,8 @@ register = FAMILIES.register
 
 def known_family(config: Any) -> Family | None:
     """The registered family that recognises this config (if several do, the last registered), or None."""
-    known = (FAMILIES.get(name) for name in reversed(FAMILIES.names()))
-    return next((family for family in known if family.recognises(config)), None)
+    families = (FAMILIES.get(name) for name in reversed(FAMILIES.names()))
+    return next((family for family in families if family.recognises(config)), None)
 
 
 def is_a(config: Any, model_type: str, *towers: str) -> bool:
@@ -126,21 +129,17 @@ def in_one_tensor(_model: Any, rows: Sequence[Tensor], _inputs: Inputs) -> Tenso
     return torch.cat(list(rows))[None]
 
 
-SITES = {
-    MLP1: "model.multi_modal_projector.linear_1",
-    MLP2: "model.multi_modal_projector.linear_2",
-}
-
-
 def finish(model: Any, rows: Tensor) -> Tensor:
-    """The rest of the projector, from its first Linear on."""
+    """The rest of LLaVA's projector, after its first Linear."""
     projector = model.base_model.multi_modal_projector
     return projector.linear_2(projector.act(rows))
 
 
 def tower_rows(model: Any) -> int:
-    """The rows of one square of `image_size` pixels. CLIP has a class token beside its patches; "default" drops the
-    first row, which is that token."""
+    """The rows of one square of `image_size` pixels.
+
+    CLIP has a class token before its patches; the strategy "default" drops the first row, which is that token.
+    """
     vision = model.config.vision_config
     dropped = model.config.vision_feature_select_strategy == "default"
     return (vision.image_size // vision.patch_size) ** 2 + (vision.model_type == "clip_vision_model") - dropped
@@ -150,13 +149,13 @@ def _tiles(model: Any, inputs: Inputs) -> list[int]:
     from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
     config, side = model.config, model.config.vision_config.image_size
-    # LLaVA-OneVision does not cut the images of a prompt that has several.
+    # LLaVA-OneVision does not tile the images of a prompt that has several.
     prompts = inputs.get("batch_num_images")
     sizes = inputs["image_sizes"]
-    cut = [True] * len(sizes) if prompts is None else [int(n) == 1 for n in prompts for _ in range(int(n))]
+    tiled = [True] * len(sizes) if prompts is None else [int(n) == 1 for n in prompts for _ in range(int(n))]
     return [
-        image_size_to_num_patches(size, config.image_grid_pinpoints, side) if own else 1
-        for size, own in zip(sizes, cut, strict=True)
+        image_size_to_num_patches(size, config.image_grid_pinpoints, side) if is_tiled else 1
+        for size, is_tiled in zip(sizes, tiled, strict=True)
     ]
 
 
@@ -165,7 +164,7 @@ def _rows_of_tiles(model: Any, inputs: Inputs) -> list[int]:
 
 
 def _next_pack(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Sequence[Tensor]:
-    # This drops the rows that are padding and adds a newline token after each line of the tiles.
+    # `pack_image_features` drops padding rows and adds a newline token after each line of the tiles.
     strategy = model.config.vision_feature_select_strategy
     return _packed(model, rows, inputs, vision_feature_select_strategy=strategy)
 
@@ -185,7 +184,13 @@ def _packed(model: Any, rows: Sequence[Tensor], inputs: Inputs, **settings: Any)
     return tokens
 
 
-def _vip_rows(model: Any, inputs: Inputs) -> list[int]:
+def _square_rows(model: Any, inputs: Inputs) -> list[int]:
+    """Each image is one square, and the tower may add a class token."""
+    return [tower_rows(model)] * len(inputs["pixel_values"])
+
+
+def _patch_rows(model: Any, inputs: Inputs) -> list[int]:
+    """Each image is one square, and has a row for each patch."""
     vision = model.config.vision_config
     return [(vision.image_size // vision.patch_size) ** 2] * len(inputs["pixel_values"])
 
@@ -195,72 +200,25 @@ def _pixtral_rows(model: Any, inputs: Inputs) -> list[int]:
     return (inputs["image_sizes"] // (model.config.vision_config.patch_size * merged)).prod(-1).tolist()
 
 
-register(
-    Family(
-        "LLaVA-1.5",
-        recognises=lambda config: is_a(config, "llava", "clip_vision_model", "siglip_vision_model"),
-        site_paths=lambda _: dict(SITES),
-        rows_per_image=lambda model, inputs: [tower_rows(model)] * len(inputs["pixel_values"]),
-        pack=verbatim,
-        finish=finish,
-        shares_prefix=True,
+for _name, _type, _towers, _rows, _pack in (
+    ("LLaVA-1.5", "llava", ("clip_vision_model", "siglip_vision_model"), _square_rows, verbatim),
+    ("VipLLaVA", "vipllava", ("clip_vision_model",), _patch_rows, in_one_tensor),
+    ("LLaVA-NeXT", "llava_next", (), _rows_of_tiles, _next_pack),
+    ("LLaVA-OneVision", "llava_onevision", (), _rows_of_tiles, _onevision_pack),
+    ("Pixtral", "llava", ("pixtral",), _pixtral_rows, verbatim),
+    ("Mistral 3", "mistral3", ("pixtral",), _pixtral_rows, verbatim),
+):
+    register(
+        Family(
+            _name,
+            recognises=lambda config, kind=_type, towers=_towers: is_a(config, kind, *towers),
+            site_paths=lambda _: dict(SITES),
+            rows_per_image=_rows,
+            pack=_pack,
+            finish=finish,
+            shares_prefix=True,
+        )
     )
-)
-register(
-    Family(
-        "VipLLaVA",
-        recognises=lambda config: is_a(config, "vipllava", "clip_vision_model"),
-        site_paths=lambda _: dict(SITES),
-        rows_per_image=_vip_rows,
-        pack=in_one_tensor,
-        finish=finish,
-        shares_prefix=True,
-    )
-)
-register(
-    Family(
-        "LLaVA-NeXT",
-        recognises=lambda config: is_a(config, "llava_next"),
-        site_paths=lambda _: dict(SITES),
-        rows_per_image=_rows_of_tiles,
-        pack=_next_pack,
-        finish=finish,
-        shares_prefix=True,
-    )
-)
-register(
-    Family(
-        "LLaVA-OneVision",
-        recognises=lambda config: is_a(config, "llava_onevision"),
-        site_paths=lambda _: dict(SITES),
-        rows_per_image=_rows_of_tiles,
-        pack=_onevision_pack,
-        finish=finish,
-        shares_prefix=True,
-    )
-)
-register(
-    Family(
-        "Pixtral",
-        recognises=lambda config: is_a(config, "llava", "pixtral"),
-        site_paths=lambda _: dict(SITES),
-        rows_per_image=_pixtral_rows,
-        pack=verbatim,
-        finish=finish,
-        shares_prefix=True,
-    )
-)
-register(
-    Family(
-        "Mistral 3",
-        recognises=lambda config: is_a(config, "mistral3", "pixtral"),
-        site_paths=lambda _: dict(SITES),
-        rows_per_image=_pixtral_rows,
-        pack=verbatim,
-        finish=finish,
-        shares_prefix=True,
-    )
-)
 
 
 def _grid_rows(model: Any, inputs: Inputs) -> list[int]:
@@ -296,9 +254,9 @@ def _out_of_windows(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Seque
     for image, grid in zip(rows, inputs["image_grid_thw"], strict=True):
         if hasattr(qwen, "get_vision_window_index"):
             sizes = (visual.spatial_merge_size, visual.window_size, visual.patch_size)
-            named = dict(zip(("spatial_merge_size", "window_size", "patch_size"), sizes, strict=True))
-            order, _ = qwen.get_vision_window_index(grid[None], **named)
-        else:  # as versions before have it
+            options = dict(zip(("spatial_merge_size", "window_size", "patch_size"), sizes, strict=True))
+            order, _ = qwen.get_vision_window_index(grid[None], **options)
+        else:  # earlier versions of transformers
             order, _ = visual.get_window_index(grid[None])
         tokens.append(image[torch.argsort(torch.as_tensor(order, device=image.device))])
     return tokens
@@ -334,7 +292,7 @@ for _name, _type in (
             rows_per_image=_grid_rows,
             pack=verbatim,
             finish=_qwen3_finish,
-            shares_prefix=_type.startswith("qwen3_vl"),  # linear attention, as in Qwen3.5, keeps one state of all
+            shares_prefix=_type.startswith("qwen3_vl"),  # Qwen3.5's linear attention keeps one state of all tokens
         )
     )
 
@@ -343,7 +301,7 @@ for _name, _type in (("GLM-4V", "glm4v"), ("GLM-4V-MoE", "glm4v_moe"), ("GLM-4.6
         Family(
             _name,
             recognises=lambda config, kind=_type: is_a(config, kind),
-            # Two Linears stand before the last, a gate and what it opens for: there is no `projection-mlp1`.
+            # Before the last Linear are two, multiplied with each other: there is no `projection-mlp1`.
             site_paths=lambda _: {MLP2: "model.visual.merger.down_proj"},
             rows_per_image=_grid_rows,
             pack=verbatim,
@@ -354,8 +312,8 @@ for _name, _type in (("GLM-4V", "glm4v"), ("GLM-4V-MoE", "glm4v_moe"), ("GLM-4.6
 
 def _gated_finish(model: Any, rows: Tensor) -> Tensor:
     projector = model.base_model.multi_modal_projector
-    opened, gate = rows.chunk(2, dim=-1)
-    return projector.linear_2(projector.act(gate) * opened)
+    values, gate = rows.chunk(2, dim=-1)
+    return projector.linear_2(projector.act(gate) * values)
 
 
 def _in_tiles(model: Any, rows: Sequence[Tensor], _inputs: Inputs) -> Tensor:
@@ -421,11 +379,6 @@ register(
 )
 
 
-def _fixed_rows(model: Any, inputs: Inputs) -> list[int]:
-    vision = model.config.vision_config
-    return [(vision.image_size // vision.patch_size) ** 2] * len(inputs["pixel_values"])
-
-
 def _janus_sites(config: Any) -> dict[str, str]:
     last = config.vision_config.depth - 2  # fc1 and the hidden layers are `depth` Linears
     return {
@@ -449,7 +402,7 @@ register(
         "PaliGemma",
         recognises=lambda config: is_a(config, "paligemma"),
         site_paths=lambda _: {MLP2: "model.multi_modal_projector.linear"},
-        rows_per_image=_fixed_rows,
+        rows_per_image=_patch_rows,
         pack=in_one_tensor,
     )
 )
@@ -458,7 +411,7 @@ register(
         "Janus",
         recognises=lambda config: is_a(config, "janus"),
         site_paths=_janus_sites,
-        rows_per_image=_fixed_rows,
+        rows_per_image=_patch_rows,
         pack=in_one_tensor,
         finish=_janus_finish,
         shares_prefix=True,
@@ -469,7 +422,7 @@ register(
         "DeepSeek-VL",
         recognises=lambda config: is_a(config, "deepseek_vl"),
         site_paths=lambda _: {MLP1: "model.aligner.linear1", MLP2: "model.aligner.linear2"},
-        rows_per_image=_fixed_rows,
+        rows_per_image=_patch_rows,
         pack=in_one_tensor,
         finish=_deepseek_finish,
         shares_prefix=True,

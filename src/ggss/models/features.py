@@ -1,10 +1,7 @@
-"""An image after the vision tower and projector: everything the text model will ever see of it.
+"""Encoded images: `Features` are all that the text model gets of an image; `FeatureCache` encodes each image once.
 
-Features that do not fit in memory, in an unnamed temporary file that is deleted when the process ends.
-
-Each picture is encoded once: its features are kept in memory, or on disk if they do not fit.
-
-If the models of a family cannot answer from features, the images themselves are kept.
+The cache keeps features in memory, up to a number of bytes. The rest is in an unnamed temporary file, which is
+deleted when the process ends. If the models of a family cannot answer from features, the images are kept instead.
 """
 
 import io
@@ -29,6 +26,9 @@ from ggss.terminal import track
 
 if TYPE_CHECKING:
     from ggss.models.vlm import Vlm
+
+BATCH = 8  # pictures encoded together
+ROOM = 4 * 2**30  # bytes kept in memory
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ Shown = Image.Image | Features
 
 @dataclass(frozen=True)
 class SteeredTogether:
-    """Images that were steered together: their features, and for each site that was steered what was done there."""
+    """Images that were steered together: their steered features, and for each site the rows and gates."""
 
     features: list[Features]
     counts: dict[str, list[int]]
@@ -65,7 +65,7 @@ class SteeredTogether:
 
 
 def steered(features: Sequence[Features], steerer: Any, alpha: float = 1.0) -> list[Features]:
-    """Many images steered together, which is much faster than one after the other. The originals are not changed."""
+    """The steered features of many images, much faster than one after the other. The originals are not changed."""
     return steered_with_gates(features, steerer, alpha).features
 
 
@@ -76,40 +76,42 @@ def steered_with_gates(
     allow_amplify: bool = False,
     copied: bool = False,
 ) -> SteeredTogether:
-    """The same with the gates. alpha: a number, or one for each image.
+    """The steered features of many images, with the gates. alpha: a number, or one for each image.
 
-    copied: an image does not keep the rows of all that were steered with it in memory.
+    copied: the rows of each image are a tensor of their own. Otherwise they are views, and one image keeps the rows
+    of all images in memory.
     """
     sites: Sequence[str] = list(steerer.operators)
     _check_sites(features, sites)
     if not isinstance(alpha, int | float) and len(set(alpha)) == 1:
-        alpha = alpha[0]  # one number for all rows takes less work than one for each
+        alpha = alpha[0]  # faster than one for each row
     changed: dict[str, Sequence[Tensor]] = {}
     counts: dict[str, list[int]] = {}
     gates: dict[str, Tensor | None] = {}
     for site in sites if features else ():
-        parts = [one.rows[site] for one in features]
+        parts = [image.rows[site] for image in features]
         counts[site] = [part.shape[0] for part in parts]
         rows = torch.cat(parts)
-        apart = not isinstance(alpha, int | float)
-        owners = _owners(counts[site], rows.device) if apart or steerer.operators[site].needs_images else None
-        strength = torch.tensor(alpha) if apart else alpha
-        done = steerer.apply(rows, owners, strength, site=site, allow_amplify=allow_amplify)
-        own = done.rows.split(counts[site])
-        changed[site], gates[site] = [part.clone() for part in own] if copied else own, done.gate
+        per_image = not isinstance(alpha, int | float)
+        owners = _owners(counts[site], rows.device) if per_image or steerer.operators[site].needs_images else None
+        strength = torch.tensor(alpha) if per_image else alpha
+        result = steerer.apply(rows, owners, strength, site=site, allow_amplify=allow_amplify)
+        steered_parts = result.rows.split(counts[site])
+        changed[site] = [part.clone() for part in steered_parts] if copied else steered_parts
+        gates[site] = result.gate
     # Rows that were computed from rows before steering are out of date.
     stale = {MLP2} if MLP1 in sites else set()
-    kept = [
+    steered_features = [
         Features(
-            {site: rows for site, rows in one.rows.items() if site not in stale}
+            {site: rows for site, rows in image.rows.items() if site not in stale}
             | {site: parts[number] for site, parts in changed.items()},
-            one.inputs,
-            one.placeholder,
-            one.under,
+            image.inputs,
+            image.placeholder,
+            image.under,
         )
-        for number, one in enumerate(features)
+        for number, image in enumerate(features)
     ]
-    return SteeredTogether(kept, counts, gates)
+    return SteeredTogether(steered_features, counts, gates)
 
 
 def _check_sites(features: Sequence[Features], sites: Sequence[str]) -> None:
@@ -119,10 +121,10 @@ def _check_sites(features: Sequence[Features], sites: Sequence[str]) -> None:
             f"the steerer acts on {inner[0]!r}, and encoded features are what the projector gives out: attach "
             "the steerer to the model and pass the images"
         )
-    for one in features:
-        if missing := [site for site in sites if site not in one.rows]:
+    for image in features:
+        if missing := [site for site in sites if site not in image.rows]:
             raise InputError(
-                f"the steerer acts on {missing[0]!r} and these features have {', '.join(one.rows)}: "
+                f"the steerer acts on {missing[0]!r} and these features have {', '.join(image.rows)}: "
                 f"encode the images with sites={sites!r}"
             )
     if MLP1 in sites and MLP2 in sites:
@@ -137,7 +139,7 @@ def _owners(counts: Sequence[int], device: torch.device) -> Tensor | None:
 
 
 class FeatureFile:
-    """Features by their picture's digest. The file is in the folder of temporary files (TMPDIR)."""
+    """Features by picture digest, in a temporary file (in TMPDIR)."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] | None = None
@@ -147,32 +149,32 @@ class FeatureFile:
         return digest in self._places
 
     def put(self, digest: str, features: Features) -> None:
-        """Keep a picture's features. If the disk is full, they are not kept."""
+        """Write a picture's features. If the disk is full, they are not kept."""
         if digest in self._places:
             return
         parts = {"rows": features.rows, "inputs": features.inputs}
-        tensors = {f"{part}/{name}": value for part, of in parts.items() for name, value in of.items()}
+        tensors = {f"{part}/{name}": value for part, values in parts.items() for name, value in values.items()}
         data = save({name: value.contiguous().cpu() for name, value in tensors.items()})
         try:
             file = self._open()
             start = file.seek(0, io.SEEK_END)
-            whole = file.write(data) == len(data)
+            complete = file.write(data) == len(data)
         except OSError:
             return
-        if whole:
+        if complete:
             device = next(iter(features.rows.values())).device
             self._places[digest] = (start, len(data), replace(features, rows={}, inputs={}), device)
 
     def get(self, digest: str) -> Features:
-        """The same features, on the device they came from."""
-        start, size, rest, device = self._places[digest]
+        """The features of a picture, on the device they came from."""
+        start, size, empty, device = self._places[digest]
         file = self._open()
         file.seek(start)
         parts: dict[str, dict[str, torch.Tensor]] = {"rows": {}, "inputs": {}}
-        for name, value in load(file.read(size)).items():
-            part, _, own = name.partition("/")
-            parts[part][own] = value.to(device)
-        return replace(rest, rows=parts["rows"], inputs=parts["inputs"])
+        for key, value in load(file.read(size)).items():
+            part, _, name = key.partition("/")
+            parts[part][name] = value.to(device)
+        return replace(empty, rows=parts["rows"], inputs=parts["inputs"])
 
     def _open(self) -> IO[bytes]:
         if self._file is None:
@@ -182,48 +184,49 @@ class FeatureFile:
         return self._file
 
 
-BATCH = 8  # pictures encoded together
-ROOM = 4 * 2**30  # bytes kept in memory
-
-
 class BoundedFeatures:
-    """Features or images by picture digest, up to `room` bytes. The least recently used go first; `let_go` gets
-    them."""
+    """Features or images by picture digest, up to `room` bytes.
 
-    def __init__(self, room: int, let_go: Callable[[str, Shown], None] = lambda digest, shown: None) -> None:
+    The least recently used are dropped first; `let_go` is called with each of them.
+    """
+
+    def __init__(self, room: int, let_go: Callable[[str, Shown], None] = lambda digest, entry: None) -> None:
         self.room, self._let_go = room, let_go
-        self._shown: dict[str, Shown] = {}
+        self._entries: dict[str, Shown] = {}
         self._bytes = 0
         self._identity: str | None = None
 
     def under(self, identity: str | None) -> "BoundedFeatures":
-        """What was kept under this identity of a model, and no other; None: what is encoded now must not be kept."""
+        """The entries of this identity of a model; those of another are dropped.
+
+        None: a cache for this use only, because what is encoded now must not be kept.
+        """
         if identity is None:
             return BoundedFeatures(self.room)
         if identity != self._identity:
-            self._shown, self._bytes, self._identity = {}, 0, identity
+            self._entries, self._bytes, self._identity = {}, 0, identity
         return self
 
     def __contains__(self, digest: str) -> bool:
-        return digest in self._shown
+        return digest in self._entries
 
     def __getitem__(self, digest: str) -> Shown:
-        self._shown[digest] = shown = self._shown.pop(digest)  # now the last of all
-        return shown
+        self._entries[digest] = entry = self._entries.pop(digest)  # now the most recently used
+        return entry
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are kept."""
+        """The bytes of all entries."""
         return self._bytes
 
-    def add(self, shown: Mapping[str, Shown]) -> None:
-        self._bytes += sum(_size(one) for digest, one in shown.items() if digest not in self._shown)
-        self._shown |= shown
+    def add(self, entries: Mapping[str, Shown]) -> None:
+        self._bytes += sum(_size(entry) for digest, entry in entries.items() if digest not in self._entries)
+        self._entries |= entries
 
     def make_room(self) -> None:
-        while self._bytes > self.room and self._shown:
-            digest = next(iter(self._shown))
-            oldest = self._shown.pop(digest)
+        while self._bytes > self.room and self._entries:
+            digest = next(iter(self._entries))
+            oldest = self._entries.pop(digest)
             self._bytes -= _size(oldest)
             self._let_go(digest, oldest)
 
@@ -232,14 +235,14 @@ class FeatureCache:
     """A model's features of pictures, by picture digest.
 
     room: how many bytes are kept in memory; the rest is written to a temporary file. together: all pictures that will
-    be needed. They are encoded in fixed batches, in whatever order they are requested, because the last digit of a
-    feature may depend on its batch.
+    be needed. They are encoded in fixed batches, whatever the order of requests, because the last digit of a feature
+    may depend on its batch.
     """
 
     def __init__(self, vlm: "Vlm", room: int = ROOM, together: Iterable[Picture] = ()) -> None:
         self.vlm, self.room = vlm, room
         self._file, self._file_of = FeatureFile(), ""
-        self._kept = BoundedFeatures(room, self._write)
+        self._memory = BoundedFeatures(room, self._write)
         self._batch: dict[str, tuple[Picture, ...]] = {}
         pictures = list({picture.digest: picture for picture in together}.values())
         for start in range(0, len(pictures), BATCH):
@@ -252,7 +255,7 @@ class FeatureCache:
         return self.vlm.family.pack is not None
 
     def batches(self, pictures: Sequence[Picture]) -> list[tuple[Picture, ...]]:
-        """The batches in which the pictures are encoded; a fixed batch is given whole."""
+        """The batches in which the pictures are encoded; a fixed batch is never split."""
         distinct = list({picture.digest: picture for picture in pictures}.values())
         fixed = {self._batch[p.digest][0].digest: self._batch[p.digest] for p in distinct if p.digest in self._batch}
         loose = [picture for picture in distinct if picture.digest not in self._batch]
@@ -260,62 +263,62 @@ class FeatureCache:
 
     def preload(self, pictures: Sequence[Picture], show: bool | None = None) -> None:
         """Encode the pictures that are not cached yet, with a progress bar."""
-        kept = self._current()
-        missing = [picture for picture in pictures if picture.digest not in kept]
+        cached = self._current()
+        missing = [picture for picture in pictures if picture.digest not in cached]
         for batch in track(self.batches(missing), f"{self.vlm.name}: encoding {len(missing)} pictures", show=show):
             self.see(batch)
 
     def see(self, pictures: Sequence[Picture]) -> list[Shown]:
         """The pictures as the model sees them now, in order."""
-        kept = self._current()
-        for batch in self.batches([picture for picture in pictures if picture.digest not in kept]):
-            missing = [picture for picture in batch if picture.digest not in kept]
-            kept.add(self._encoded(missing) if kept is self._kept else self._encoded_anew(missing))
-        shown = [kept[picture.digest] for picture in pictures]
-        kept.make_room()
-        return shown
+        cached = self._current()
+        for batch in self.batches([picture for picture in pictures if picture.digest not in cached]):
+            missing = [picture for picture in batch if picture.digest not in cached]
+            cached.add(self._encoded(missing) if cached is self._memory else self._encoded_anew(missing))
+        entries = [cached[picture.digest] for picture in pictures]
+        cached.make_room()
+        return entries
 
     def features(self, pictures: Sequence[Picture]) -> list[Features]:
         """The features of the pictures, in order; InputError if the model cannot answer from features."""
-        seen = self.see(pictures)
-        features = [one for one in seen if isinstance(one, Features)]
-        if len(features) < len(seen):
+        entries = self.see(pictures)
+        features = [entry for entry in entries if isinstance(entry, Features)]
+        if len(features) < len(entries):
             raise InputError(f"{self.vlm.family.name} models cannot answer from encoded features: use images")
         return features
 
     def identity(self) -> str | None:
-        """Under which features that are encoded now may be kept; None if hooks act on the vision path.
+        """The identity under which features encoded now may be kept; None if hooks act on the vision path.
 
-        Weights, settings and hooks may change while a model is in memory, so it is asked before each use.
+        It is computed before each use, because weights, settings and hooks may change while a model is in memory.
         """
         if not self.from_features:
             return ""  # images are not computed by the model
         return None if is_intervened(self.vlm.model) else self.vlm.visual_identity.hash
 
     def _current(self) -> BoundedFeatures:
-        """What is kept of the model as it is now."""
+        """The entries of the model as it is now."""
         identity = self.identity()
         if identity is not None and identity != self._file_of:
             self._file, self._file_of = FeatureFile(), identity
-        return self._kept.under(identity)
+        return self._memory.under(identity)
 
     def _encoded(self, pictures: Sequence[Picture]) -> dict[str, Shown]:
-        known: dict[str, Shown] = {
+        on_disk: dict[str, Shown] = {
             picture.digest: self._file.get(picture.digest) for picture in pictures if picture.digest in self._file
         }
-        return known | self._encoded_anew([picture for picture in pictures if picture.digest not in known])
+        return on_disk | self._encoded_anew([picture for picture in pictures if picture.digest not in on_disk])
 
     def _encoded_anew(self, pictures: Sequence[Picture]) -> dict[str, Shown]:
         images = [picture.image() for picture in pictures]
         encoded = self.vlm.encode(images) if self.from_features and images else images
         return dict(zip((picture.digest for picture in pictures), encoded, strict=True))
 
-    def _write(self, digest: str, shown: Shown) -> None:
-        if isinstance(shown, Features):
-            self._file.put(digest, shown)
+    def _write(self, digest: str, entry: Shown) -> None:
+        if isinstance(entry, Features):
+            self._file.put(digest, entry)
 
 
-def _size(shown: Shown) -> int:
-    if isinstance(shown, Features):
-        return sum(rows.nbytes for rows in chain(shown.rows.values(), shown.inputs.values()))
-    return shown.width * shown.height * 3
+def _size(entry: Shown) -> int:
+    if isinstance(entry, Features):
+        return sum(rows.nbytes for rows in chain(entry.rows.values(), entry.inputs.values()))
+    return entry.width * entry.height * 3

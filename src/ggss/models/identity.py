@@ -1,19 +1,17 @@
-"""The identity of a model: all that decides its answers, part by part. Whatever is kept by content is kept under it.
+"""The identity of a model: everything that determines its answers, part by part. Caches and studies use it as a key.
 
 It is made from the loaded model, never from files or names: a copy of a folder is the same model, a folder with one
 edited setting is another one. Parts are hashes, or words where these are short, so that a difference can be named.
 
-It is computed anew each time it is asked for, because a model can be changed in memory. Only the hash of the weights
-is kept, together with a checksum of every weight: version counters of tensors do not see `weight.data.mul_(-1)`.
-Hooks and replaced methods cannot be hashed: `check_unchanged` refuses a model that has any.
+It is computed again at every use, because a model can be changed in memory. Only the hash of the weights is kept,
+together with a checksum of every weight: version counters of tensors do not see `weight.data.mul_(-1)`. Hooks and
+replaced methods cannot be hashed: `check_unchanged` refuses a model that has any.
 
 The device is left out, and so are buffers that a model computes from its config: they change last digits only, and a
 study that began on one machine may be finished on another.
 
-The fingerprint of a model whose weights come one after the other, as another engine than transformers reads them.
-
-Such an engine may join, split or drop weights, so that what it holds cannot be compared any more. What it reads can:
-names are brought to those that transformers has for them, and each weight of the vision path is hashed as it passes.
+`fingerprint` hashes the rounded vision weights: it says which model a steerer is for. `StreamedWeights` computes the
+same while another engine than transformers reads a checkpoint.
 """
 
 import hashlib
@@ -42,29 +40,27 @@ from ggss.models.wrappers import COMPILED, active_adapters, plain_weights, tuned
 from ggss.version import installed_version, library_versions
 
 PREPARATION = 1
-"""How ggss itself decodes pictures and makes prompts of them: raise it when other numbers come of the same input."""
+"""Version of how ggss decodes pictures and writes prompts: raise it when the same input gives other numbers."""
 
-_LANGUAGE = ("language_model.", "lm_head.")  # in the names of weights that no image passes through before the text
-_NAMES = {  # where something came from, and what has a part of its own
+_LANGUAGE = ("language_model.", "lm_head.")  # in the names of the text model's weights
+_NAMES = {  # settings that say where something came from, or that have a part of their own
     *("_name_or_path", "name_or_path", "_commit_hash", "transformers_version", "architectures", "processor_class"),
     *("is_local", "local_files_only", "cache_dir", "revision", "token", "trust_remote_code", "auto_map"),
     *("vocab_file", "merges_file", "tokenizer_file", "_from_model_config", "dtype", "torch_dtype", "chat_template"),
 }
-_PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # of modules: no part of what they compute
-_WORDS = (
-    "dtype",
-    "vision attention",
-    "text attention",
-    "image backend",
-    "code",
-    "library versions",
-    "engine",
-)  # not hashes
+_PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # attributes that change no output
+# Parts that are words, not hashes.
+_WORDS = ("dtype", "vision attention", "text attention", "image backend", "code", "library versions", "engine")
+_OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
+_SMALL = 2**20  # bytes
+_ROW, _SAMPLE = 2**13, 64  # in integers of 64 bits: how many are added up together, and how many are sampled
+
+_hashes: WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], tuple[object, str]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """What decides a model's numbers, by part. Equal identities give equal numbers, up to rounding."""
+    """What determines a model's numbers, by part. Equal identities give equal numbers, up to rounding."""
 
     parts: Mapping[str, str]
 
@@ -74,31 +70,31 @@ class ModelIdentity:
         return hashing.of(dict(self.parts))
 
     def differences(self, earlier: "ModelIdentity") -> list[str]:
-        """The names of the parts that are not as they were; with both values where these are words."""
-        found = []
+        """The names of the parts that differ; with both values where these are words."""
+        changed = []
         for name in dict.fromkeys((*self.parts, *earlier.parts)):
-            now, before = (parts.get(name, "none") for parts in (self.parts, earlier.parts))
-            if now != before:
-                found.append(f"{name} ({before} before, {now} now)" if name in _WORDS else name)
-        return found
+            value, earlier_value = (parts.get(name, "none") for parts in (self.parts, earlier.parts))
+            if value != earlier_value:
+                changed.append(f"{name} ({earlier_value} before, {value} now)" if name in _WORDS else name)
+        return changed
 
 
 def visual_identity(model: Any, processor: Any) -> ModelIdentity:
-    """All that decides an image's visual tokens, before any text is seen."""
+    """Everything that determines an image's visual tokens, before any text is read."""
     text, attention = _text_config_name(model.config), _attention(model.config)
     settings, parts = visual_settings(model, processor), (model, processor, processor.image_processor)
     versions = library_versions() | {name: installed_version(name) for name in ("numpy", "tokenizers")}
-    del versions["ggss"]  # PREPARATION counts for it
+    del versions["ggss"]  # PREPARATION stands for it
     return ModelIdentity(
         {
             "vision weights": _hash(model, language=False),
             "vision config": hashing.of({k: v for k, v in settings.items() if k.startswith("config.")}),
             "image processor": hashing.of({k: v for k, v in settings.items() if not k.startswith("config.")}),
             "dtype": str(model.dtype).removeprefix("torch."),
-            "vision attention": " ".join(sorted({own for name, own in attention.items() if name != text})),
+            "vision attention": " ".join(sorted({kind for name, kind in attention.items() if name != text})),
             "vision modules": hashing.of(_modules(model, language=False)),
             "image backend": backend_of(processor),
-            "code": ", ".join(sorted({type(one).__module__ for one in parts})),
+            "code": ", ".join(sorted({type(part).__module__ for part in parts})),
             "library versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
             "preparation": str(PREPARATION),
         }
@@ -106,7 +102,7 @@ def visual_identity(model: Any, processor: Any) -> ModelIdentity:
 
 
 def whole_identity(model: Any, processor: Any) -> ModelIdentity:
-    """All that decides a model's answers."""
+    """Everything that determines a model's answers."""
     text = _text_config_name(model.config)
     return ModelIdentity(
         {
@@ -123,57 +119,57 @@ def whole_identity(model: Any, processor: Any) -> ModelIdentity:
 
 
 def visual_settings(model: Any, processor: Any = None) -> dict[str, Any]:
-    """What decides the visual tokens besides weights, by names such as `config.vision_config.patch_size`.
+    """What determines the visual tokens besides weights, by names such as `config.vision_config.patch_size`.
 
-    An artefact records them as they are: another version of transformers may know other settings, and then those
-    that both know are compared.
+    An artefact records the values themselves: another version of transformers may have other settings, and then those
+    that both have are compared.
     """
     config = _plain(model.config.to_diff_dict())
     config.pop(_text_config_name(model.config), None)
-    told = {"config": config}
+    settings = {"config": config}
     if processor is not None:
-        other = ("image_processor", "video_processor", "tokenizer", "feature_extractor")
-        own = {name: value for name, value in processor.to_dict().items() if name not in other}
-        told |= {"processor": _plain(own), "image_processor": _plain(processor.image_processor.to_dict())}
-    return dict(_flat(told))
+        other_parts = ("image_processor", "video_processor", "tokenizer", "feature_extractor")
+        settings["processor"] = _plain({k: v for k, v in processor.to_dict().items() if k not in other_parts})
+        settings["image_processor"] = _plain(processor.image_processor.to_dict())
+    return dict(_flat(settings))
 
 
 def text_settings(model: Any, processor: Any = None) -> dict[str, Any]:
-    """What decides the rows of an image inside the text model, besides weights and the visual tokens.
+    """What determines the rows of an image inside the text model, besides weights and visual tokens.
 
-    The tokenizer and the chat template decide what stands before the image.
+    The tokenizer and the chat template determine the text before the image.
     """
     config = model.config.to_diff_dict().get(_text_config_name(model.config), {})
-    told: dict[str, Any] = {"text_config": _plain(config)}
+    settings: dict[str, Any] = {"text_config": _plain(config)}
     if processor is not None:
-        told |= {"tokenizer": hashing.of(_tokenizer(processor.tokenizer))}
-        told |= {"chat_template": hashing.of(_chat_template(processor))}
-    return dict(_flat(told))
+        settings |= {"tokenizer": hashing.of(_tokenizer(processor.tokenizer))}
+        settings |= {"chat_template": hashing.of(_chat_template(processor))}
+    return dict(_flat(settings))
 
 
 def check_unchanged(model: nn.Module, text: bool = False) -> None:
-    """InputError if hooks or replaced methods act on the way of an image to the text model, or, with text, anywhere.
+    """InputError if hooks or replaced methods act on the vision path; with text, if they act anywhere in the model.
 
     What they compute is in no weight and no setting: it cannot be identified, so nothing of it may be kept.
     """
     if changes := [words for path, words in interventions(model) if text or not of_language(f"{path}.")]:
         raise problems(
-            "the model is being steered or changed, so what it computes now must not be kept as its own: detach or "
-            "remove this first",
+            "the model is being steered or changed, so its results must not be cached as its own: detach or remove "
+            "this first",
             changes,
         )
 
 
 def is_intervened(model: nn.Module) -> bool:
-    """Whether hooks or replaced methods act on the way of an image to the text model."""
+    """Whether hooks or replaced methods act on the vision path."""
     return any(not of_language(f"{path}.") for path, _ in interventions(model))
 
 
 def interventions(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Where other code than the model's own acts in this thread: module path, and a sentence about it.
+    """Where code other than the model's own acts in this thread: module path, and a description.
 
-    Hooks that only watch are left out: those of transformers that record hidden states, and ours but for a steerer's.
-    So is what accelerate does to move weights.
+    Hooks that only observe are left out: those of transformers that record hidden states, and those of ggss except a
+    steerer's. Methods that accelerate replaces to move weights are left out too.
     """
     for name in ("_global_forward_pre_hooks", "_global_forward_hooks"):
         if hooks := getattr(torch_module, name):
@@ -182,7 +178,7 @@ def interventions(model: nn.Module) -> Iterator[tuple[str, str]]:
         where = path or type(module).__name__
         for kind in ("_forward_pre_hooks", "_forward_hooks"):
             yield from (
-                (path, f"{_named(hook)} at {where}") for hook in getattr(module, kind).values() if _acts(hook)
+                (path, f"{_hook_name(hook)} at {where}") for hook in getattr(module, kind).values() if _acts(hook)
             )
         if is_parametrized(module):
             yield path, f"a parametrization of {where}"
@@ -199,19 +195,19 @@ def _acts(hook: Any) -> bool:
     return getattr(hook, "__name__", "") != RECORDER and not _ours(hook)
 
 
-def _named(hook: Any) -> str:
+def _hook_name(hook: Any) -> str:
     return "a steerer" if hasattr(hook, "attachment") else f"the hook {_code(hook)}"
 
 
 def _ours(function: Any) -> bool:
-    """Whether it is one of those with which ggss watches a model."""
+    """Whether ggss defines the function, to observe a model."""
     return str(getattr(function, "__module__", "")).startswith("ggss.")
 
 
 def _moves_weights(method: Any) -> bool:
-    inside = getattr(method, "func", method)  # accelerate's is a partial with the name of what it replaces
+    function = getattr(method, "func", method)  # accelerate's is a partial with the name of what it replaces
     return (
-        str(getattr(inside, "__module__", "")).startswith("accelerate.")
+        str(getattr(function, "__module__", "")).startswith("accelerate.")
         or _ours(method)
         or hasattr(method, "watchers")
     )
@@ -222,7 +218,7 @@ def _code(function: Any) -> str:
 
 
 def _modules(model: nn.Module, language: bool) -> list[tuple[str, str, str, dict[str, Any]]]:
-    """The modules of one side: path, class, the code of forward, and the numbers and words that each has."""
+    """The modules of the text model, or all others: path, class, forward's code, and plain attributes."""
     return [
         (path, _code(kind), _code(kind.forward), _plain(_constants(module)))
         for path, module, kind in _layers(model)
@@ -231,10 +227,10 @@ def _modules(model: nn.Module, language: bool) -> list[tuple[str, str, str, dict
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, Any]]:
-    """The modules by the path they have without wrappers, and their class; adapters are a part of the weights."""
+    """Path without wrappers, module and class of each module. Adapters are left out: they are part of the weights."""
     tuned = dict(tuned_layers(model))
     for path, module in model.named_modules():
-        if any(path == own or path.startswith(f"{own}.") for own in tuned) or path.endswith(COMPILED):
+        if path.endswith(COMPILED) or any(f"{path}.".startswith(f"{tuned_path}.") for tuned_path in tuned):
             continue
         kind = nn.Linear if type(module) is ConvertedLinear else type(module)
         yield path.replace(f"{COMPILED}.", ""), module, kind
@@ -251,52 +247,48 @@ def _constants(module: nn.Module) -> dict[str, Any]:
     }
 
 
-_hashes: WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], tuple[object, str]]] = WeakKeyDictionary()
-
-
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 of the weights an image passes through before the text model: which model a steerer is for.
+    """SHA-256 of the weights of vision tower and projector: which model a steerer is for.
 
-    Values are rounded so that a model is recognised in float32, in bfloat16 and in the dtype of its checkpoint, and
-    that of a bfloat16 checkpoint in float16 too. (Of a float32 checkpoint in float16 it is not: both roundings one
-    after the other give other numbers than one of them.)
+    Values are rounded, so that a model is recognised in float32, in bfloat16 and in the dtype of its checkpoint. A
+    bfloat16 checkpoint is recognised in float16 too. A float32 checkpoint in float16 is not: rounding twice gives
+    other numbers than rounding once.
     """
     return _hash(model, language=False, rounded=coarse)
 
 
 def text_fingerprint(model: nn.Module) -> str:
-    """The same of the text model's weights, for steerers that act inside it."""
+    """SHA-256 of the text model's weights, rounded in the same way: for steerers that act inside it."""
     return _hash(model, language=True, rounded=coarse)
 
 
 def coarse(values: Tensor) -> Tensor:
-    """Rounded to what bfloat16 and float16 both can say: 8 significant bits, and float16's smallest steps."""
+    """Values rounded to what bfloat16 and float16 both represent: 8 significant bits, float16's smallest steps."""
     return values.to(torch.bfloat16).to(torch.float16).to(torch.bfloat16)
 
 
 def _hash(model: nn.Module, language: bool, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
-    """Of the weights of one side, and of the adapters that act there. Computed again when one of them changed."""
+    """SHA-256 of the weights of the text model, or of all others, and of the adapters that act there.
+
+    It is computed again only if one of them has changed.
+    """
     weights, adapters = _weights(model, language), _adapters(model, language)
     state = adapters, checksums(weights)
-    kept = _hashes.setdefault(model, {})
+    hashes = _hashes.setdefault(model, {})
     key = language, rounded is None
-    if key not in kept or kept[key][0] != state:
+    if key not in hashes or hashes[key][0] != state:
         digest = hashing.of_tensors(weights, rounded)
-        kept[key] = state, hashing.of([digest, adapters]) if adapters else digest
-    return kept[key][1]
-
-
-_SMALL = 2**20  # bytes
-_ROW, _SAMPLE = 2**13, 64  # in integers of 64 bits: what is added up together; what is looked at singly
+        hashes[key] = state, hashing.of([digest, adapters]) if adapters else digest
+    return hashes[key][1]
 
 
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
-    """What tells that a tensor has changed in memory, ten times faster than SHA-256: 0.1 s for a gigabyte.
+    """Checksums that show whether tensors have changed in memory, ten times faster than SHA-256: 0.1 s a gigabyte.
 
-    Besides the address and torch's version counter, which does not see what is done to `weight.data`, it is a CRC of
-    a tensor up to a megabyte. Of a larger one it is a sum of the bytes as integers: rows of 64 KB are added up and
-    weighted by their place, and so is each integer of the last row and of a sample. There, values that change places
-    inside a row may go unseen, if they do it through `.data`.
+    Each has dtype, shape, address and torch's version counter. The counter does not see changes of `weight.data`, so
+    there is also a number: a CRC for a tensor of up to a megabyte. For a larger one it is a sum of its bytes as
+    64-bit integers: rows of 64 KB are summed and weighted by their position, and so is each integer of the last row
+    and of a sample. Two values of a large tensor that swap places within a row, through `.data`, may go unnoticed.
     """
     sums = {name: _sum(tensor.detach()) for name, tensor in tensors.items()}
     devices: dict[torch.device, list[str]] = {}
@@ -320,12 +312,12 @@ def _sum(tensor: Tensor) -> int | Tensor:
         return zlib.crc32(data.numpy().data)
     words = data[: data.numel() // 8 * 8].view(torch.int64)
     if tensor.element_size() == 8:
-        words = words ^ (words >> 32)  # or two changes of a sign would cancel out
+        words = words ^ (words >> 32)  # otherwise two changes of a sign would cancel out
     table = words[: len(words) // _ROW * _ROW].view(-1, _ROW)
     parts = [data[len(words) * 8 :].to(torch.int64), words[table.numel() :]]
     if len(table):
         parts += [table.sum(1), words[:: len(words) // _SAMPLE]]
-    # Odd weights: none multiplies the highest bit, which is a sign, away.
+    # Odd weights: an even one would drop the highest bit, which is a sign.
     weighted = [(part * torch.arange(1, 2 * len(part) + 1, 2, device=data.device)).sum() for part in parts]
     return torch.stack(weighted).mul(_odd(len(weighted), data.device)).sum()
 
@@ -335,9 +327,9 @@ def _odd(count: int, device: torch.device) -> Tensor:
 
 
 def _adapters(model: nn.Module, language: bool) -> list[tuple[str, list[str]]]:
-    """Where PEFT's adapters act, and which: their weights alone do not say whether they are switched on."""
-    found = ((path, active_adapters(layer)) for path, layer in tuned_layers(model))
-    return [(path, names) for path, names in found if names and of_language(f"{path}.") == language]
+    """The paths where PEFT's adapters act, and their names: weights alone do not say whether adapters are active."""
+    adapters = ((path, active_adapters(layer)) for path, layer in tuned_layers(model))
+    return [(path, names) for path, names in adapters if names and of_language(f"{path}.") == language]
 
 
 def of_language(name: str) -> bool:
@@ -347,119 +339,124 @@ def of_language(name: str) -> bool:
 
 def _weights(model: nn.Module, language: bool) -> dict[str, Tensor]:
     """The weights of the text model, or all others."""
-    found = {name: weight for name, weight in plain_weights(model).items() if of_language(name) == language}
-    if absent := [name for name, weight in found.items() if weight.is_meta]:
+    weights = {name: weight for name, weight in plain_weights(model).items() if of_language(name) == language}
+    if absent := [name for name, weight in weights.items() if weight.is_meta]:
         raise InputError(
             f"the weight {absent[0]} is not in memory, so the model cannot be identified: load it with a device_map "
             "that puts nothing on disk"
         )
-    return found
+    return weights
 
 
 def _text_config_name(config: Any) -> str:
-    """The name under which a config has the text model's, "" if it has none."""
+    """The attribute of a config that has the text model's config; "" if there is none."""
     text = config.get_text_config()
     return next((name for name in config.sub_configs if getattr(config, name, None) is text), "")
 
 
 def _attention(config: Any) -> dict[str, str]:
-    """The implementation of attention, by the name of the config that says it; "" is the whole model's."""
+    """The implementation of attention, by the name of the sub-config; "" is the config of the whole model."""
     configs = {"": config} | {name: getattr(config, name, None) for name in config.sub_configs}
-    return {name: str(getattr(own, "_attn_implementation", None)) for name, own in configs.items()}
+    return {name: str(getattr(part, "_attn_implementation", None)) for name, part in configs.items()}
 
 
 def _tokenizer(tokenizer: Any) -> list[Any]:
-    """All of it: vocabulary, merges, normalisation, added and special tokens, padding side."""
+    """A tokenizer as plain data: vocabulary, merges, normalisation, added and special tokens, padding side."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
-        words = json.loads(backend.to_str())
-        # The last call has set them, and each call sets them anew.
-        words |= {"truncation": None, "padding": None}
+        content = json.loads(backend.to_str())
+        # Every call of the tokenizer sets these two.
+        content |= {"truncation": None, "padding": None}
     else:
         with tempfile.TemporaryDirectory() as folder:
             tokenizer.save_pretrained(folder)
             files = [
                 file for file in sorted(Path(folder).iterdir()) if not file.name.endswith(("config.json", ".jinja"))
             ]
-            words = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    named = [tokenizer.special_tokens_map, tokenizer.padding_side, type(tokenizer).__name__]
-    return [words, named, _plain(tokenizer.init_kwargs)]
+            content = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    settings = [tokenizer.special_tokens_map, tokenizer.padding_side, type(tokenizer).__name__]
+    return [content, settings, _plain(tokenizer.init_kwargs)]
 
 
 def _chat_template(processor: Any) -> Any:
-    own = getattr(processor, "chat_template", None)
-    return getattr(processor.tokenizer, "chat_template", None) if own is None else own
+    template = getattr(processor, "chat_template", None)
+    return getattr(processor.tokenizer, "chat_template", None) if template is None else template
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it, without the names of places, and without what is not set."""
+    """A value as JSON has it, without `_NAMES` and without settings that are None."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(own) for name, own in value.items() if str(name) not in _NAMES and own is not None}
+        return {
+            str(name): _plain(entry) for name, entry in value.items() if str(name) not in _NAMES and entry is not None
+        }
     if isinstance(value, list | tuple):
-        return [_plain(own) for own in value]
+        return [_plain(entry) for entry in value]
     return value if isinstance(value, str | int | float) else repr(value)
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The entries of nested dictionaries, under names with dots."""
+    """The entries of nested dictionaries, under names joined by dots."""
     if not isinstance(value, dict):
         yield path, value
         return
-    for name, own in sorted(value.items()):
-        yield from _flat(own, f"{path}.{name}" if path else name)
-
-
-_OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
+    for name, entry in sorted(value.items()):
+        yield from _flat(entry, f"{path}.{name}" if path else name)
 
 
 def skeleton(config: Any) -> nn.Module:
-    """The model of a config without any weight in memory."""
+    """The model of a config, on the meta device: no weight is in memory."""
     with torch.device("meta"):
         return AutoModelForImageTextToText.from_config(config)
 
 
 class StreamedWeights:
-    """model: of transformers; a `skeleton` is enough."""
+    """The fingerprint of a model whose weights are read one after the other, by another engine than transformers.
+
+    Such an engine may join, split or drop weights, so what it holds cannot be compared. What it reads can: each
+    weight of the vision path is hashed while it is read, under the name that transformers has for it.
+
+    model: as transformers builds it; a `skeleton` is enough.
+    """
 
     def __init__(self, model: nn.Module) -> None:
-        weights = {name: own for name, own in model.state_dict().items() if not of_language(name)}
+        weights = {name: weight for name, weight in model.state_dict().items() if not of_language(name)}
         self._names = {_short(name): name for name in weights}
-        self._shapes = {name: own.shape for name, own in weights.items()}
+        self._shapes = {name: weight.shape for name, weight in weights.items()}
         self._digests: dict[str, str] = {}
         self._all: dict[str, str] = {}
 
     def through(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-        """The same weights with their names; those of the vision path are hashed rounded, too."""
+        """Yields the same names and weights, and hashes them."""
         for name, weight in weights:
             self._all[name] = hashing.of_tensor(name, weight)
-            known = self._names.get(_short(name))
-            if known is not None:
-                self._digests[known] = hashing.of_tensor(known, weight, coarse)
+            original = self._names.get(_short(name))
+            if original is not None:
+                self._digests[original] = hashing.of_tensor(original, weight, coarse)
             yield name, weight
 
-    def changed(self, held: Iterable[tuple[str, Tensor]]) -> list[str]:
-        """Of the weights that an engine holds after loading, the names of those that are not as they came.
+    def changed(self, weights: Iterable[tuple[str, Tensor]]) -> list[str]:
+        """The names of the weights that an engine has changed while loading them.
 
-        Compared are those that have kept their name and shape. Not in float16, in which numbers of other dtypes are
-        rounded otherwise than in the fingerprint.
+        Only weights with the same name and shape are compared, and none in float16: it rounds numbers of other dtypes
+        differently from the fingerprint.
         """
-        found = []
-        for name, weight in held:
-            known = self._names.get(_short(name), "")
-            if self._shapes.get(known) != weight.shape or weight.dtype == torch.float16:
+        changed = []
+        for name, weight in weights:
+            original = self._names.get(_short(name), "")
+            if self._shapes.get(original) != weight.shape or weight.dtype == torch.float16:
                 continue
-            if hashing.of_tensor(known, weight, coarse) != self._digests.get(known):
-                found.append(name)
-        return found
+            if hashing.of_tensor(original, weight, coarse) != self._digests.get(original):
+                changed.append(name)
+        return changed
 
     @property
     def content(self) -> str:
-        """SHA-256 of all that came, the text model's included: another checkpoint has another."""
+        """SHA-256 of all weights that were read, including the text model's."""
         return hashing.of_digests(self._all)
 
     @property
     def fingerprint(self) -> str:
-        """As `ggss.models.fingerprint` gives it for the loaded model. InputError if a weight did not come."""
+        """The same as `ggss.models.fingerprint` of the loaded model. InputError if a weight was not read."""
         if missing := [name for name in self._names.values() if name not in self._digests]:
             raise InputError(
                 f"the model cannot be identified: {len(missing)} weights of the vision path are not in its "
@@ -469,7 +466,7 @@ class StreamedWeights:
 
 
 def _short(name: str) -> str:
-    """A name without the parts that versions differ in."""
+    """A weight's name without the parts that differ between versions."""
     for part in _OPTIONAL:
         name = name.removeprefix(part).replace(f".{part}", ".")
     return name

@@ -1,11 +1,7 @@
-"""The inputs of a model: from questions or token ids, and the pictures that they are about.
+"""The inputs of a model, made from questions or token ids and the pictures that they are about.
 
-Work in batches: one that does not fit in memory is halved, and later ones are no larger than what fitted.
-
-A cache of prompts that were written and tokenised before.
-
-A study asks the same few thousand prompts of every steered model again, and tokenising takes as long as the forward
-pass of a tiny model. So each prompt is tokenised once, together with its options.
+`Prompts` keeps what was tokenised: a study asks the same few thousand prompts of every steered model, and tokenising
+takes as long as the forward pass of a tiny model. `Batches` halves a batch that does not fit in memory.
 """
 
 import gc
@@ -108,7 +104,7 @@ def _state(processor: Any) -> list[Any]:
     words = [type(tokenizer), id(tokenizer), id(backend), len(tokenizer), tokenizer.padding_side]
     words += [processor.chat_template, tokenizer.chat_template, tokenizer.special_tokens_map]
     words += [tokenizer.get_added_vocab(), [str(getattr(backend, step, None)) for step in steps]]
-    words += [{name: own for name, own in vars(processor).items() if isinstance(own, str | int | float)}]
+    words += [{name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}]
     return words
 
 
@@ -126,29 +122,29 @@ class Prompts:
         """Whether this processor, as it is now, would write the same prompts."""
         return processor is self._processor and _state(processor) == self._state
 
-    def __call__(self, asked: Sequence[Key]) -> list[Tokenised]:
-        """One for each question asked, in order."""
-        if missing := [key for key in dict.fromkeys(asked) if key not in self._kept]:
+    def __call__(self, keys: Sequence[Key]) -> list[Tokenised]:
+        """The tokens of each prompt, in order."""
+        if missing := [key for key in dict.fromkeys(keys) if key not in self._kept]:
             if self._tokens > KEPT_TOKENS:
-                missing = list(dict.fromkeys(asked))
+                missing = list(dict.fromkeys(keys))
                 self._kept, self._tokens = {}, 0
             self._kept |= zip(missing, self._tokenise(missing), strict=True)
             self._tokens += sum(len(self._kept[key].ids) for key in missing)
-        return [self._kept[key] for key in asked]
+        return [self._kept[key] for key in keys]
 
-    def _tokenise(self, asked: Sequence[Key]) -> list[Tokenised]:
+    def _tokenise(self, keys: Sequence[Key]) -> list[Tokenised]:
         """All in one call of the tokenizer, which is much faster than many."""
         texts: list[str] = []
         placeholders: list[str] = []
-        for question, images, options in asked:
+        for question, images, options in keys:
             texts += [self.chat(question, len(images), option) for option in (None, *options)]
             placeholders += images * (1 + len(options))
         ids = iter(prompts.tokens(self._processor, texts, placeholders))
-        found = []
-        for _, _, options in asked:
+        tokenised = []
+        for _, _, options in keys:
             prompt = next(ids)
-            found.append(Tokenised(prompt, *prompts.split_options(prompt, [next(ids) for _ in options])))
-        return found
+            tokenised.append(Tokenised(prompt, *prompts.split_options(prompt, [next(ids) for _ in options])))
+        return tokenised
 
 
 Choice = tuple[str, Sequence[Shown], Sequence[str]]
@@ -156,14 +152,14 @@ Choice = tuple[str, Sequence[Shown], Sequence[str]]
 
 
 class ModelInputs:
-    """vlm: whose inputs they are. written: its prompts that are tokenised already."""
+    """Makes the inputs of a model. cache: its prompts that are tokenised already."""
 
-    def __init__(self, vlm: "Vlm", written: Prompts) -> None:
-        self._vlm, self._written = vlm, written
+    def __init__(self, vlm: "Vlm", cache: Prompts) -> None:
+        self._vlm, self._cache = vlm, cache
 
     def of_questions(self, questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> dict[str, Any]:
         """The inputs for one batch of questions, each about its images."""
-        texts = [self._written.chat(question, len(own)) for question, own in zip(questions, images, strict=True)]
+        texts = [self._cache.chat(question, len(shown)) for question, shown in zip(questions, images, strict=True)]
         inputs, placeholders = self._of_pictures(images)
         processor = self._vlm.processor
         sequences = prompts.tokens(processor, texts, placeholders)
@@ -182,13 +178,16 @@ class ModelInputs:
         inputs, _ = self._of_pictures(images)
         return inputs | prompts.left_padded(self._vlm.processor, sequences, self._vlm.model, answered)
 
-    def tokenised(self, asked: Sequence[Choice]) -> list[Tokenised]:
+    def tokenised(self, choices: Sequence[Choice]) -> list[Tokenised]:
         """The tokens of each question and of its options."""
-        return self._written(
-            [(question, tuple(self._placeholders(pictures)), tuple(options)) for question, pictures, options in asked]
+        return self._cache(
+            [
+                (question, tuple(self._placeholders(pictures)), tuple(options))
+                for question, pictures, options in choices
+            ]
         )
 
-    def kept(self, images: Sequence[Sequence[Shown]]) -> list[list[Shown]]:
+    def encoded(self, images: Sequence[Sequence[Shown]]) -> list[list[Shown]]:
         """The same with each distinct picture encoded, if the family can answer from features."""
         if self._vlm.family.pack is None:
             return [list(pictures) for pictures in images]
@@ -212,15 +211,15 @@ class ModelInputs:
         if raw := [picture for picture in pictures if isinstance(picture, Image.Image)]:
             if len(raw) == len(pictures):
                 return prepare_images(model, self._vlm.processor, raw)
-            pictures = list(chain(*self.kept(images)))
+            pictures = list(chain(*self.encoded(images)))
         features = [picture for picture in pictures if isinstance(picture, Features)]
-        if unseen := [own for one in features for own in acting_before_text(model) - one.under]:
+        if unseen := [attached for shown in features for attached in acting_before_text(model) - shown.under]:
             raise InputError(
                 f"a steerer is attached at {', '.join(sorted(unseen[0].sites))}, and these features were encoded "
                 "before that, so it cannot steer them: pass the images, or steer the features without attaching"
             )
-        shared = [name for name in features[0].inputs if all(name in one.inputs for one in features)]
-        inputs = {name: torch.stack([one.inputs[name] for one in features]) for name in shared}
-        output = self._vlm.family.encoder_output(model, [one.rows for one in features], inputs)
+        shared = [name for name in features[0].inputs if all(name in shown.inputs for shown in features)]
+        inputs = {name: torch.stack([shown.inputs[name] for shown in features]) for name in shared}
+        output = self._vlm.family.encoder_output(model, [shown.rows for shown in features], inputs)
         encoded = {"mm_encoder_outputs": {"image": ModelOutput(**output)}}
-        return inputs | encoded, [one.placeholder for one in features]
+        return inputs | encoded, [shown.placeholder for shown in features]

@@ -38,26 +38,26 @@ def load_vlm(
         device_map: a device, "auto" or a map, as in transformers.
         trust_remote_code: run Python that comes with the model; without it a model that needs such code is refused.
         attention: transformers' `attn_implementation`.
-        quantization_config: transformers' own.
+        quantization_config: as in transformers.
 
     Returns:
         The model with its processor.
 
     Raises:
-        InputError: if there is no such model (with the nearest name), it is no VLM, its weights are incomplete, or it
-            needs code of its own.
+        InputError: if there is no such model (with the nearest name), it is not a VLM, its weights are incomplete, or
+            it needs code of its own.
 
     Examples:
-        >>> own = ggss.load_vlm("small-world/llava-vicuna")
-        >>> own.family.name, own.sites()
+        >>> llava = ggss.load_vlm("small-world/llava-vicuna")
+        >>> llava.family.name, llava.sites()
         ('LLaVA-NeXT', {'projection-mlp2': 'model.multi_modal_projector.linear_2'})
     """
     name = str(name_or_dir)
     path = locate(name)
     check_placement(dtype, device_map)
     try:
-        with _quiet(), _unasked():
-            config, processor = _described(name, path, trust_remote_code)
+        with _quiet(), _without_prompting():
+            config, processor = _config_and_processor(name, path, trust_remote_code)
             load: Any = AutoModelForImageTextToText.from_pretrained
             place = placement(config, dtype, device_map, name)
             options = {"config": config, "dtype": place.dtype, "device_map": place.device_map}
@@ -81,10 +81,10 @@ def load_vlm(
         raise InputError(
             f"cannot load a model from {name!r} ({reason}): give a directory or hub id of a VLM"
         ) from error
-    if lost := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
+    if unusable := sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}):
         raise InputError(
-            f"the weights in {name!r} are incomplete ({len(lost)} missing or of the wrong shape, such as {lost[0]}): "
-            "get the model again"
+            f"the weights in {name!r} are incomplete ({len(unusable)} missing or of the wrong shape, such as "
+            f"{unusable[0]}): get the model again"
         )
     use_float32_products(model)
     return Vlm(model, processor, name)
@@ -94,8 +94,8 @@ def load_description(name: str, trust_remote_code: bool = False) -> tuple[Any, A
     """A model's config and processor, without its weights."""
     path = locate(name)
     try:
-        with _quiet(), _unasked():
-            return _described(name, path, trust_remote_code)
+        with _quiet(), _without_prompting():
+            return _config_and_processor(name, path, trust_remote_code)
     except InputError:
         raise
     except Exception as error:  # as above
@@ -103,7 +103,7 @@ def load_description(name: str, trust_remote_code: bool = False) -> tuple[Any, A
         raise InputError(f"cannot read the config and processor of {name!r} ({reason})") from error
 
 
-def _described(name: str, path: str, trust_remote_code: bool) -> tuple[Any, Any]:
+def _config_and_processor(name: str, path: str, trust_remote_code: bool) -> tuple[Any, Any]:
     config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
     if not trust_remote_code and _kernels(config):
         raise _needs_code(name)
@@ -112,28 +112,32 @@ def _described(name: str, path: str, trust_remote_code: bool) -> tuple[Any, Any]
 
 def _needs_code(name: str) -> InputError:
     return InputError(
-        f"the model {name!r} needs code of its own, and ggss runs nobody else's code: if you have read it and trust "
-        "it, give --trust-remote-code (in Python, trust_remote_code=True)"
+        f"the model {name!r} needs code of its own, which ggss does not run unless you allow it: if you have read it "
+        "and trust it, give --trust-remote-code (in Python, trust_remote_code=True)"
     )
 
 
 def _kernels(config: Any) -> list[str]:
-    """The hub ids of code that a config names for attention and experts, in place of what transformers has."""
-    named = [str(getattr(config, f"_{part}_implementation", None)) for part in ("attn", "experts")]
+    """The hub ids of code that a config names for attention and experts, to replace that of transformers."""
+    implementations = [str(getattr(config, f"_{part}_implementation", None)) for part in ("attn", "experts")]
     parts = [part for name in config.sub_configs if (part := getattr(config, name, None)) is not None]
-    return [one for one in named if "/" in one] + [one for part in parts for one in _kernels(part)]
+    kernels = [implementation for implementation in implementations if "/" in implementation]
+    return kernels + [kernel for part in parts for kernel in _kernels(part)]
 
 
 @contextmanager
-def _unasked() -> Iterator[None]:
-    """No question on the terminal whether to run a model's code. transformers asks where it is not told, and some of
-    its classes do not tell those of their parts; without time for an answer it refuses."""
-    before = dynamic_module_utils.TIME_OUT_REMOTE_CODE
+def _without_prompting() -> Iterator[None]:
+    """Keep transformers from asking on the terminal whether to run a model's code.
+
+    It asks wherever `trust_remote_code` was not passed on, and some of its classes do not pass it on to their parts.
+    With no seconds to wait for an answer it refuses at once.
+    """
+    seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
     dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
     try:
         yield
     finally:
-        dynamic_module_utils.TIME_OUT_REMOTE_CODE = before
+        dynamic_module_utils.TIME_OUT_REMOTE_CODE = seconds
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""From a model's name to its place: a registered collection, a directory, or the hub.
+"""Where a model is, by its name: in a registered collection, in a directory, or on the hub.
 
 Nothing here imports torch: a wrong name is refused at once.
 """
@@ -15,19 +15,19 @@ from ggss.errors import InputError, nearest, no_such
 from ggss.escaping import is_unicode
 from ggss.models import COLLECTIONS
 
-PATIENCE = 4.0  # seconds; the looking up of the hub's address, which has no limit of its own, included
+PATIENCE = 4.0  # seconds, including the DNS lookup, which has no time limit of its own
 
 
 def locate(name: str, ask_hub: bool = True) -> str:
-    """The directory or hub id of a name. ask_hub: whether the hub has it, too."""
+    """The directory or hub id of a name. ask_hub: also check that the hub has it."""
     if not is_unicode(name):
         raise InputError(f"the model's name {name!r} is not UTF-8, and it is written into files: rename or link it")
-    collection, slash, own = name.partition("/")
+    collection, slash, model = name.partition("/")
     if slash and collection in COLLECTIONS:
         folders = COLLECTIONS.get(collection)()
-        if own not in folders:
-            raise no_such(f"there is no model {name!r}", name, (f"{collection}/{other}" for other in folders))
-        return str(folders[own])
+        if model not in folders:
+            raise no_such(f"there is no model {name!r}", name, (f"{collection}/{known}" for known in folders))
+        return str(folders[model])
     path = Path(os.path.expanduser(name))  # unlike pathlib's, it leaves the home of an unknown user as it is
     looks_local = path.is_absolute() or name.startswith((".", "~")) or name.count("/") != 1
     if path.is_dir():
@@ -37,8 +37,8 @@ def locate(name: str, ask_hub: bool = True) -> str:
             )
         return str(path)
     if path.exists() or looks_local:
-        seen = "is a file" if path.exists() else "does not exist"
-        raise InputError(_with_hint(f"the model directory {name!r} {seen}: give a directory or a hub id", name))
+        problem = "is a file" if path.exists() else "does not exist"
+        raise InputError(_with_hint(f"the model directory {name!r} {problem}: give a directory or a hub id", name))
     if ask_hub:
         try:
             check_reachable(name)
@@ -48,18 +48,20 @@ def locate(name: str, ask_hub: bool = True) -> str:
 
 
 def _with_hint(sentence: str, name: str) -> str:
-    """The sentence, and the model of a collection that has nearly this name, or this name after its slash."""
-    models = [f"{collection}/{own}" for collection in COLLECTIONS.names() for own in COLLECTIONS.get(collection)()]
-    same = next((model for model in models if model.partition("/")[2] == name), name)
-    near = nearest(same, models)
+    """The sentence, and the nearest model of a collection; its name is compared with and without the collection."""
+    models = [
+        f"{collection}/{model}" for collection in COLLECTIONS.names() for model in COLLECTIONS.get(collection)()
+    ]
+    full_name = next((model for model in models if model.partition("/")[2] == name), name)
+    near = nearest(full_name, models)
     return f"{sentence}; {near}" if near else sentence
 
 
 @cache
 def check_reachable(name: str, file: str = "config.json") -> None:
-    """InputError unless a file of a repository is in the local cache, or the hub answers in time that it has it.
+    """InputError unless a file of a repository is in the local cache, or the hub says in time that it has it.
 
-    Without a network, transformers would ask again and again for half a minute.
+    Without a network, transformers would retry for half a minute.
     """
     try:
         if isinstance(try_to_load_from_cache(name, file), str):
@@ -67,19 +69,20 @@ def check_reachable(name: str, file: str = "config.json") -> None:
     except HFValidationError as error:
         raise InputError(f"{name!r} is neither a folder nor a name on the hub: {error}") from error
     wait = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or PATIENCE)
-    found: list[Exception | None] = []
+    outcomes: list[Exception | None] = []
 
     def ask() -> None:
         try:
             get_hf_file_metadata(hf_hub_url(name, file), timeout=wait)
-            found.append(None)
+            outcomes.append(None)
         except Exception as error:  # of the hub, its HTTP client or the operating system
-            found.append(error)
+            outcomes.append(error)
 
-    asking = threading.Thread(target=ask, daemon=True)  # which does not outlive the process
-    asking.start()
-    asking.join(wait)
-    error = found[0] if found else TimeoutError(f"no answer in {wait:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer")
+    thread = threading.Thread(target=ask, daemon=True)  # so that the process need not wait for it to end
+    thread.start()
+    thread.join(wait)
+    late = TimeoutError(f"no answer in {wait:g} s; HF_HUB_ETAG_TIMEOUT=30 waits longer")
+    error = outcomes[0] if outcomes else late
     if isinstance(error, HfHubHTTPError) and getattr(error, "response", None) is not None:
         raise InputError(
             f"the hub does not give {file} of {name!r} (status {error.response.status_code}): check the name; for a "

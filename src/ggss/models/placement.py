@@ -1,22 +1,18 @@
-"""Where a model is put and in which dtype it is loaded, unless the user says it.
+"""The device and dtype of a model, unless the user chooses them; how much memory it needs; bfloat16 on slow CPUs.
 
-The accelerator, if there is one, with the checkpoint's own dtype. On a CPU float32, which every processor computes
-fast and without loss; only a checkpoint in half precision that would not fit in memory in float32 is loaded in
-bfloat16.
+A model goes to the accelerator, if there is one, in the dtype of its checkpoint. On a CPU it is loaded in float32,
+which every CPU computes fast and without loss. Only a half-precision checkpoint that would not fit in memory in
+float32 is loaded in bfloat16 there.
 
-How much memory a model needs, from its config alone: no weight is loaded.
+`ModelSize` computes memory from the config alone: no weight is loaded. Weights are counted on the meta device. A
+question needs the KV cache of all its tokens, and what one layer computes for them at a time. That is an estimate:
+kernels need more or less memory.
 
-Weights are counted on a model without storage. A question needs the cache of keys and values of all its tokens, and
-what one layer computes for them at a time. That is an estimate: kernels need more or less room.
-
-Products of a bfloat16 model on a CPU that has no instructions for them.
-
-Such a CPU multiplies bfloat16 matrices several times more slowly than float32 ones. The weights of the whole
-model in float32 may not fit in memory, so they are converted for each product, which is faster where many rows share
-them. A matrix is converted in parts: the memory of a small part is used again for the next one. For a whole matrix
-the system would give new memory each time, and that may take longer than the product.
-
-The products are rounded to bfloat16 as before. Only the order of their sums differs, as between any two CPUs.
+`ConvertedLinear` is for CPUs without instructions for bfloat16. They multiply bfloat16 matrices several times more
+slowly than float32 ones. All weights in float32 may not fit in memory, so they are converted for each product, which
+is faster if there are many rows. A matrix is converted in parts, which reuse the same small piece of memory: to
+allocate memory for a whole matrix each time may take longer than the product. The products are rounded to bfloat16 as
+before. Only the order of their sums differs, as between any two CPUs.
 """
 
 import functools
@@ -38,28 +34,40 @@ from transformers.initialization import no_init_weights
 
 from ggss.errors import InputError, no_such
 
-USABLE = 0.9  # of the free memory: the rest is for kernels and fragments
+CPU, AUTO = "cpu", "auto"
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
+PLACES = (AUTO, "balanced", "balanced_low_0", "sequential")  # with which transformers spreads the layers by itself
+USABLE = 0.9  # of the free memory: the rest is for kernels and fragmentation
+
+ISA = "ONEDNN_MAX_CPU_ISA"  # the variable that limits the instructions of matrix products on a CPU
+WITHOUT_AMX = "AVX512_CORE_FP16"
+TRIAL = "import torch; a = torch.ones(256, 256, dtype=torch.bfloat16); a @ a"
+
+MANY = 16  # rows from which on the conversion to float32 pays
+PART = 2**20  # weights that are converted at a time
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """parameters: their number. text: the sizes of the text model that a question's memory depends on."""
+    """The number of parameters, and the sizes of the text model on which a question's memory depends."""
 
     parameters: int
     layers: int
     hidden: int
     intermediate: int
     key_values: int
-    """Numbers that one layer keeps of a token."""
+    """Numbers that the KV cache of one layer holds for a token."""
     context: int | None
-    """The longest prompt and answer that the model was made for, in tokens."""
+    """The longest prompt and answer together, in tokens."""
 
     @classmethod
     def of(cls, config: Any) -> "ModelSize":
         text = config.get_text_config()
         heads = text.num_attention_heads
         head = getattr(text, "head_dim", None) or text.hidden_size // heads
-        with no_init_weights(), torch.device("meta"):  # initialising would take seconds
+        with no_init_weights(), torch.device("meta"):  # initialisation would take seconds
             model = AutoModelForImageTextToText.from_config(config)
         return cls(
             parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -75,24 +83,24 @@ class ModelSize:
         return self.parameters * dtype.itemsize
 
     def cache(self, tokens: int, dtype: torch.dtype) -> int:
-        """Bytes of the keys and values of a prompt and its answer."""
+        """Bytes of the KV cache of a prompt and its answer."""
         return self.layers * self.key_values * tokens * dtype.itemsize
 
     def question(self, tokens: int, dtype: torch.dtype) -> int:
-        """Bytes that one question of a batch needs: the cache, and what a layer works on."""
+        """Bytes that one question of a batch needs: its KV cache, and what a layer computes."""
         working = 8 * self.hidden + 3 * self.intermediate + self.key_values
         return self.cache(tokens, dtype) + working * tokens * dtype.itemsize
 
     def batch(self, tokens: int, dtype: torch.dtype, free: int) -> int:
-        """How many questions fit beside the weights in so many bytes; 0: not even one."""
+        """How many questions fit into `free` bytes together with the weights; 0: not even one."""
         room = int(USABLE * free) - self.weights(dtype)
         return max(0, room // self.question(tokens, dtype))
 
 
 def checkpoint_dtype(config: Any) -> torch.dtype:
-    """The dtype that a checkpoint was saved in, as its config says it; float32 if it does not."""
-    for own in (config, config.get_text_config()):
-        dtype = getattr(own, "dtype", None)
+    """The dtype in which a checkpoint was saved, from its config; float32 if the config has none."""
+    for part in (config, config.get_text_config()):
+        dtype = getattr(part, "dtype", None)
         dtype = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
         if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
             return dtype
@@ -108,8 +116,8 @@ def free_memory(device: str | torch.device) -> int | None:
             return None
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
-            found = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-        return found["MemAvailable"] * 1024
+            kilobytes = {name: int(value.split()[0]) for name, _, value in (line.partition(":") for line in lines)}
+        return kilobytes["MemAvailable"] * 1024
     except (OSError, KeyError, ValueError, IndexError):
         pass
     try:
@@ -118,19 +126,9 @@ def free_memory(device: str | torch.device) -> int | None:
         return None
 
 
-log = logging.getLogger(__name__)
-
-CPU, AUTO = "cpu", "auto"
-ISA = "ONEDNN_MAX_CPU_ISA"  # the variable that limits the instructions of matrix products on a CPU
-WITHOUT_AMX = "AVX512_CORE_FP16"
-DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
-PLACES = (AUTO, "balanced", "balanced_low_0", "sequential")  # of transformers; it spreads the layers by itself
-TRIAL = "import torch; a = torch.ones(256, 256, dtype=torch.bfloat16); a @ a"
-
-
 @dataclass(frozen=True)
 class Placement:
-    """device: as torch names it, or what transformers takes as a device map. dtype: of the weights in memory."""
+    """Where a model is loaded. device: torch's name, or a device map of transformers. dtype: of the weights."""
 
     device: Any
     dtype: torch.dtype
@@ -146,7 +144,7 @@ class Placement:
 
 
 def placement(config: Any, dtype: torch.dtype | str | None = None, device: Any = None, name: str = "") -> Placement:
-    """Where and how to load the model of a config: as the user says, or by the rules above."""
+    """Where and how to load the model of a config: as the user chooses, or by the rules above."""
     check_placement(dtype, None)
     kind = DTYPES.get(dtype, checkpoint_dtype(config)) if isinstance(dtype, str) else dtype
     quantised = getattr(config, "quantization_config", None) is not None
@@ -161,7 +159,7 @@ def placement(config: Any, dtype: torch.dtype | str | None = None, device: Any =
 
 
 def check_placement(dtype: Any, device_map: Any) -> None:
-    """InputError for the name of a dtype or place that is not there; mappings are left to transformers."""
+    """InputError for an unknown dtype or a device that this machine does not have. Device maps are not checked."""
     if isinstance(dtype, str) and dtype not in (*DTYPES, AUTO):
         raise no_such(f"there is no dtype {dtype!r} for a model's weights", dtype, [*DTYPES, AUTO])
     if not isinstance(device_map, str) or device_map in PLACES:
@@ -172,8 +170,8 @@ def check_placement(dtype: Any, device_map: Any) -> None:
             f"--device {device_map!r} is no place for a model: choose from {', '.join(PLACES)}, cpu, cuda:0"
         )
     if device.type != "cpu" and (device.index or 0) >= torch.accelerator.device_count():
-        seen = torch.accelerator.device_count() or "no"
-        raise InputError(f"--device {device_map!r}: this machine has {seen} accelerators; cpu is always there")
+        count = torch.accelerator.device_count() or "no"
+        raise InputError(f"--device {device_map!r}: this machine has {count} accelerators; cpu always works")
 
 
 def _one_device(device: Any) -> bool:
@@ -190,25 +188,25 @@ def _default_device(config: Any, dtype: torch.dtype | None, quantised: bool, nam
     free = free_memory(device)
     if free is None or quantised:
         return device
-    needed = _weights(config, dtype or checkpoint_dtype(config))
-    if needed is None or needed <= USABLE * free:
+    size = _weights(config, dtype or checkpoint_dtype(config))
+    if size is None or size <= USABLE * free:
         return device
     log.warning(
-        f"the weights of {name or 'this model'} ({gigabytes(needed)}) do not fit in the {gigabytes(free)} that are "
+        f"the weights of {name or 'this model'} ({gigabytes(size)}) do not fit in the {gigabytes(free)} that are "
         f"free on {device}: it is spread over all devices and the machine's memory (--device auto)"
     )
     return AUTO
 
 
 def _cpu_dtype(config: Any, name: str) -> torch.dtype:
-    own, free = checkpoint_dtype(config), free_memory(CPU)
-    if own.itemsize >= 4 or free is None:
+    free = free_memory(CPU)
+    if checkpoint_dtype(config).itemsize >= 4 or free is None:
         return torch.float32
-    needed = _weights(config, torch.float32)
-    if needed is None or needed <= USABLE * free:
+    size = _weights(config, torch.float32)
+    if size is None or size <= USABLE * free:
         return torch.float32
     log.warning(
-        f"{name or 'this model'} needs {gigabytes(needed)} in float32 and {gigabytes(free)} of memory are free: it "
+        f"{name or 'this model'} needs {gigabytes(size)} in float32 and {gigabytes(free)} of memory are free: it "
         "is loaded in bfloat16, whose answers may differ a little (--dtype says otherwise)"
     )
     return torch.bfloat16
@@ -227,10 +225,10 @@ def gigabytes(count: float) -> str:
 
 @functools.cache
 def check_products() -> None:
-    """Make sure that products in bfloat16 do not end the process.
+    """Make sure that products in bfloat16 do not kill the process.
 
-    Some virtual machines announce AMX and then refuse its instructions. A process of its own tries it, and if it
-    dies, these instructions are switched off here, which works as long as no product has been computed yet.
+    Some virtual machines announce AMX and then refuse its instructions. A child process tries them. If it dies, these
+    instructions are switched off here, which works as long as no product has been computed yet.
     """
     if ISA in os.environ or _survives({}):
         return
@@ -240,20 +238,16 @@ def check_products() -> None:
 
 
 def _survives(environment: dict[str, str]) -> bool:
-    done = subprocess.run([sys.executable, "-c", TRIAL], env=os.environ | environment, capture_output=True)
-    return done.returncode == 0
-
-
-MANY = 16  # rows from which on the conversion pays
-PART = 2**20  # weights that are converted at a time
+    process = subprocess.run([sys.executable, "-c", TRIAL], env=os.environ | environment, capture_output=True)
+    return process.returncode == 0
 
 
 class ConvertedLinear(nn.Linear):
     """A linear layer in bfloat16 that multiplies many rows in float32."""
 
     def forward(self, input: Tensor) -> Tensor:
-        here = self.weight.dtype is torch.bfloat16 and self.weight.device.type == "cpu"
-        if not here or input.numel() < MANY * self.in_features:
+        applies = self.weight.dtype is torch.bfloat16 and self.weight.device.type == "cpu"
+        if not applies or input.numel() < MANY * self.in_features:
             return super().forward(input)
         wide, many = input.float(), max(1, PART // self.in_features)
         starts = range(0, self.out_features, many)
@@ -267,22 +261,22 @@ class ConvertedLinear(nn.Linear):
 
 
 def use_float32_products(model: nn.Module, needed: bool | None = None) -> list[nn.Linear]:
-    """From now on compute the products of linear layers in float32, and round them. The layers that were changed.
+    """Make linear layers compute their products in float32 and round them. Returns the layers that were changed.
 
-    needed: False does nothing; unless given, whether the model is in bfloat16 on a CPU without instructions.
+    needed: False does nothing; None: only if the model is in bfloat16 on a CPU without instructions for it.
     """
-    if not (_needed(model) if needed is None else needed):
+    if not (_is_slow(model) if needed is None else needed):
         return []
     # A layer whose forward was replaced, such as by accelerate, does not use that of its class.
     changed = [module for module in model.modules() if type(module) is nn.Linear and "forward" not in vars(module)]
     for module in changed:
-        module.__class__ = ConvertedLinear  # so it can be copied and saved as before
+        module.__class__ = ConvertedLinear  # no new module: it can be copied and saved as before
     return changed
 
 
 @contextmanager
 def float32_products(model: nn.Module, needed: bool | None = None) -> Iterator[None]:
-    """The same while inside."""
+    """`use_float32_products` inside the block."""
     changed = use_float32_products(model, needed)
     try:
         yield
@@ -291,11 +285,13 @@ def float32_products(model: nn.Module, needed: bool | None = None) -> Iterator[N
             module.__class__ = nn.Linear
 
 
-def _needed(model: nn.Module) -> bool:
-    one = next(model.parameters(), None)
-    return one is not None and one.dtype is torch.bfloat16 and one.device.type == "cpu" and not _instructions()
+def _is_slow(model: nn.Module) -> bool:
+    parameter = next(model.parameters(), None)
+    if parameter is None or parameter.dtype is not torch.bfloat16 or parameter.device.type != "cpu":
+        return False
+    return not _instructions()
 
 
 def _instructions() -> bool:
-    """Whether this CPU multiplies bfloat16 matrices by itself."""
+    """Whether this CPU has instructions for bfloat16 matrices."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -1,10 +1,10 @@
 """Processors that turn images and text into model inputs without torchvision.
 
-LLaVA-NeXT's processor of transformers is used as it is. Pixtral's module imports torchvision and Qwen3-VL's needs
-a video processor that does, so both are replaced by small ones here; the others that need a video processor are used
-without it. They keep the class names of transformers, because these are written to `processor_config.json`: a
-directory of Pixtral or Qwen3-VL saved here loads with plain `AutoProcessor` where torchvision is installed, and any
-ordinary directory loads here.
+LLaVA-NeXT's processor of transformers is used as it is. Pixtral's module imports torchvision, and Qwen3-VL's needs a
+video processor that does, so both are replaced by small classes here. Others that need a video processor are used
+without it. The classes keep the names they have in transformers, because these are written to
+`processor_config.json`: a Pixtral or Qwen3-VL directory saved here loads with plain `AutoProcessor` where torchvision
+is installed, and any ordinary directory loads here.
 """
 
 from functools import cache
@@ -26,7 +26,7 @@ BACKEND = "pil"
 
 
 def backend_of(processor: Any) -> str:
-    """The image backend that a processor uses: with torchvision installed, some have no other than that."""
+    """The image backend that a processor uses. With torchvision installed, some processors use only that."""
     bases = {base.__name__ for base in type(processor.image_processor).__mro__}
     return "torchvision" if "TorchvisionBackend" in bases else BACKEND
 
@@ -63,10 +63,10 @@ class PixtralProcessor(ProcessorMixin):
         return self.image_break_token.join([row] * (int(height) // patch)) + self.image_end_token
 
     def _get_num_multimodal_tokens(self, image_sizes: Any, **_: Any) -> dict[str, list[int]]:
-        """The number of tokens of images of these sizes (height, width), as other processors tell it."""
+        """The number of tokens of images of these sizes (height, width), as other processors return it."""
         longest, patch = self.image_processor.size["longest_edge"], self.patch_size * self.spatial_merge_size
         resized = [
-            # Only the shape of the array is looked at.
+            # Only the shape of the array is used.
             get_resize_output_image_size(
                 np.broadcast_to(np.uint8(0), (*size, 3)), (longest, longest), (patch, patch), "channels_last"
             )
@@ -84,7 +84,7 @@ class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
         super().__init__(image_processor, tokenizer, None, chat_template=chat_template)
 
     def to_dict(self) -> dict[str, Any]:
-        """As saved; with a video part, because plain transformers requires one."""
+        """What is saved, with a video processor, because plain transformers requires one."""
         image = self.image_processor
         video = {"video_processor_type": "Qwen3VLVideoProcessor", "size": dict(image.size)}
         video |= {key: getattr(image, key) for key in ("patch_size", "temporal_patch_size", "merge_size")}
@@ -92,9 +92,9 @@ class Qwen3VLProcessor(processing_qwen3_vl.Qwen3VLProcessor):
 
 
 class _NoVideo:
-    """In the place of a video processor: some classes read its settings though there is no video.
+    """Replaces a video processor: some classes read its settings even without videos.
 
-    They are those of the image processor, and None where it has none of the name.
+    Its settings are those of the image processor; None if that has none of the name.
     """
 
     def __init__(self, images: Any) -> None:
@@ -107,16 +107,16 @@ class _NoVideo:
 
 
 class _WithoutVideo(ProcessorMixin):
-    """Takes the place of `ProcessorMixin` below a class of transformers that asks for a video processor, too."""
+    """Replaces `ProcessorMixin` as the base of a transformers class that also needs a video processor."""
 
     @property
     def video_processor(self) -> _NoVideo:
         return _NoVideo(vars(self).get("image_processor"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = dict(zip(super().get_attributes(), args, strict=False)) | kwargs
-        given.pop("video_processor", None)
-        super().__init__(**given)
+        arguments = dict(zip(super().get_attributes(), args, strict=False)) | kwargs
+        arguments.pop("video_processor", None)
+        super().__init__(**arguments)
 
     @classmethod
     def get_attributes(cls) -> list[str]:
@@ -124,16 +124,16 @@ class _WithoutVideo(ProcessorMixin):
 
     @classmethod
     def _get_arguments_from_pretrained(cls, *args: Any, **kwargs: Any) -> list[Any]:
-        # They are given to the class's own `__init__` by position, and it has a place for the video processor.
-        loaded, asked = super()._get_arguments_from_pretrained(*args, **kwargs), super().get_attributes()
-        if "video_processor" in asked:
-            loaded.insert(asked.index("video_processor"), None)
+        # The class's own `__init__` gets these by position, and has a parameter for the video processor.
+        loaded, attributes = super()._get_arguments_from_pretrained(*args, **kwargs), super().get_attributes()
+        if "video_processor" in attributes:
+            loaded.insert(attributes.index("video_processor"), None)
         return loaded
 
 
 @cache
 def images_only(base: Any) -> type[ProcessorMixin]:
-    """A processor of transformers as it is, without its video processor, which needs torchvision."""
+    """A processor class of transformers without its video processor, which needs torchvision."""
     return type(base.__name__, (base, _WithoutVideo), {"__module__": __name__})
 
 
@@ -172,32 +172,32 @@ _OURS: dict[tuple[str, str | None], type[ProcessorMixin]] = {
 }
 
 
-def processor_class(config: Any, named: str = "") -> type[ProcessorMixin] | None:
-    """The processor that takes the place of the one that `AutoProcessor` would choose; None: that one is used.
+def processor_class(config: Any, class_name: str = "") -> type[ProcessorMixin] | None:
+    """The class that replaces the processor which `AutoProcessor` would choose; None: that one is used.
 
-    named: the class that the model's own files name, for types of models for which transformers names none.
+    class_name: what the model's own files name, for model types for which transformers names none.
     """
     tower = getattr(getattr(config, "vision_config", None), "model_type", None)
     if ours := _OURS.get((config.model_type, tower)) or _OURS.get((config.model_type, None)):
         return ours
     names: Any = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    own: Any = getattr(transformers, names.get(config.model_type) or named, None)
-    if isinstance(own, type) and issubclass(own, ProcessorMixin) and "video_processor" in own.get_attributes():
-        return images_only(own)
-    return None
+    original: Any = getattr(transformers, names.get(config.model_type) or class_name, None)
+    if not isinstance(original, type) or not issubclass(original, ProcessorMixin):
+        return None
+    return images_only(original) if "video_processor" in original.get_attributes() else None
 
 
 def torchvision_needed(kind: str) -> InputError:
-    """What is said of a type of models whose images cannot be prepared without torchvision."""
+    """The error for a type of models whose images cannot be prepared without torchvision."""
     return InputError(
-        f"the image processor of {kind} models is there for torchvision only: install the torchvision that fits your "
-        "torch, or use a model of another family (docs/families.md lists them)"
+        f"the image processor of {kind} models needs torchvision: install the torchvision that fits your torch, or "
+        "use a model of another family (docs/families.md lists them)"
     )
 
 
 def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> Any:
     """The processor of the model in a directory (or on the hub), with the PIL backend and left padding."""
-    ours = processor_class(config, _named_in(path))
+    ours = processor_class(config, _declared_class(path))
     try:
         processor: Any = (ours or AutoProcessor).from_pretrained(path, trust_remote_code=trust_remote_code)
         processor.image_processor = AutoImageProcessor.from_pretrained(
@@ -213,10 +213,10 @@ def load_processor(path: str, config: Any, trust_remote_code: bool = False) -> A
     return processor
 
 
-def _named_in(path: str) -> str:
-    """The processor that a model's own files name; "" if they name none."""
+def _declared_class(path: str) -> str:
+    """The processor class that a model's own files name; "" if they name none."""
     try:
-        told: Any = ProcessorMixin.get_processor_dict(path)[0]
+        settings: Any = ProcessorMixin.get_processor_dict(path)[0]
     except OSError:
         return ""
-    return told.get("processor_class") or ""
+    return settings.get("processor_class") or ""

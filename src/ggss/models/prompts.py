@@ -1,14 +1,12 @@
 """From questions about images to token ids: chat template, image placeholders, left padding, answer options.
 
-How many image tokens each image of a batch has, for the batches that ggss itself prepared.
-
 A processor may cut an image into tiles, and then a model gets the tiles of all images in one tensor: its inputs do
-not tell where an image ends. The processor knows it: it writes as many image tokens into the prompt as the image has.
-So each tensor that `prepare_images` makes carries these numbers as an attribute, `image_tokens`. It goes through
-`forward` and `generate`, which accept no further argument, to whoever sees the inputs of the vision tower
-(`rows_by_tokens`). A tensor computed from it carries none.
+not say where an image ends. The processor knows it: it writes as many image tokens into the prompt as the image has.
+So each tensor that `prepare_images` makes has these numbers as an attribute, `image_tokens`. `forward` and `generate`
+accept no further argument, but they pass the tensor on to the vision tower, where `rows_by_tokens` reads the
+attribute. A tensor computed from it does not have it.
 
-How many tokens a prompt has, from the processor and the sizes of its images: nothing is decoded or encoded.
+`PromptLengths` counts the tokens of a prompt from the sizes of its images: nothing is decoded or encoded.
 """
 
 import inspect
@@ -34,24 +32,27 @@ from ggss.models.wrappers import execution_device
 
 Ids = list[int]
 PICTURE = "<picture>"  # in a question: where an image is shown
-PREFIX = ("paligemma",)  # token types tell prompt from answer; in Gemma 3 and others, images from text
+PREFIX = ("paligemma",)  # here token types mark prompt and answer; in Gemma 3 and others, images and text
 
-TEMPLATE_SECONDS = 5.0  # CPU time of one rendering; a usual template takes less than a millisecond
+TEMPLATE_SECONDS = 5.0  # CPU time of one rendering; most templates take less than a millisecond
 TEMPLATE_CHARACTERS = 2**24  # written by one rendering; the longest context of any model is shorter
+_OTHER_TEMPLATE = "Get the model again from where it came, or replace its chat_template.jinja"
 
 Turn = tuple[str, Sequence[str | None]]
-"""A role (user, assistant, system), and what it says: texts, and None where an image is shown."""
+"""A role (user, assistant, system) and its content: texts, and None for each image."""
+Size = tuple[int, int]
+"""Width and height of an image."""
 
 
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
     """The prompt's text: the images, the question, and the start of the model's turn (with `answer`, if given).
 
-    Images are shown at the marks `<picture>` of the question, before it if it has none.
+    Images are where the question has `<picture>`; before the question if it has none.
     """
     _check_texts(processor, [question])
     marks = question.count(PICTURE)
     if marks not in (0, images):
-        raise InputError(f"a question about {images} images shows {marks} with {PICTURE}: {question!r}")
+        raise InputError(f"a question about {images} images has {marks} marks {PICTURE}: {question!r}")
     texts = question.split(PICTURE) if marks else [*[""] * images, question]
     if type(processor).__name__ == "PaliGemmaProcessor":
         return _pali_gemma(processor, texts, answer)
@@ -66,8 +67,8 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
             return _rendered(processor, turns, add_generation_prompt=True)
         except _TemplateFailed as error:
             raise InputError(f"this model's chat template cannot write a question about images ({error})") from error
-    # The template decides what is written between question and answer. Some templates take an answer as text, some as
-    # a list of parts. In this order, an answer of the wrong form is dropped or refused, never written in part.
+    # The template decides what stands between question and answer. Some templates take an answer as text, some as a
+    # list of parts. In this order, an answer of the wrong form is dropped or refused, never written in part.
     for form in (answer, [{"type": "text", "text": answer}]):
         with suppress(_TemplateFailed):
             reply = {"role": "assistant", "content": form}
@@ -76,14 +77,14 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
 
 
 def _pali_gemma(processor: Any, texts: Sequence[str], answer: str | None) -> str:
-    """Its processor lays a prompt out by itself: images, the token that begins a text, the question, a newline."""
-    *before, question = texts
-    shown = "".join(text + image_mark(processor) for text in before)
-    return f"{shown}{processor.tokenizer.bos_token}{question}\n{answer or ''}"
+    """The layout of PaliGemma's prompts: images, the token that begins a text, the question, a newline."""
+    *leading, question = texts
+    images = "".join(text + image_mark(processor) for text in leading)
+    return f"{images}{processor.tokenizer.bos_token}{question}\n{answer or ''}"
 
 
 def image_mark(processor: Any) -> str:
-    """What stands for an image in the text that a processor gets: most have the image token itself."""
+    """The text that stands for an image in a processor's input: for most processors the image token itself."""
     mark = getattr(processor, "image_placeholder_token", None) or getattr(processor, "image_token", None)
     if mark is None:
         raise InputError(f"a {type(processor).__name__} has no token that marks an image: ggss cannot ask this model")
@@ -91,19 +92,19 @@ def image_mark(processor: Any) -> str:
 
 
 def conversation(processor: Any, turns: Sequence[Turn]) -> str:
-    """The prompt's text for several turns, and the start of the model's next one."""
+    """The prompt's text for several turns, and the start of the model's next turn."""
     texts = [part for _, parts in turns for part in parts if part]
     _check_texts(processor, texts)
     _check_template(processor)
     images = sum(part is None for _, parts in turns for part in parts)
-    # Some templates take what was said without an image as text, some as a list of parts. A template may drop the
-    # wrong form without a word, so what it has written is looked through.
+    # Some templates take a turn without an image as text, some as a list of parts. A template may drop the wrong form
+    # without an error, so its output is checked.
     for as_text in (False, True):
         messages = [{"role": role, "content": _content(parts, as_text)} for role, parts in turns]
         with suppress(_TemplateFailed):
-            written = _rendered(processor, messages, add_generation_prompt=True)
-            if written.count(image_mark(processor)) == images and _in_order(texts, written):
-                return written
+            prompt = _rendered(processor, messages, add_generation_prompt=True)
+            if prompt.count(image_mark(processor)) == images and _in_order(texts, prompt):
+                return prompt
     roles = ", ".join(role for role, _ in turns)
     raise InputError(
         f"this model's chat template cannot write this conversation (roles {roles}, {images} images): most templates "
@@ -112,7 +113,7 @@ def conversation(processor: Any, turns: Sequence[Turn]) -> str:
 
 
 class _TemplateFailed(Exception):
-    """A chat template raised something: it cannot write these messages."""
+    """A chat template raised an exception: it cannot write these messages."""
 
 
 class _LimitReached(Exception):
@@ -122,22 +123,22 @@ class _LimitReached(Exception):
 def _rendered(processor: Any, messages: Sequence[Mapping[str, Any]], **options: bool) -> str:
     """What the chat template writes; InputError if it takes too long or writes too much.
 
-    A template is a program from outside. Jinja's sandbox bounds what it can reach and its ranges, but not how long it
-    runs: loops inside loops are allowed. So its lines are traced, which works in any thread and needs no process.
+    A template is a program from outside. Jinja's sandbox limits what it can access and its ranges, but not how long
+    it runs: nested loops are allowed. So its lines are traced, which works in any thread and needs no other process.
     """
     template = processor.chat_template
     for text in template.values() if isinstance(template, dict) else (template,):
         _check_powers(str(text))
-    before, start, written = sys.gettrace(), time.thread_time(), 0
+    previous_trace, start, characters = sys.gettrace(), time.thread_time(), 0
 
     def trace(frame: FrameType, event: str, value: Any) -> Any:
-        nonlocal written
+        nonlocal characters
         if time.thread_time() - start > TEMPLATE_SECONDS:
             raise _LimitReached(f"it was stopped after {TEMPLATE_SECONDS:g} s of CPU time")
         in_template = frame.f_code.co_filename == "<template>"
-        if in_template and event == "return" and isinstance(value, str):  # what is yielded counts as returned
-            written += len(value)
-            if written > TEMPLATE_CHARACTERS:
+        if in_template and event == "return" and isinstance(value, str):  # a yield is a return, too
+            characters += len(value)
+            if characters > TEMPLATE_CHARACTERS:
                 raise _LimitReached(f"it wrote more than {TEMPLATE_CHARACTERS:,} characters")
         return trace if in_template else None
 
@@ -147,26 +148,25 @@ def _rendered(processor: Any, messages: Sequence[Mapping[str, Any]], **options: 
     except _LimitReached as error:
         raise InputError(f"this model's chat template is refused: {error}. {_OTHER_TEMPLATE}") from error
     except MemoryError as error:
-        raise InputError(f"this model's chat template is refused: it needs all memory. {_OTHER_TEMPLATE}") from error
+        raise InputError(
+            f"this model's chat template is refused: it runs out of memory. {_OTHER_TEMPLATE}"
+        ) from error
     except Exception as error:  # a template can raise whatever an expression of Python can
         raise _TemplateFailed(str(error) or type(error).__name__) from error
     finally:
-        sys.settrace(before)
-
-
-_OTHER_TEMPLATE = "Get the model again from where it came, or replace its chat_template.jinja"
+        sys.settrace(previous_trace)
 
 
 @lru_cache
 def _check_powers(template: str) -> None:
-    """Refuse `a ** b`: one power of large numbers takes for ever in one step, which nothing can stop."""
-    with suppress(TemplateSyntaxError):  # jinja will say it when it renders
+    """Refuse `a ** b`: a power of large numbers takes forever in a single step, which nothing can stop."""
+    with suppress(TemplateSyntaxError):  # jinja reports it when it renders
         tokens = [(kind, text) for _, kind, text in Environment().lex(template) if kind != "whitespace"]
         for (kind, text), (_, following) in pairwise(tokens):
             if following == "**" and (kind in ("name", "integer", "float") or text in (")", "]")):
                 raise InputError(
                     f"this model's chat template is refused: it computes a power ({text} ** ...), which no template "
-                    f"needs and which may take for ever. {_OTHER_TEMPLATE}"
+                    f"needs and which may take forever. {_OTHER_TEMPLATE}"
                 )
 
 
@@ -176,11 +176,11 @@ def _content(parts: Sequence[str | None], as_text: bool) -> str | list[dict[str,
     return [{"type": "image"} if part is None else {"type": "text", "text": part} for part in parts]
 
 
-def _in_order(texts: Sequence[str], written: str) -> bool:
-    """Whether all texts are in what was written, one after the other; templates may trim them."""
+def _in_order(texts: Sequence[str], prompt: str) -> bool:
+    """Whether the prompt has all texts, one after the other; templates may trim them."""
     place = 0
     for text in map(str.strip, texts):
-        place = written.find(text, place)
+        place = prompt.find(text, place)
         if place < 0:
             return False
         place += len(text)
@@ -188,7 +188,7 @@ def _in_order(texts: Sequence[str], written: str) -> bool:
 
 
 def _check_texts(processor: Any, texts: Sequence[str]) -> None:
-    """InputError for text that is no text, or says where an image is."""
+    """InputError for text that is not Unicode, or that contains the mark of an image."""
     for text in texts:
         for mark in sorted({str(processor.image_token), image_mark(processor)}):
             if mark in text:
@@ -201,17 +201,17 @@ def _check_template(processor: Any) -> None:
     if not getattr(processor, "chat_template", None):
         raise InputError(
             "this model has no chat template, so it cannot be asked: use its chat version, or "
-            "add the chat_template.jinja of that to its folder"
+            "add the chat_template.jinja of its chat version to its folder"
         )
 
 
 def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]:
-    """What the image processor makes of images, and each image's placeholder in a prompt."""
+    """What the processor returns for images, and each image's placeholder in a prompt."""
     mark = image_mark(processor)
-    shown = [[in_rgb(image, "the image")] for image in images]
+    one_per_prompt = [[in_rgb(image, "the image")] for image in images]
     try:
         batch = processor(
-            images=shown,
+            images=one_per_prompt,
             text=[mark] * len(images),
             padding=True,
             return_text_replacement_offsets=True,
@@ -233,7 +233,7 @@ def preprocessed(processor: Any, images: Sequence[Any]) -> tuple[Any, list[str]]
 
 
 def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) -> list[Ids]:
-    """Token ids of each text, once each image mark is replaced by its image's placeholder, in order."""
+    """Token ids of each text, after each image mark is replaced by its image's placeholder, in order."""
     texts, _ = processor.get_text_with_replacements(list(texts), list(placeholders))
     bos = processor.tokenizer.bos_token
     begun = bool(bos) and all(text.startswith(bos) for text in texts)  # some templates write it, some do not
@@ -243,10 +243,10 @@ def tokens(processor: Any, texts: Sequence[str], placeholders: Sequence[str]) ->
 def left_padded(
     processor: Any, sequences: Sequence[Ids], model: Any, answered: Sequence[int] | None = None
 ) -> dict[str, Tensor]:
-    """One batch of text inputs; all sequences end at the last column.
+    """One batch of text inputs [sequences, longest]; all sequences end at the last column.
 
-    answered: how many tokens at the end of each sequence are of the answer; None: they are prompts only. A model that
-    reads its prompt in both directions reads these in one.
+    answered: how many tokens at the end of each sequence belong to the answer; None: there are prompts only. A model
+    with bidirectional attention over its prompt has causal attention over the answer.
     """
     width = max(map(len, sequences))
     pad = processor.tokenizer.pad_token_id
@@ -260,7 +260,7 @@ def left_padded(
     if "token_type_ids" in inspect.signature(model.base_model.forward).parameters:
         if model.config.model_type in PREFIX:
             answers = [0] * len(sequences) if answered is None else answered
-            inputs["token_type_ids"] = [[0] * (width - own) + [1] * own for own in answers]
+            inputs["token_type_ids"] = [[0] * (width - count) + [1] * count for count in answers]
         else:
             inputs["token_type_ids"] = processor.create_mm_token_type_ids(padded)
     device = execution_device(model)
@@ -268,7 +268,7 @@ def left_padded(
 
 
 def shared_positions(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The positions of the first prompt, if all have the same layout: Qwen3-VL computes them prompt by prompt."""
+    """The positions of the first prompt, if all have the same layout; else {}. Qwen3-VL computes each prompt's."""
     count = getattr(model.base_model, "get_rope_index", None)
     if count is None or "image_grid_thw" not in inputs:
         return {}
@@ -283,8 +283,8 @@ def shared_positions(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]
 def split_options(prompt: Ids, joint: Sequence[Ids]) -> tuple[Ids, list[Ids]]:
     """The context shared by the prompt and all its options, and each option's own ids after it.
 
-    `joint` are the ids of prompt and option tokenised as one text. A tokenizer may merge the end of the prompt with
-    the start of an option, so the context ends at the first token in which these sequences differ.
+    joint: the ids of prompt and option tokenised as one text. A tokenizer may merge the end of the prompt with the
+    start of an option, so the context ends before the first token in which these sequences differ.
     """
     columns = zip(prompt, *joint, strict=False)
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, columns))
@@ -312,45 +312,41 @@ def image_tokens(inputs: Mapping[str, Any]) -> list[int] | None:
 
 
 def image_token(config: Any, processor: Any) -> str:
-    """The token whose embedding the text model replaces by an image's rows."""
-    named = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
-    number = next((own for own in named if isinstance(own, int)), None)
+    """The token whose embeddings the text model replaces by an image's rows."""
+    candidates = (getattr(config, name, None) for name in ("image_token_id", "image_token_index"))
+    number = next((candidate for candidate in candidates if isinstance(candidate, int)), None)
     return processor.image_token if number is None else processor.tokenizer.convert_ids_to_tokens(number)
 
 
 def rows_by_tokens(model: Any, inputs: Mapping[str, Any]) -> list[int]:
-    """`rows_per_image` of a family with a site row for each image token; InputError if ggss did not prepare it."""
+    """`rows_per_image` of a family with a row for each image token; InputError if ggss did not prepare the inputs."""
     counts = image_tokens(inputs)
     if counts is None:
         raise InputError(
-            f"the inputs of this {model.config.model_type} model do not tell which rows belong to which image (its "
+            f"the inputs of this {model.config.model_type} model do not say which rows belong to which image (its "
             "processor may cut an image into tiles): ask it through ggss (ggss.load_vlm), or use a method and a "
             "strength that are the same for all images"
         )
     return counts
 
 
-Size = tuple[int, int]
-"""Width and height of an image."""
-
-
 class PromptLengths:
-    """The lengths of prompts of one model."""
+    """Counts the tokens of a model's prompts."""
 
     def __init__(self, processor: Any) -> None:
         self.processor = processor
         self.image_tokens = cache(self._image_tokens)
         self._chat = cache(partial(chat, processor))
 
-    def __call__(self, asked: Sequence[tuple[str, Sequence[Size]]]) -> list[int]:
-        """The number of tokens of each question about images of these sizes."""
-        texts = [self._chat(question, len(sizes)) for question, sizes in asked]
-        marks = [self.processor.image_token for _, sizes in asked for _ in sizes]
-        # An image's mark is a token of its own, so that its placeholder can be counted apart.
+    def __call__(self, questions: Sequence[tuple[str, Sequence[Size]]]) -> list[int]:
+        """The number of tokens of each question about images of certain sizes."""
+        texts = [self._chat(question, len(sizes)) for question, sizes in questions]
+        marks = [self.processor.image_token for _, sizes in questions for _ in sizes]
+        # An image's mark is a token of its own, so its placeholder can be counted separately.
         bare = tokens(self.processor, texts, marks) if texts else []
         return [
             len(ids) + sum(self.image_tokens(size) - 1 for size in sizes)
-            for ids, (_, sizes) in zip(bare, asked, strict=True)
+            for ids, (_, sizes) in zip(bare, questions, strict=True)
         ]
 
     def _image_tokens(self, size: Size) -> int:

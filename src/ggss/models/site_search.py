@@ -1,17 +1,16 @@
 """Finding the family of a model: in the table, or by hooks on the model while it encodes images.
 
-The output of every Linear is recorded while the image features are computed. The site is the one whose rows are
-found, bit for bit, among the image tokens that the text model gets, the last called if there are several: nothing
+The output of every Linear is recorded while the image features are computed. The site is the Linear whose rows are,
+bit for bit, among the image tokens that the text model gets; the last called, if there are several, because nothing
 after it changes them. (The last Linear in the order of modules would be wrong: in Qwen3-VL that is a deepstack
-merger.) If no Linear is like that, any module may be: Gemma 3's projector ends in a product with a bare parameter.
+merger.) If there is no such Linear, the site may be any module: Gemma 3's projector ends in a product with a bare
+parameter.
 
-What is found is kept with the model, a refusal too, so that all who ask about a model get the same answer.
+Then it must be shown which rows belong to which image. Two different pictures of different shapes are encoded alone,
+together, and together in the other order. The rows of a batch must be those of its images one after the other, and
+there must be as many for each image as it has image tokens in the prompt. Otherwise images are encoded one at a time.
 
-A proof of which site rows belong to which image, for a model of a family that is not in the table.
-
-Two different pictures of different shapes are encoded alone, together, and together in the other order. The rows of a
-batch must be those of its images one after the other, and there must be as many for each as the processor wrote image
-tokens for it. If only the first holds, or a batch differs from its images, images are encoded one at a time.
+The result is kept with the model, a refusal too, so that every caller gets the same answer.
 """
 
 from collections import deque
@@ -36,6 +35,10 @@ Encode = Callable[[dict[str, Tensor]], Tensor]
 
 SAME = 0.05  # relative distance of rows that should be equal: half precision and other batches change last digits
 APART = 0.2  # of the distance between two pictures; two towers of bfloat16 stay well below it
+ENOUGH = 0.5  # of the image tokens; some families add tokens of their own, as LLaVA-NeXT its newlines
+
+_families: WeakKeyDictionary[nn.Module, Family | InputError] = WeakKeyDictionary()
+_processors: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 def pictures() -> tuple[Image.Image, Image.Image]:
@@ -47,13 +50,13 @@ def pictures() -> tuple[Image.Image, Image.Image]:
 
 
 def rows_follow_tokens(kind: str, prepare: Prepare, encode: Encode) -> bool:
-    """Whether a batch can be split into images by their numbers of tokens; if not, one image at a time.
+    """Whether the rows of a batch can be split into images by their numbers of tokens.
 
-    InputError: the rows do not even tell two pictures apart, or are others each time.
+    InputError if two pictures have the same rows, or one picture has other rows each time.
     """
     first, second = pictures()
     inputs = [prepare([picture]) for picture in (first, second)]
-    alone = [encode(one) for one in inputs]
+    alone = [encode(single) for single in inputs]
     between = _distance(alone[0], alone[1])
     if between == 0:
         raise InputError(
@@ -65,7 +68,7 @@ def rows_follow_tokens(kind: str, prepare: Prepare, encode: Encode) -> bool:
             f"the site of this {kind} model gives other rows each time for the same picture: put it into "
             "evaluation mode, or register a ggss.models.Family for it"
         )
-    if any(image_tokens(one) != [len(rows)] for one, rows in zip(inputs, alone, strict=True)):
+    if any(image_tokens(single) != [len(rows)] for single, rows in zip(inputs, alone, strict=True)):
         return False
     limit = min(SAME, APART * between)
     for order in ((0, 1), (1, 0)):
@@ -83,65 +86,57 @@ def rows_follow_tokens(kind: str, prepare: Prepare, encode: Encode) -> bool:
     return True
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    """Relative to the first; of the rows that both have."""
-    count = min(len(one), len(other))
-    left, right = one[:count].double(), other[:count].double()
-    return float((left - right).norm() / left.norm().clamp(min=1e-30))
-
-
-ENOUGH = 0.5  # of the image tokens; some families add tokens of their own, as LLaVA-NeXT its newlines
-
-_found: WeakKeyDictionary[nn.Module, Family | InputError] = WeakKeyDictionary()
-_processors: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
+def _distance(rows: Tensor, others: Tensor) -> float:
+    """The distance of the rows that both have, relative to the first."""
+    count = min(len(rows), len(others))
+    first, second = rows[:count].double(), others[:count].double()
+    return float((first - second).norm() / first.norm().clamp(min=1e-30))
 
 
 def family_of(model: Any, inputs: Inputs | None = None, paths: Mapping[str, str] | None = None) -> Family:
-    """The family of a transformers model: a registered one, or one made from what the model does with images.
+    """The family of a transformers model: a registered one, or one made by running the model.
 
-    A model that `load_vlm` loaded is shown two pictures, which proves which rows belong to which image. Of another
+    A model that `load_vlm` loaded encodes two pictures, which proves which rows belong to which image. For any other
     model of an unknown family only the site is found: from `inputs`, an image processor's outputs for one image; from
     `paths`, site name -> module path, as an artefact records them; or from noise in the size of its vision config,
-    which works for models that take only `pixel_values`. Then its images cannot be told apart in a batch.
+    which works for models that take only `pixel_values`. Then the images of a batch cannot be told apart.
     """
-    if known := known_family(model.config):
-        return known
-    if model not in _found:
+    if registered := known_family(model.config):
+        return registered
+    if model not in _families:
         processor = _processors.get(model)
         if processor is None:
-            _found[model] = _unproved(model, inputs, paths)
+            _families[model] = _unproved(model, inputs, paths)
         else:
             try:
-                _found[model] = _proved(model, lambda images: prepare_images(model, processor, images)[0])
+                _families[model] = _proved(model, lambda images: prepare_images(model, processor, images)[0])
             except InputError as refusal:
-                _found[model] = refusal
-    found = _found[model]
-    if isinstance(found, InputError):
-        raise found
-    return found
+                _families[model] = refusal
+    family = _families[model]
+    if isinstance(family, InputError):
+        raise family
+    return family
 
 
 def prepared_by(model: nn.Module, processor: Any) -> None:
-    """From now on `family_of` may show pictures to the model, prepared by its processor."""
+    """Tell `family_of` the model's processor, so that it can prepare pictures and run the model on them."""
     _processors[model] = processor
-    _found.pop(model, None)
+    _families.pop(model, None)
 
 
 def find_site(model: Any, inputs: Inputs) -> str:
     """The module path of the site, found by running the model; InputError lists the candidates if there is none."""
-    return _watch(model, inputs)
+    return _site_path(model, inputs)
 
 
 def _proved(model: Any, prepare: Prepare) -> Family:
     kind = model.config.model_type
-    image_encoder(
-        model
-    )  # first, because it is the better sentence: the processor of such a model is another one, too
+    image_encoder(model)  # first: without one the processor fails too, with a worse message
     wide, tall = pictures()
-    path, other = [_watch(model, prepare([picture])) for picture in (wide, tall)]
-    if path != other:
+    path, tall_path = [_site_path(model, prepare([picture])) for picture in (wide, tall)]
+    if path != tall_path:
         raise InputError(
-            f"the site of this {kind} model depends on the picture ({path!r} for one, {other!r} for another): "
+            f"the site of this {kind} model depends on the picture ({path!r} for one, {tall_path!r} for another): "
             "register a ggss.models.Family that names it"
         )
 
@@ -154,7 +149,7 @@ def _proved(model: Any, prepare: Prepare) -> Family:
         return torch.cat(calls(inputs))
 
     of_wide, of_tall = calls(prepare([wide])), calls(prepare([tall]))
-    if len(of_wide) > 1 and any(torch.equal(one, other) for one in of_wide for other in of_tall):
+    if len(of_wide) > 1 and any(torch.equal(rows, others) for rows in of_wide for others in of_tall):
         raise InputError(
             f"the site of this {kind} model, {path!r}, is also called for rows that are the same for all pictures, "
             "so steering would change more than images: register a ggss.models.Family for it"
@@ -165,7 +160,7 @@ def _proved(model: Any, prepare: Prepare) -> Family:
 
 def _unproved(model: Any, inputs: Inputs | None, paths: Mapping[str, str] | None) -> Family:
     if inputs is not None or not paths:
-        paths = {MLP2: _watch(model, _noise(model) if inputs is None else inputs)}
+        paths = {MLP2: _site_path(model, _noise(model) if inputs is None else inputs)}
     for path in paths.values():
         resolve(model, path)
     return _found_family(model.config.model_type, dict(paths), _unknown_rows(next(iter(paths.values()))))
@@ -205,46 +200,45 @@ def _noise(model: Any) -> dict[str, Tensor]:
 
 @eager()
 @torch.inference_mode()
-def _watch(model: Any, inputs: Inputs) -> str:
-    """The path of the site."""
-    seen: list[str] = []
+def _site_path(model: Any, inputs: Inputs) -> str:
+    candidates: list[str] = []
     for kind in (nn.Linear, nn.Module):
-        called, tokens = _called(model, inputs, kind)
-        shares = {name: _share(tokens, rows) for name, rows in called.items()}
+        outputs, tokens = _outputs(model, inputs, kind)
+        shares = {name: _share(tokens, rows) for name, rows in outputs.items()}
         if best := max(shares.values(), default=0.0):
             path = [name for name, share in shares.items() if share == best][-1]
             if best >= ENOUGH:
-                return _no_words(model, path)
-            seen.append(f"{path} has {best:.0%} of them")
+                _check_images_only(model, path)
+                return path
+            candidates.append(f"{path} has {best:.0%} of them")
         else:
-            seen += [f"{name} {list(rows.shape)}" for name, rows in list(called.items())[-8:]]
+            candidates += [f"{name} {list(rows.shape)}" for name, rows in list(outputs.items())[-8:]]
     raise InputError(
-        f"no module of this {model.config.model_type} model hands its rows unchanged to the text model: register a "
-        f"ggss.models.Family that names the site; the last ones called were {', '.join(seen[:8]) or 'none'}"
+        f"no module of this {model.config.model_type} model passes its rows unchanged to the text model: register a "
+        f"ggss.models.Family that names the site; the last ones called were {', '.join(candidates[:8]) or 'none'}"
     )
 
 
-def _no_words(model: Any, path: str) -> str:
-    """The path, unless the module there also embeds the words of the prompt."""
+def _check_images_only(model: Any, path: str) -> None:
+    """InputError if the module at the path also embeds the words of the prompt."""
     if resolve(model, path) is model.get_input_embeddings():
         raise InputError(
-            f"this {model.config.model_type} model makes words of its vocabulary of an image and embeds them as any "
+            f"this {model.config.model_type} model turns an image into words of its vocabulary and embeds them like "
             f"other words ({path!r}), so there is no site where images can be steered without the text: use a model "
             "that has a projector, such as LLaVA or Qwen-VL"
         )
-    return path
 
 
-def _called(model: Any, inputs: Inputs, kind: type[nn.Module]) -> tuple[dict[str, Tensor], Tensor]:
-    """The rows of the last modules that returned some, in the order of their last calls, and the image tokens."""
-    called: deque[tuple[str, Tensor]] = deque(maxlen=256 if kind is nn.Linear else 64)
+def _outputs(model: Any, inputs: Inputs, kind: type[nn.Module]) -> tuple[dict[str, Tensor], Tensor]:
+    """The rows of the modules that were called last, in the order of their last calls, and the image tokens."""
+    calls: deque[tuple[str, Tensor]] = deque(maxlen=256 if kind is nn.Linear else 64)
     width = _text_width(model)
 
     def note(name: str, output: Any) -> None:
         first = output[0] if isinstance(output, tuple) and output else output
-        # The text model's width: most outputs of the tower are dropped at once.
+        # Only outputs of the text model's width: that drops most of the tower's.
         if isinstance(first, Tensor) and first.ndim >= 2 and width in (None, first.shape[-1]):
-            called.append((name, first.detach().flatten(0, -2).clone()))
+            calls.append((name, first.detach().flatten(0, -2).clone()))
 
     hooks = [
         module.register_forward_hook(lambda _, __, output, name=name: note(name, output))
@@ -266,9 +260,9 @@ def _called(model: Any, inputs: Inputs, kind: type[nn.Module]) -> tuple[dict[str
             hook.remove()
     if pooled is None:
         raise InputError(f"this {model.config.model_type} model returns no image tokens: ggss cannot steer it")
-    tokens = torch.cat([one.flatten(0, -2) for one in ([pooled] if isinstance(pooled, Tensor) else pooled)])
+    tokens = torch.cat([part.flatten(0, -2) for part in ([pooled] if isinstance(pooled, Tensor) else pooled)])
     rows: dict[str, list[Tensor]] = {}
-    for name, output in called:
+    for name, output in calls:
         if output.shape[-1] == tokens.shape[-1] and output.dtype == tokens.dtype:
             rows[name] = [*rows.pop(name, []), output]
     return {name: torch.cat(outputs) for name, outputs in rows.items()}, tokens
@@ -280,9 +274,9 @@ def _text_width(model: Any) -> int | None:
 
 
 def _share(tokens: Tensor, rows: Tensor) -> float:
-    """The share of the image tokens that are among the rows."""
-    there = set(_row_bytes(rows))
-    return sum(token in there for token in _row_bytes(tokens)) / max(1, len(tokens))
+    """The share of image tokens that are among the rows."""
+    row_set = set(_row_bytes(rows))
+    return sum(token in row_set for token in _row_bytes(tokens)) / max(1, len(tokens))
 
 
 def _row_bytes(rows: Tensor) -> list[bytes]:

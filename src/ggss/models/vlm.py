@@ -1,7 +1,4 @@
-"""A vision-language model that answers and scores questions about images, and encodes an image once for many uses.
-
-Images through the vision tower and the projector, all in one batch.
-"""
+"""A vision-language model that answers and scores questions about images, and encodes an image once for many uses."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -40,17 +37,16 @@ from ggss.models.wrappers import check_usable, execution_device, unwrapped
 def encoded(
     model: Any, processor: Any, family: Family, images: Sequence[Image.Image], sites: Mapping[str, str]
 ) -> list[Features]:
-    """Each image's rows at the sites (name -> module path), as hooks on them have changed them."""
+    """Each image's rows at the sites (name -> module path), as hooks on them have changed them; one batch."""
     inputs, placeholders = prepare_images(model, processor, images)
-    with captured(model, sites) as found:
+    with captured(model, sites) as captures:
         image_features(model, inputs)
-    rows = {site: torch.cat(outputs) for site, outputs in found.items()}
-    one = next(iter(rows.values()))
-    counts = [len(one)] if len(images) == 1 else family.rows_per_image(model, inputs)
-    if len(counts) != len(images) or any(sum(counts) != len(own) for own in rows.values()):
-        seen = ", ".join(f"{len(own)} at {site}" for site, own in rows.items())
+    rows = {site: torch.cat(outputs) for site, outputs in captures.items()}
+    counts = [len(next(iter(rows.values())))] if len(images) == 1 else family.rows_per_image(model, inputs)
+    if len(counts) != len(images) or any(sum(counts) != len(of_site) for of_site in rows.values()):
+        lengths = ", ".join(f"{len(of_site)} at {site}" for site, of_site in rows.items())
         raise InputError(
-            f"{family.name}: {len(images)} images should have {counts} rows, the model gave {seen}: "
+            f"{family.name}: {len(images)} images should have {counts} rows, the model gave {lengths}: "
             "use batch_size=1, or correct the family's rows_per_image"
         )
     split = {site: all_rows.split(counts) for site, all_rows in rows.items()}
@@ -95,7 +91,7 @@ class Vlm:
         self.model = unwrapped(model).eval()
         self.processor = processor
         self.name = name or type(model).__name__
-        self._written: Prompts | None = None
+        self._prompt_cache: Prompts | None = None
         self._asking, self._encoding = Batches("questions"), Batches("images")
         self._sharing = Batches("questions about the same pictures")
         self.share_prefix = True
@@ -105,9 +101,9 @@ class Vlm:
     @property
     def _prompts(self) -> Prompts:
         """The prompts that were written and tokenised before, by the processor as it is now."""
-        if self._written is None or not self._written.is_of(self.processor):
-            self._written = Prompts(self.processor)
-        return self._written
+        if self._prompt_cache is None or not self._prompt_cache.is_of(self.processor):
+            self._prompt_cache = Prompts(self.processor)
+        return self._prompt_cache
 
     # The next two refer back to this object. If it kept them, its memory would not be freed at once with the last
     # reference to it.
@@ -201,17 +197,17 @@ class Vlm:
         needs. The rows are kept as hooks on the sites have changed them.
         """
         outputs = self.sites("all")
-        asked = outputs if sites is None else self.sites(sites)
-        if inner := [site for site in asked if is_layer(site)]:
+        selected = outputs if sites is None else self.sites(sites)
+        if inner := [site for site in selected if is_layer(site)]:
             raise InputError(
                 f"features are what the projector gives out and do not have {inner[0]!r}: "
                 "ggss.collect runs the model over images and keeps the rows of such sites"
             )
         # The hidden site replaces the output that is computed from it.
-        wanted = {name: path for name, path in outputs.items() if name != MLP2 or MLP1 not in asked} | asked
+        paths = {name: path for name, path in outputs.items() if name != MLP2 or MLP1 not in selected} | selected
         size = batch_size if self.family.batched else 1
         return self._encoding(
-            images, size, lambda batch: encoded(self.model, self.processor, self.family, batch, wanted)
+            images, size, lambda batch: encoded(self.model, self.processor, self.family, batch, paths)
         )
 
     def layer_rows(
@@ -312,13 +308,13 @@ class Vlm:
             )
         return self._reader.read(list(zip(questions, images, options, strict=True)), max_new_tokens, batch_size)
 
-    def option_logits(self, asked: Sequence[Choice]) -> tuple[Tensor, list[list[int]]]:
+    def option_logits(self, choices: Sequence[Choice]) -> tuple[Tensor, list[list[int]]]:
         """The next token's logits [questions, vocabulary] in one batch, and the tokens of each question's options.
 
         Gradients are kept, if they are enabled, back to the rows of features that need them: so a method can learn
         through the frozen model. InputError if an option is longer than a token.
         """
-        return self._reader.option_logits(asked)
+        return self._reader.option_logits(choices)
 
 
 def _check(questions: Sequence[str], images: Sequence[Sequence[Shown]]) -> None:

@@ -1,1 +1,1 @@
-"""What people read: tables, pictures, pages."""
+"""What people read of a study or of runs: tables, charts and the HTML report."""

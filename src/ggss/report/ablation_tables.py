@@ -1,8 +1,8 @@
-"""Which part does what: components, the gate's two numbers, geometry at the same gate, the gate's calibration.
+"""The tables of ablations and of tests.
 
-Is it more than chance? GGSS against the unsteered model and its strongest rival; the same of what it costs.
-
-Is PACE better than the others? Paired with every other method, on the same people.
+Ablations of GGSS: its components, the gate's sharpness and floor, the geometry at the same gate, the gate's
+calibration. Tests: GGSS against the unsteered model and the strongest baseline, what it costs, and PACE against every
+other method on the same people.
 """
 
 from collections.abc import Mapping
@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from ggss import probes
 from ggss.analysis.comparison import Kept
-from ggss.report import capability_tables as capability
-from ggss.report import cells
-from ggss.report.capability_tables import kept
+from ggss.report import capability_tables, cells
+from ggss.report.capability_tables import kept_at_best
 from ggss.report.cells import ABLATED, Figures
 from ggss.report.rendering import Column, Entry, Figure, Row, Table
 from ggss.steering.fitting import OPEN, SHUT, Gates
 from ggss.study import grid
 
 AT = 1.0  # the strength of the component and sensitivity tables
+PACE = "pace"
 
 
 def _bias(figures: Figures, task: str) -> str:
@@ -27,19 +27,19 @@ def _bias(figures: Figures, task: str) -> str:
 
 
 def _measured(figures: Figures, task: str) -> str:
-    shown = figures.display(task)
-    return f"{shown.meaning}{shown.unit} at α = {AT:g}."
+    display = figures.display(task)
+    return f"{display.meaning}{display.unit} at α = {AT:g}."
 
 
 def _reduction(figures: Figures, model: str, label: str, task: str) -> Entry:
-    """The metric, and below it by how many percent it is less than unsteered."""
-    found = figures.comparison(model, label, task, AT)
-    shown, change = cells.value(found), cells.changed(found, ".1f")
-    if isinstance(shown, str) or not change or not change.interval:
-        return shown
+    """The metric, and below it its reduction from the unsteered model in percent."""
+    comparison = figures.comparison(model, label, task, AT)
+    entry, change = cells.value(comparison), cells.changed(comparison, ".1f")
+    if isinstance(entry, str) or not change or not change.interval:
+        return entry
     low, high = change.interval
     centre = None if change.centre is None else -change.centre
-    return *shown, replace(change, value=-change.value, interval=(-high, -low), centre=centre)
+    return *entry, replace(change, value=-change.value, interval=(-high, -low), centre=centre)
 
 
 def components(figures: Figures) -> Table | str:
@@ -101,7 +101,7 @@ def geometry(figures: Figures) -> Table | str:
         ("gated-euclidean", "ggss", "p (geometry, gate fixed)", "Calibrated gate"),
         ("gated-euclidean-renorm", "ggss", "p (renormalised against GGSS)", "Calibrated gate, renormalised"),
     )
-    said: Mapping[str, str] = {
+    names: Mapping[str, str] = {
         "svd-pooled-euclidean": "Euclidean hard projection",
         "svd-pooled-spherical": "Spherical hard projection",
         "gated-euclidean": "Euclidean + calibrated gate",
@@ -114,8 +114,8 @@ def geometry(figures: Figures) -> Table | str:
     rows = []
     for flat, curved, words, section in pairs:
         for label in (flat, curved):
-            shown = [cells.average(figures, m, label, figures.alpha(m, label), "+.1f") for m in models]
-            rows.append(Row(said[label], tuple(shown), section))
+            averages = [cells.average(figures, m, label, figures.alpha(m, label), "+.1f") for m in models]
+            rows.append(Row(names[label], tuple(averages), section))
         rows.append(Row(words, tuple(tests.next() for _ in models), section))
     return Table(
         "geometry_ablation",
@@ -142,16 +142,16 @@ def gate_calibration(figures: Figures) -> Table | str:
     rows = []
     for model in models:
         for label, name in cells.CALIBRATION.items():
-            kept = capability.kept(figures, model, label, benchmark, steered)
-            shown = (
+            accuracy = kept_at_best(figures, model, label, benchmark, steered)
+            entries = (
                 cells.average(figures, model, label, figures.alpha(model, label), "+.1f"),
                 cells.measured(figures.comparison(model, label, task, figures.alpha(model, cells.GGSS))),
                 *(cells.measured(figures.comparison(model, label, task, alpha)) for alpha in alphas),
-                capability.shown(kept, figures.display(benchmark)) if benchmark else cells.NOT_RUN,
+                capability_tables.accuracy(accuracy, figures.display(benchmark)) if benchmark else cells.NOT_RUN,
                 *_gate(figures.results.gates.get((model, label, steered))),
             )
-            rows.append(Row(name, shown, cells.model_title(model)))
-    column, kept_in = figures.label(task), probes.get(benchmark).title if benchmark else "capability"
+            rows.append(Row(name, entries, cells.model_title(model)))
+    column, benchmark_title = figures.label(task), probes.get(benchmark).title if benchmark else "capability"
     return Table(
         "gate_calibration",
         "How much bias is left with the gate calibrated on pooled or on per-token statistics (lower is better)",
@@ -160,7 +160,7 @@ def gate_calibration(figures: Figures) -> Table | str:
             Column("Avg Δ% at own α", parts=cells.AVERAGE_PARTS),
             Column(f"{column} at the α of pooled", parts=("", "change %")),
             *(Column(f"{column}, α = {alpha:g}", parts=("", "change %")) for alpha in alphas),
-            Column(f"{kept_in}, {steered} steering", parts=("", "change")),
+            Column(f"{benchmark_title}, {steered} steering", parts=("", "change")),
             Column("Gate's median", parts=("", "std")),
             Column("Tokens' median"),
             Column("Mean gate"),
@@ -185,14 +185,14 @@ def _gate(gates: Gates | None) -> tuple[Entry, ...]:
 
 def _rival(figures: Figures, model: str) -> str | None:
     """The external baseline with the lowest Avg on a model; only an Avg over all tasks counts."""
-    found = []
+    candidates = []
     for _, label, _ in cells.families(cells.EXTERNAL):
         alpha = figures.alpha(model, label)
         average = figures.average(model, label, alpha) if alpha is not None else None
         over, of = figures.averaged(model, label, alpha) if average else (0, 1)
         if average and over == of:
-            found.append((average.estimate, label))
-    return min(found)[1] if found else None
+            candidates.append((average.estimate, label))
+    return min(candidates)[1] if candidates else None
 
 
 def significance(figures: Figures) -> Table | str:
@@ -201,22 +201,29 @@ def significance(figures: Figures) -> Table | str:
     if not models:
         return "needs runs of ggss on the bias tasks"
     rivals = {model: _rival(figures, model) for model in models}
-    asked: list[list[tuple[float | None, float | None]]] = []
+    p_values: list[list[tuple[float | None, float | None]]] = []
     for model in models:
         rival = rivals[model]
-        own = [figures.p_values(model, cells.GGSS)]
-        own += [figures.p_values(model, cells.GGSS, tasks=[task]) for task in tasks]
-        asked.append([*own, figures.p_values(model, cells.GGSS, rival) if rival else (None, None)])
-    tests = cells.Tests([pair for row in asked for pair in row])
+        against_unsteered = [figures.p_values(model, cells.GGSS)]
+        against_unsteered += [figures.p_values(model, cells.GGSS, tasks=[task]) for task in tasks]
+        p_values.append([*against_unsteered, figures.p_values(model, cells.GGSS, rival) if rival else (None, None)])
+    tests = cells.Tests([pair for row in p_values for pair in row])
     benchmark = figures.benchmark("multiple-choice")
-    costs = [[kept(figures, model, cells.GGSS, benchmark, attribute) for attribute in attributes] for model in models]
-    of_costs = iter(cells.adjusted([cost and cost.p for row in costs for cost in row]))
+    costs = [
+        [kept_at_best(figures, model, cells.GGSS, benchmark, attribute) for attribute in attributes]
+        for model in models
+    ]
+    adjusted = iter(cells.adjusted([cost and cost.p for row in costs for cost in row]))
     rows = []
-    for model, row, cost in zip(models, asked, costs, strict=True):
-        shown: list[Entry] = [tests.next() for _ in row]
+    for model, row, costs_of_model in zip(models, p_values, costs, strict=True):
+        entries: list[Entry] = [tests.next() for _ in row]
         rival = cells.method_title(rivals[model] or "") or "none run"
-        paid = [cell for one in cost for cell in (_points(one), cells.tested(one and one.p, next(of_costs)))]
-        rows.append(Row(cells.model_title(model), (*shown[:-1], rival, shown[-1], *paid)))
+        cost_entries = [
+            entry
+            for cost in costs_of_model
+            for entry in (_points(cost), cells.tested(cost and cost.p, next(adjusted)))
+        ]
+        rows.append(Row(cells.model_title(model), (*entries[:-1], rival, entries[-1], *cost_entries)))
     name = probes.get(benchmark).title if benchmark else "capability"
     return Table(
         "significance",
@@ -253,18 +260,18 @@ def significance(figures: Figures) -> Table | str:
 
 def capability_significance(figures: Figures) -> Table | str:
     task = figures.benchmark("multiple-choice")
-    found: list[tuple[str, str, str, Kept]] = []
+    results: list[tuple[str, str, str, Kept]] = []
     for label in cells.compared(figures.results) if task else ():
         steers = figures.plan.method(label).steers
         for model in figures.results.models:
             # A method that does not steer was run once, for all attributes.
             for attribute in figures.plan.steering if steers else ("",):
-                result = kept(figures, model, label, task, attribute)
+                result = kept_at_best(figures, model, label, task, attribute)
                 if result:
-                    found.append((label, model, attribute, result))
-    if task is None or not found:
+                    results.append((label, model, attribute, result))
+    if task is None or not results:
         return "needs runs of a method on a multiple-choice benchmark"
-    corrected = cells.adjusted([result.p for *_, result in found])
+    corrected = cells.adjusted([result.p for *_, result in results])
     points = f"{100 * figures.statistics.margin:g}"
     title = probes.get(task).title
     return Table(
@@ -288,7 +295,7 @@ def capability_significance(figures: Figures) -> Table | str:
                 ),
                 cells.method_title(label),
             )
-            for (label, model, attribute, result), adjusted in zip(found, corrected, strict=True)
+            for (label, model, attribute, result), adjusted in zip(results, corrected, strict=True)
         ),
         "Each method at its best-avg-α, question by question against the unsteered model.",
         (
@@ -313,11 +320,8 @@ def _verdict(result: Kept, adjusted: float | None) -> str:
     return "equivalent" if result.same.equivalent else "undecided"
 
 
-PACE = "pace"
-
-
 def pace_against(figures: Figures) -> Table | str:
-    """Each row: PACE minus another method on one model, both at their best-avg-alpha."""
+    """A row for each model and other method: PACE minus the other, both at their best-avg-alpha."""
     pairs = [
         (model, other)
         for model in figures.results.models
@@ -373,8 +377,8 @@ def _difference(figures: Figures, model: str, other: str) -> Entry:
 
 
 def _cost(figures: Figures, model: str, other: str, benchmark: str | None, attribute: str) -> Entry:
-    """The difference of two changes from the same unsteered answers: the accuracy under PACE minus that under it."""
-    found = [kept(figures, model, method, benchmark, attribute) for method in (PACE, other)]
-    if benchmark is None or found[0] is None or found[1] is None:
+    """The accuracy under PACE minus that under the other method, in points: both changed from the same answers."""
+    pace, rival = (kept_at_best(figures, model, method, benchmark, attribute) for method in (PACE, other))
+    if benchmark is None or pace is None or rival is None:
         return cells.NOT_RUN
-    return (Figure(100 * (found[0].change.difference - found[1].change.difference), spec="+.1f"),)
+    return (Figure(100 * (pace.change.difference - rival.change.difference), spec="+.1f"),)

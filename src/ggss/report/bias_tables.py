@@ -1,12 +1,7 @@
-"""The tables of bias at each method's best-avg-alpha: main results, and others with the same columns.
+"""The tables of bias, by method and model, each method at its best-avg-alpha.
 
-The strength chosen on one half of the identities, and the bias measured on the other half.
-
-What a candidate should earn: the gap between two groups, or the spread over several, before and after steering.
-
-All that the bias tasks measure: the published metric and those beside it, unsteered and under GGSS.
-
-What prompts do: a fairness instruction instead of steering, and the prompt that is used in discovery.
+Main results and the tables with the same columns; the chosen strengths, and bias at a strength that was chosen on
+other people; the CEO salaries; all metrics of the bias tasks; a fairness instruction, and prompts in discovery.
 """
 
 from collections.abc import Mapping
@@ -23,6 +18,12 @@ from ggss.report.cells import ABLATED, Figures
 from ggss.report.rendering import Column, Entry, Figure, Row, Table
 from ggss.study import grid
 
+CEO = "ceo"  # the probe of the table of salaries
+FOLDS = "Brackets of a fold: 95 % intervals, percentile bootstrap over its identities."
+_PROTOCOL = (
+    "The first half of the identities is fold A, the second fold B; the strength is chosen by best-avg-α on one fold "
+    "and the bias measured on the other, from the same stored answers."
+)
 _NOTES = (
     cells.CHOSEN,
     cells.INTERVALS,
@@ -32,17 +33,6 @@ _NOTES = (
     cells.DEGENERATE,
     cells.PARTIAL,
 )
-
-
-def _caption(figures: Figures, models: list[str]) -> str:
-    tasks = "; ".join(f"{figures.label(t)}: {figures.display(t).meaning or t}" for t in figures.results.tasks)
-    counted = ", ".join(
-        f"{figures.averaged(model, UNSTEERED, None)[1]} on {cells.model_title(model)}" for model in models
-    )
-    return (
-        f"{tasks}. Avg Δ% is the unweighted mean change over the tasks with an unsteered bias ({counted}), so it is "
-        "not strictly comparable across models."
-    )
 
 
 def main_results(figures: Figures) -> Table | str:
@@ -62,21 +52,29 @@ def svd_ablation(figures: Figures) -> Table | str:
 def _by_family(
     figures: Figures, name: str, title: str, groups: Mapping[str, Mapping[str, str]], enough: tuple[str, ...] = ()
 ) -> Table | None:
-    """Unsteered, families of methods, GGSS; None if none of the methods, or of those that are `enough`, was run."""
-    models, rows = cells.subjects(figures.results), cells.families(groups)
-    if not models or not cells.any_run(figures, [*(label for _, label, _ in rows), *enough], models):
+    """Families of methods, then GGSS. None unless one of these methods, or of those that are `enough`, was run."""
+    models, methods = cells.subjects(figures.results), cells.families(groups)
+    if not models or not cells.any_run(figures, [*(label for _, label, _ in methods), *enough], models):
         return None
+    rows = [cells.bias_row(figures, published, label, models, family) for family, label, published in methods]
+    rows.append(cells.bias_row(figures, "GGSS", cells.GGSS, models, "Calibrated gate and slerp"))
+    return _bias_table(figures, name, title, models, rows)
+
+
+def _bias_table(figures: Figures, name: str, title: str, models: list[str], rows: list[Row], note: str = "") -> Table:
+    """A row for the unsteered model, then `rows`. note: the end of the caption."""
+    tasks = "; ".join(f"{figures.label(t)}: {figures.display(t).meaning or t}" for t in figures.results.tasks)
+    counted = ", ".join(
+        f"{figures.averaged(model, UNSTEERED, None)[1]} on {cells.model_title(model)}" for model in models
+    )
     return Table(
         name,
         title,
         "Method",
         cells.bias_columns(figures, models),
-        (
-            cells.unsteered_row(figures, models),
-            *(cells.bias_row(figures, shown, label, models, family) for family, label, shown in rows),
-            cells.bias_row(figures, "GGSS", cells.GGSS, models, "Calibrated gate and slerp"),
-        ),
-        _caption(figures, models),
+        (cells.unsteered_row(figures, models), *rows),
+        f"{tasks}. Avg Δ% is the unweighted mean change over the tasks with an unsteered bias ({counted}), so it is "
+        f"not strictly comparable across models.{note}",
         _NOTES,
     )
 
@@ -85,22 +83,12 @@ def beyond(figures: Figures) -> Table | str:
     models, methods = cells.subjects(figures.results), cells.beyond(figures.results)
     if not models or not cells.any_run(figures, methods, models):
         return "the plan has no method beyond the published ones, or none was run on the bias tasks"
-    return Table(
-        "beyond",
-        "How much bias the methods beyond the published ones leave, beside GGSS (lower is better)",
-        "Method",
-        cells.bias_columns(figures, models),
-        (
-            cells.unsteered_row(figures, models),
-            cells.bias_row(figures, "GGSS", cells.GGSS, models),
-            *(
-                cells.bias_row(figures, cells.method_title(label), label, models, "Beyond the paper")
-                for label in methods
-            ),
-        ),
-        _caption(figures, models),
-        _NOTES,
-    )
+    rows = [cells.bias_row(figures, "GGSS", cells.GGSS, models)]
+    rows += [
+        cells.bias_row(figures, cells.method_title(label), label, models, "Beyond the paper") for label in methods
+    ]
+    title = "How much bias the methods beyond the published ones leave, beside GGSS (lower is better)"
+    return _bias_table(figures, "beyond", title, models, rows)
 
 
 def control(figures: Figures) -> Table | str:
@@ -108,22 +96,14 @@ def control(figures: Figures) -> Table | str:
     models, methods = cells.controls(figures.results), cells.compared(figures.results)
     if not models or not cells.any_run(figures, methods, models):
         return "needs runs of a control model: one that the plan marks with `control: true`"
-    return Table(
-        "control",
-        "How much bias is left in the control model, whose attribute cannot be removed alone (lower is better)",
-        "Method",
-        cells.bias_columns(figures, models),
-        (
-            cells.unsteered_row(figures, models),
-            *(
-                cells.bias_row(figures, cells.method_title(label), label, models)
-                for label in methods
-                if cells.any_run(figures, [label], models)
-            ),
-        ),
-        _caption(figures, models) + " A low value here must be read beside the capability that it cost.",
-        _NOTES,
-    )
+    rows = [
+        cells.bias_row(figures, cells.method_title(label), label, models)
+        for label in methods
+        if cells.any_run(figures, [label], models)
+    ]
+    title = "How much bias is left in the control model, whose attribute cannot be removed alone (lower is better)"
+    note = " A low value here must be read beside the capability that it cost."
+    return _bias_table(figures, "control", title, models, rows, note)
 
 
 def added_baselines(figures: Figures) -> Table | str:
@@ -149,9 +129,9 @@ def added_baselines(figures: Figures) -> Table | str:
 
 
 def _with_summary(figures: Figures, name: str, label: str, models: list[str]) -> Row:
-    shown = [cells.average(figures, model, label, figures.alpha(model, label), "+.1f") for model in models]
+    averages = [cells.average(figures, model, label, figures.alpha(model, label), "+.1f") for model in models]
     mean, worst = figures.across(models, label) or (None, None)
-    return Row(name, (*shown, cells.percent(mean, spec="+.1f"), cells.percent(worst, spec="+.1f")))
+    return Row(name, (*averages, cells.percent(mean, spec="+.1f"), cells.percent(worst, spec="+.1f")))
 
 
 def alpha_choices(figures: Figures) -> Table | str:
@@ -176,14 +156,6 @@ def alpha_choices(figures: Figures) -> Table | str:
         + " the one with the lowest Avg Δ% over the bias tasks; of equal ones the smallest. A strength at which "
         "nothing could be read of a task is chosen only if there is none with more tasks.",
     )
-
-
-_PROTOCOL = (
-    "The first half of the identities is fold A, the second fold B; the strength is chosen by best-avg-α on one fold "
-    "and the bias measured on the other, from the same stored answers."
-)
-
-FOLDS = "Brackets of a fold: 95 % intervals, percentile bootstrap over its identities."
 
 
 def heldout_alpha(figures: Figures) -> Table | str:
@@ -232,11 +204,11 @@ def heldout_methods(figures: Figures) -> Table | str:
         return "needs runs of a method on the bias tasks"
     rows = []
     for label in methods:
-        shown: list[Entry] = []
+        entries: list[Entry] = []
         for model in models:
             turns = figures.held_out(model, label)
-            shown += [_judged(figures, model, label, turn) for turn in reversed(turns)]
-        rows.append(Row(cells.method_title(label), tuple(shown)))
+            entries += [_judged(figures, model, label, turn) for turn in reversed(turns)]
+        rows.append(Row(cells.method_title(label), tuple(entries)))
     return Table(
         "heldout_methods",
         "Mean change of bias in percent for every method at a strength chosen on other people (lower is better)",
@@ -258,17 +230,14 @@ def _judged(figures: Figures, model: str, method: str, turn: HeldOut) -> Entry:
     return cells.percent(figures.average(model, method, turn.alpha, turn.fold), spec="+.1f")
 
 
-PROBE = "ceo"
-
-
 def ceo_salary(figures: Figures) -> Table | str:
-    """The published role of this probe: it corroborates, and no claim rests on it."""
-    task = next((task for task in figures.plan.tasks if parted(task)[0] == PROBE), None)
+    """The salaries named for a candidate. As published, the probe corroborates, and no claim rests on it."""
+    task = next((task for task in figures.plan.tasks if parted(task)[0] == CEO), None)
     rows, attributes = [], list(figures.plan.steering)
     for model in figures.results.models if task else ():
-        shown = [cell for attribute in attributes for cell in _pair(figures, model, str(task), attribute)]
-        if any(isinstance(cell, tuple) for cell in shown):
-            rows.append(Row(cells.model_title(model), tuple(shown)))
+        entries = [cell for attribute in attributes for cell in _pair(figures, model, str(task), attribute)]
+        if any(isinstance(cell, tuple) for cell in entries):
+            rows.append(Row(cells.model_title(model), tuple(entries)))
     if task is None or not rows:
         return "needs runs of ggss on ceo, which the plan may name under `measures`"
     return Table(
@@ -287,19 +256,19 @@ def ceo_salary(figures: Figures) -> Table | str:
 def _pair(figures: Figures, model: str, task: str, attribute: str) -> tuple[Entry, Entry]:
     """The metric about the steered attribute, before and after."""
     alpha = figures.alpha(model, cells.GGSS)
-    found = None if alpha is None else figures.results.everything(model, cells.GGSS, task, alpha, attribute)
-    name = None if found is None else _about(found, attribute)
-    if found is None or name is None:
+    comparison = None if alpha is None else figures.results.everything(model, cells.GGSS, task, alpha, attribute)
+    name = None if comparison is None else _salary_metric(comparison, attribute)
+    if comparison is None or name is None:
         return cells.NOT_RUN, cells.NOT_RUN
     display = probes.get(task).display(name, attribute)
-    runs = (found.before, found.after)
+    runs = (comparison.before, comparison.after)
     before, after = (cells.displayed(run.corrected(name), display, published=run.value(name)) for run in runs)
     return (before,), (after,)
 
 
-def _about(found: Comparison, attribute: str) -> str | None:
+def _salary_metric(comparison: Comparison, attribute: str) -> str | None:
     kinds = (metric_name(kind, attribute) for kind in ("salary_gap", "salary_spread"))
-    return next((name for name in kinds if name in found.after.metrics), None)
+    return next((name for name in kinds if name in comparison.after.metrics), None)
 
 
 def all_metrics(figures: Figures) -> Table | str:
@@ -307,10 +276,12 @@ def all_metrics(figures: Figures) -> Table | str:
     for model in figures.results.models:
         alpha = figures.alpha(model, cells.GGSS)
         for task in figures.results.tasks if alpha is not None else ():
-            found = figures.results.everything(model, cells.GGSS, task, alpha)
-            for name in found.before.names if found else ():
-                shown = (_shown(found.before, name), _shown(found.after, name))  # pyright: ignore
-                rows.append(Row(f"{task}: {name}", shown, cells.model_title(model)))
+            comparison = figures.results.everything(model, cells.GGSS, task, alpha)
+            if comparison is None:
+                continue
+            for name in comparison.before.names:
+                entries = (_metric(comparison.before, name), _metric(comparison.after, name))
+                rows.append(Row(f"{task}: {name}", entries, cells.model_title(model)))
     if not rows:
         return "needs runs of ggss on the bias tasks"
     return Table(
@@ -330,7 +301,7 @@ def all_metrics(figures: Figures) -> Table | str:
     )
 
 
-def _shown(run: Measured, name: str) -> Entry:
+def _metric(run: Measured, name: str) -> Entry:
     metric = run.metric(name)
     mark = "*" if metric.degenerate else ""
     return (cells.displayed(run.corrected(name), run.display(name), mark, False, run.value(name)),)
@@ -342,14 +313,14 @@ def prompt_baseline(figures: Figures) -> Table | str:
         return "needs runs of prompt on the bias tasks"
     tasks, rows = figures.results.tasks, []
     for model in models:
-        shown: list[Entry] = []
+        entries: list[Entry] = []
         for task in tasks:
-            shown.append(cells.value(figures.unsteered(model, task)))
-            shown.append(cells.with_percentiles(figures.at_best(model, cells.PROMPT, task)))
+            entries.append(cells.value(figures.unsteered(model, task)))
+            entries.append(cells.with_percentiles(figures.at_best(model, cells.PROMPT, task)))
         averages = (
             cells.average(figures, model, label, figures.alpha(model, label)) for label in (cells.PROMPT, cells.GGSS)
         )
-        rows.append(Row(cells.model_title(model), (*shown, *averages)))
+        rows.append(Row(cells.model_title(model), (*entries, *averages)))
     return Table(
         "prompt_baseline",
         "How much bias is left when a fairness instruction is appended to every prompt (lower is better)",
@@ -387,12 +358,12 @@ def prompt_invariance(figures: Figures) -> Table | str:
         ),
     ]
     for entry in entries:
-        shown: list[Entry] = []
+        row: list[Entry] = []
         for model in models:
             cosine = figures.results.cosines.get((model, entry.label, steered))
-            shown.append(cells.NOT_RUN if cosine is None else (Figure(cosine, spec=".7f"),))
-            shown.append(cells.measured(_prompted(figures, model, entry.label, task)))
-        rows.append(Row(str(entry.prompt), tuple(shown)))
+            row.append(cells.NOT_RUN if cosine is None else (Figure(cosine, spec=".7f"),))
+            row.append(cells.measured(_prompted(figures, model, entry.label, task)))
+        rows.append(Row(str(entry.prompt), tuple(row)))
     bias = f"{probes.get(task).title} {figures.about(task)} bias"
     return Table(
         "prompt_invariance",

@@ -1,8 +1,7 @@
-"""What steering costs: multiple choice, overall and by dimension, and the totals of yes-or-no questions.
+"""The tables of what steering costs, and of the settings of GGSS.
 
-Recognition: the attribute that is not steered should stay recognisable, the steered one is lost as α grows.
-
-The settings of GGSS: their defaults, and the values that the plan explores.
+Accuracy on multiple-choice and yes-or-no benchmarks, overall and by kind of question. Recognition: the attribute that
+is not steered should stay recognisable, the steered one is lost as α grows.
 """
 
 from collections.abc import Sequence
@@ -12,34 +11,36 @@ from ggss.analysis.comparison import Comparison, Kept
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
+from ggss.probes.base import Kind
 from ggss.probes.benchmarks import TOTALS
 from ggss.report import cells
 from ggss.report.cells import Figures
 from ggss.report.rendering import Column, Entry, Figure, Row, Table
 
-_SHOWN = (
+_CAPTION = (
     "At each method's best-avg-α. First line accuracy in percent, second its change in points. Brackets: 95 % "
     "intervals, over questions (over pictures where several questions share one): jackknife for accuracy, Tango's "
     "score interval for the paired change."
 )
 
 
-def kept(
-    figures: Figures, model: str, method: str, task: str | None, attribute: str, dimension: str = ""
+def kept_at_best(
+    figures: Figures, model: str, method: str, task: str | None, attribute: str, question: str = ""
 ) -> Kept | None:
-    """Under steering of an attribute at the method's best-avg-alpha."""
+    """Right answers before and after the steering of an attribute at the method's best-avg-alpha."""
     if task is None:
         return None
-    return figures.kept(model, method, task, figures.alpha(model, method), attribute, dimension)
+    return figures.kept(model, method, task, figures.alpha(model, method), attribute, question)
 
 
-def shown(found: Kept | None, display: Display) -> Entry:
-    if found is None:
+def accuracy(result: Kept | None, display: Display) -> Entry:
+    """Accuracy after steering, and below it its change in points."""
+    if result is None:
         return cells.NOT_RUN
-    change, scale = found.change, display.scale
+    change, scale = result.change, display.scale
     bounds = scale * change.low, scale * change.high
     return (
-        cells.displayed(found.after, display),
+        cells.displayed(result.after, display),
         Figure(scale * change.difference, bounds, f"+.{display.digits}f", "points"),
     )
 
@@ -69,65 +70,79 @@ def capability(figures: Figures) -> Table | str:
         "Method",
         (*columns, Column("Avg.", better="higher", parts=("", "change"))),
         tuple(rows),
-        _SHOWN,
+        _CAPTION,
         ("Avg. is over the row, its interval over questions, each averaged over the runs first (jackknife).",),
     )
 
 
 def _unsteered(figures: Figures, task: str, models: Sequence[str], attributes: Sequence[str]) -> Row:
-    one: list[Entry] = []
+    accuracies: list[Entry] = []
     for model in models:
-        found = figures.kept(model, UNSTEERED, task, None, attributes[0])
-        one.append((cells.displayed(found.after, figures.display(task), ranked=False),) if found else cells.NOT_RUN)
+        result = figures.kept(model, UNSTEERED, task, None, attributes[0])
+        accuracies.append(
+            (cells.displayed(result.after, figures.display(task), ranked=False),) if result else cells.NOT_RUN
+        )
     return Row(
-        cells.method_title(UNSTEERED), (*one * len(attributes), _mean(figures, UNSTEERED, task, models, attributes))
+        cells.method_title(UNSTEERED),
+        (*accuracies * len(attributes), _mean(figures, UNSTEERED, task, models, attributes)),
     )
 
 
 def _row(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Row:
-    found = [kept(figures, model, label, task, attribute) for attribute in attributes for model in models]
-    entries = [shown(one, figures.display(task)) for one in found]
+    results = [kept_at_best(figures, model, label, task, attribute) for attribute in attributes for model in models]
+    entries = [accuracy(result, figures.display(task)) for result in results]
     return Row(cells.method_title(label), (*entries, _mean(figures, label, task, models, attributes)))
 
 
 def _mean(figures: Figures, label: str, task: str, models: Sequence[str], attributes: Sequence[str]) -> Entry:
-    found, display = figures.kept_across(models, label, task, attributes), figures.display(task)
-    if found is None:
+    means, display = figures.kept_across(models, label, task, attributes), figures.display(task)
+    if means is None:
         return cells.NOT_RUN
-    accuracy, change = found
+    mean, change = means
     if label == UNSTEERED:
-        return (cells.displayed(accuracy, display, ranked=False),)
-    return cells.displayed(accuracy, display), cells.figure(change, f"+.{display.digits}f", display.scale, "points")
+        return (cells.displayed(mean, display, ranked=False),)
+    return cells.displayed(mean, display), cells.figure(change, f"+.{display.digits}f", display.scale, "points")
 
 
 def dimensions(figures: Figures) -> Table | str:
-    task, rows, asked = figures.benchmark("multiple-choice"), [], list[str]()
-    if task is not None:
-        unsteered = [figures.unsteered(model, task) for model in figures.results.models]
-        asked = list(dict.fromkeys(question for one in unsteered if one for question in one.before.questions))
+    return _by_question(figures, "multiple-choice", "capability_dimensions", "dimension")
+
+
+def categories(figures: Figures) -> Table | str:
+    """Whether any category of a yes-or-no benchmark collapses under steering."""
+    return _by_question(figures, "yes-or-no", "mme_categories", "category")
+
+
+def _by_question(figures: Figures, kind: Kind, name: str, what: str) -> Table | str:
+    """Accuracy on each kind of question of a benchmark. what: how the benchmark calls a kind of question."""
+    task, rows = figures.benchmark(kind), []
+    if task is None:
+        return f"needs runs of ggss on a {kind} benchmark"
+    unsteered = [figures.unsteered(model, task) for model in figures.results.models]
+    questions = list(dict.fromkeys(question for run in unsteered if run for question in run.before.questions))
     for model in figures.results.models:
         for attribute in figures.plan.steering:
-            found = [kept(figures, model, cells.GGSS, task, attribute, part) for part in asked]
-            if task and any(found):
-                shown = tuple(_with_unsteered(one, figures.display(task)) for one in found)
-                rows.append(Row(f"{cells.model_title(model)}, {attribute}", shown))
-    if task is None or not rows:
-        return "needs runs of ggss on a multiple-choice benchmark"
+            results = [kept_at_best(figures, model, cells.GGSS, task, attribute, question) for question in questions]
+            if any(results):
+                entries = tuple(_with_unsteered(result, figures.display(task)) for result in results)
+                rows.append(Row(f"{cells.model_title(model)}, {attribute}", entries))
+    if not rows:
+        return f"needs runs of ggss on a {kind} benchmark"
     return Table(
-        "capability_dimensions",
-        f"{probes.get(task).title} accuracy in percent in each dimension, under GGSS (higher is better)",
+        name,
+        f"{probes.get(task).title} accuracy in percent in each {what}, under GGSS (higher is better)",
         "Model, steering",
-        tuple(Column(part, parts=("", "unsteered", "change")) for part in asked),
+        tuple(Column(question, parts=("", "unsteered", "change")) for question in questions),
         tuple(rows),
-        f"GGSS. {_SHOWN} Between the two lines the unsteered accuracy.",
+        f"GGSS. {_CAPTION} Between the two lines the unsteered accuracy.",
     )
 
 
-def _with_unsteered(found: Kept | None, display: Display) -> Entry:
-    cell = shown(found, display)
-    if found is None or isinstance(cell, str):
+def _with_unsteered(result: Kept | None, display: Display) -> Entry:
+    cell = accuracy(result, display)
+    if result is None or isinstance(cell, str):
         return cell
-    before = cells.figure(found.before, f".{display.digits}f", display.scale, "unsteered")
+    before = cells.figure(result.before, f".{display.digits}f", display.scale, "unsteered")
     return cell[0], before, cell[1]
 
 
@@ -135,11 +150,11 @@ def yes_or_no(figures: Figures) -> Table | str:
     task, rows = figures.benchmark("yes-or-no"), []
     for model in figures.results.models if task else ():
         for attribute in figures.plan.steering:
-            found = figures.at_best(model, cells.GGSS, str(task), attribute)
-            before = figures.unsteered(model, str(task))
-            if found and before:
-                shown = [cell for total in TOTALS for cell in _total(found, before, total)]
-                rows.append(Row(f"{cells.model_title(model)}, {attribute}", tuple(shown)))
+            steered = figures.at_best(model, cells.GGSS, str(task), attribute)
+            unsteered = figures.unsteered(model, str(task))
+            if steered and unsteered:
+                entries = [cell for total in TOTALS for cell in _total(steered, unsteered, total)]
+                rows.append(Row(f"{cells.model_title(model)}, {attribute}", tuple(entries)))
     if task is None or not rows:
         return "needs runs of ggss on a yes-or-no benchmark"
     return Table(
@@ -158,49 +173,26 @@ def yes_or_no(figures: Figures) -> Table | str:
     )
 
 
-def categories(figures: Figures) -> Table | str:
-    """Whether any category of a yes-or-no benchmark collapses under steering."""
-    task, rows, asked = figures.benchmark("yes-or-no"), [], list[str]()
-    for model in figures.results.models if task else ():
-        before = figures.unsteered(model, str(task))
-        asked = asked or (list(dict.fromkeys(before.before.questions)) if before else [])
-        for attribute in figures.plan.steering:
-            found = [kept(figures, model, cells.GGSS, task, attribute, part) for part in asked]
-            if any(found):
-                shown = tuple(_with_unsteered(one, figures.display(str(task))) for one in found)
-                rows.append(Row(f"{cells.model_title(model)}, {attribute}", shown))
-    if task is None or not rows:
-        return "needs runs of ggss on a yes-or-no benchmark"
-    return Table(
-        "mme_categories",
-        f"{probes.get(task).title} accuracy in percent in each category, under GGSS (higher is better)",
-        "Model, steering",
-        tuple(Column(part, parts=("", "unsteered", "change")) for part in asked),
-        tuple(rows),
-        f"GGSS. {_SHOWN} Between the two lines the unsteered accuracy.",
-    )
-
-
-def _total(found: Comparison, before: Comparison, total: str) -> tuple[Entry, Entry]:
-    if total not in found.after.metrics:
+def _total(steered: Comparison, unsteered: Comparison, total: str) -> tuple[Entry, Entry]:
+    if total not in steered.after.metrics:
         return cells.NOT_RUN, cells.NOT_RUN
-    display, change = found.after.display(total), found.change(total)
-    unsteered, steered = (cells.displayed(one.value(total), display) for one in (before, found))
+    display, change = steered.after.display(total), steered.change(total)
+    before, after = (cells.displayed(comparison.value(total), display) for comparison in (unsteered, steered))
     below = () if change is None else (cells.figure(change, "+.1f", unit="%"),)
-    return (unsteered,), (steered, *below)
+    return (before,), (after, *below)
 
 
 def other_attribute(figures: Figures) -> Table | str:
     tasks = figures.recognition()
-    pairs = [(steered, asked) for steered in figures.plan.steering for asked in tasks if asked != steered]
+    pairs = [(steered, named) for steered in figures.plan.steering for named in tasks if named != steered]
     rows = []
     for model in figures.results.models:
-        shown: list[Entry] = []
-        for steered, asked in pairs:
-            shown.append(cells.value(figures.unsteered(model, tasks[asked])))
-            shown.append(cells.value(figures.at_best(model, cells.GGSS, tasks[asked], steered)))
-        if any(isinstance(cell, tuple) for cell in shown[1::2]):
-            rows.append(Row(cells.model_title(model), tuple(shown)))
+        entries: list[Entry] = []
+        for steered, named in pairs:
+            entries.append(cells.value(figures.unsteered(model, tasks[named])))
+            entries.append(cells.value(figures.at_best(model, cells.GGSS, tasks[named], steered)))
+        if any(isinstance(cell, tuple) for cell in entries[1::2]):
+            rows.append(Row(cells.model_title(model), tuple(entries)))
     if not rows:
         return "needs runs of ggss on recognition of an attribute that is not the steered one"
     return Table(
@@ -208,8 +200,8 @@ def other_attribute(figures: Figures) -> Table | str:
         "How often the attribute that is not steered is still recognised, in percent (higher is better)",
         "Model",
         tuple(
-            Column(name, f"{asked} recognition, {steered} steering")
-            for steered, asked in pairs
+            Column(name, f"{named} recognition, {steered} steering")
+            for steered, named in pairs
             for name in ("unsteered", "GGSS")
         ),
         tuple(rows),
@@ -220,7 +212,7 @@ def other_attribute(figures: Figures) -> Table | str:
 
 def alpha_dial(figures: Figures) -> Table | str:
     recognition = figures.recognition()
-    asked = [
+    columns = [
         (attribute, task)
         for attribute, steering in figures.plan.steering.items()
         for task in dict.fromkeys([recognition.get(attribute), *steering.tasks])
@@ -229,19 +221,19 @@ def alpha_dial(figures: Figures) -> Table | str:
     rows, steered = [], []
     for model in figures.results.models:
         for alpha in (None, *figures.results.alphas):
-            shown = tuple(_at(figures, model, alpha, attribute, task) for attribute, task in asked)
+            entries = tuple(_at(figures, model, alpha, attribute, task) for attribute, task in columns)
             chosen = " (best-avg-α)" if alpha is not None and alpha == figures.alpha(model, cells.GGSS) else ""
             rows.append(
-                Row("0 (unsteered)" if alpha is None else f"{alpha:g}{chosen}", shown, cells.model_title(model))
+                Row("0 (unsteered)" if alpha is None else f"{alpha:g}{chosen}", entries, cells.model_title(model))
             )
-            steered += shown if alpha is not None else ()
+            steered += entries if alpha is not None else ()
     if not any(isinstance(cell, tuple) for cell in steered):
         return "needs runs of ggss on the bias tasks or on recognition at several strengths"
     return Table(
         "alpha_dial",
         "Recognition of the steered attribute (higher is better) against bias (lower is better), as α grows",
         "α",
-        tuple(Column(_head(figures, task), parts=("", "change %")) for _, task in asked),
+        tuple(Column(_head(figures, task), parts=("", "change %")) for _, task in columns),
         tuple(rows),
         "GGSS. Recognition and bias are both measured under the steering of the attribute that they are about: the "
         "more of it is removed, the less it can be named.",

@@ -1,22 +1,15 @@
-"""Entries that several tables share: what is printed for a run, an average or a p-value, or where there is none.
+"""What the tables and the page print: names of methods and models, entries of tables, numbers with intervals.
 
-What methods and models are called in the tables: the published names of methods, in the published order.
-
-How a task is called and printed is its probe's own matter (`ggss.probes.Display`).
-
-Numbers and intervals as the page writes them.
-
-The numbers of a study as the tables ask for them: each is computed once, by `ggss.analysis`.
-
-A table asks for a comparison of a run with the unsteered model, at a strength or at the method's best-avg-alpha, for
-an average over tasks, a test, or a change of capability. It never reads a run by itself: what a steered run measures
-may depend on the unsteered one, as the cap of the CEO salaries does.
+`Figures` has the numbers of a study as tables need them: comparisons with the unsteered model, averages over tasks,
+tests, changes of capability. Each is computed once, by `ggss.analysis`. A table never measures a run by itself: what
+a steered run measures may depend on the unsteered one, as the cap of the CEO salaries does. How a task is named and
+printed is decided by its probe (`ggss.probes.Display`).
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from ggss import probes
 from ggss.activations import SITE
@@ -31,167 +24,12 @@ from ggss.probes.base import Kind, parted, task_label
 from ggss.report.rendering import Column, Entry, Figure, Row
 from ggss.stats import Interval, holm
 from ggss.study import grid
+from ggss.study.plan import MethodPlan
 from ggss.study.results import Results
-
-if TYPE_CHECKING:
-    from ggss.study.plan import MethodPlan
-    from ggss.study.results import Results
-
-
-ABLATED = "mcq"  # the probe of the published tables of components, sensitivity, calibration and discovery prompts
 
 T = TypeVar("T")
 
-
-class Figures:
-    """A cached view of a study's results."""
-
-    def __init__(self, results: Results) -> None:
-        self.results, self.plan, self.statistics = results, results.plan, results.statistics
-        self._known: dict[tuple[object, ...], object] = {}
-
-    def comparison(
-        self, model: str, method: str, task: str, alpha: float | None, attribute: str | None = None
-    ) -> Comparison | None:
-        """A run beside the unsteered one; None if one of them is missing, or if no strength could be chosen."""
-        if alpha is None and method != UNSTEERED:
-            return None
-        return self.results.comparison(model, method, task, alpha, attribute)
-
-    def unsteered(self, model: str, task: str) -> Comparison | None:
-        """The unsteered run beside itself."""
-        return self.comparison(model, UNSTEERED, task, None)
-
-    def at_best(self, model: str, method: str, task: str, attribute: str | None = None) -> Comparison | None:
-        """A run at the method's best-avg-alpha."""
-        return self.comparison(model, method, task, self.alpha(model, method), attribute)
-
-    def alpha(self, model: str, method: str) -> float | None:
-        """best-avg-alpha. A method that does not steer has 0, even if none of its answers can be read."""
-        if any(entry.label == method and not entry.steers for entry in self.plan.methods):
-            return 0.0 if self.results.bias(model, method, 0.0) else None
-        return self._once(("alpha", model, method), lambda: self.results.best_alpha(model, method))
-
-    def held_out(self, model: str, method: str) -> list[HeldOut]:
-        """The cross-fitted protocol with two folds."""
-        return self._once(("held out", model, method), lambda: self.results.held_out(model, method))
-
-    def average(self, model: str, method: str, alpha: float | None, fold: Fold | None = None) -> Interval | None:
-        """Avg: the mean change over the bias tasks that have one; of all identities, or of those in a fold."""
-        return self._once(
-            ("average", model, method, alpha, fold),
-            lambda: selection.average_change(self._bias(model, method, alpha, fold)),
-        )
-
-    def corrected_average(self, model: str, method: str, alpha: float | None) -> Interval | None:
-        """Avg with our interval."""
-        return self._once(
-            ("corrected", model, method, alpha),
-            lambda: selection.corrected_average(self._bias(model, method, alpha)),
-        )
-
-    def across(self, models: Sequence[str], method: str) -> tuple[Interval, Interval] | None:
-        """The mean and the worst of a method's averages over models, each at its best-avg-alpha."""
-        return selection.across([self._bias(model, method, self.alpha(model, method)) for model in models])
-
-    def averaged(self, model: str, method: str, alpha: float | None) -> tuple[int, int]:
-        """How many tasks an average is over, and how many have an unsteered bias that can be averaged."""
-        before = selection.baselines(self.results.bias(model, UNSTEERED, None))
-        after = selection.values(self.results.bias(model, method, alpha))
-        return len(selection.changes(after, before)), len(selection.counted(before))
-
-    def p_values(
-        self, model: str, one: str, other: str = UNSTEERED, tasks: Sequence[str] = ()
-    ) -> tuple[float | None, float | None]:
-        """The sign-flip test between two methods, each at its own best-avg-alpha: by identity and by item.
-
-        The tasks with an unsteered bias are combined: all of them, or those given. None if none can be compared.
-        """
-        return self._once(("p", model, one, other, *tasks), lambda: self._p_values(model, one, other, tasks))
-
-    def kept(
-        self, model: str, method: str, task: str, alpha: float | None, attribute: str, question: str = ""
-    ) -> Kept | None:
-        """Right answers before and after steering: to all questions, or to those of one kind."""
-        found = self.comparison(model, method, task, alpha, attribute)
-        key = ("kept", model, method, task, alpha, attribute, question)
-        return self._once(key, lambda: found and found.kept(question))
-
-    def kept_across(
-        self, models: Sequence[str], method: str, task: str, attributes: Sequence[str]
-    ) -> tuple[Interval, Interval] | None:
-        """Mean accuracy and its mean change over models and steerings; None if one of the runs is missing."""
-        found = [self.at_best(model, method, task, attribute) for attribute in attributes for model in models]
-        there = [one for one in found if one]
-        return overall(there) if there and len(there) == len(found) else None
-
-    @cached_property
-    def ablated(self) -> str | None:
-        """The bias task that the published ablations are of; None if the plan has no task of that probe."""
-        return next((task for task in self.results.tasks if parted(task)[0] == ABLATED), None)
-
-    def benchmark(self, kind: Kind) -> str | None:
-        """The plan's first task of a kind."""
-        return next((task for task in self.plan.tasks if probes.get(task).kind == kind), None)
-
-    def recognition(self) -> dict[str, str]:
-        """By attribute, the task that asks for it."""
-        return {self.about(task): task for task in self.plan.tasks if probes.get(task).kind == "recognition"}
-
-    def about(self, task: str) -> str:
-        """The attribute whose values a task compares, "" for a capability."""
-        return self._shown(task)[0]
-
-    def display(self, task: str) -> Display:
-        """How a task's published metric is shown."""
-        return self._shown(task)[1]
-
-    def label(self, task: str) -> str:
-        """What the column of a task's published metric is called."""
-        return task_label(task, self.about(task))
-
-    def _shown(self, task: str) -> tuple[str, Display]:
-        """As the answers say; as the plan says while there are none."""
-
-        def shown() -> tuple[str, Display]:
-            asked = (self.unsteered(model, task) for model in self.results.models)
-            if found := next((one for one in asked if one), None):
-                return found.before.about, found.before.display()
-            probe, about = probes.get(task), parted(task)[1]
-            if not about and task in self.results.tasks:
-                about = grid.own_attribute(self.plan, task)
-            return about, probe.display(next(iter(probe.displays)).format(about=about), about)
-
-        return self._once(("shown", task), shown)
-
-    def _bias(self, model: str, method: str, alpha: float | None, fold: Fold | None = None) -> list[Comparison]:
-        if alpha is None and method != UNSTEERED:
-            return []
-        found = self.results.bias(model, method, alpha)
-        return [one if fold is None else self._within(model, one, fold) for one in found.values()]
-
-    def _within(self, model: str, one: Comparison, fold: Fold) -> Comparison:
-        """The unsteered part of a fold is kept, with its resamples: every method is compared with it."""
-        before = self._once(("before", model, one.task, fold), lambda: one.before.within(fold))
-        return Comparison(before, one.after.within(fold))
-
-    def _p_values(self, model: str, one: str, other: str, tasks: Sequence[str]) -> tuple[float | None, float | None]:
-        pairs: list[tuple[Comparison, Comparison]] = []
-        for task in tasks or self.results.tasks:
-            first, second = (self.at_best(model, method, task) for method in (one, other))
-            if first and second and first.baseline is not None:
-                pairs.append((first, second))
-        if not pairs:
-            return None, None
-        firsts, seconds = zip(*pairs, strict=True)
-        return sign_flip(firsts, seconds), sign_flip(firsts, seconds, "items")
-
-    def _once(self, key: tuple[object, ...], compute: Callable[[], T]) -> T:
-        if key not in self._known:
-            self._known[key] = compute()
-        return self._known[key]  # pyright: ignore[reportReturnType]
-
-
+ABLATED = "mcq"  # the probe of the published tables of components, sensitivity, calibration and discovery prompts
 GGSS, PROMPT = "ggss", "prompt"
 
 # The published methods by family, in the order of the published tables.
@@ -238,65 +76,6 @@ _PUBLISHED = {
     PROMPT: "Fairness instruction",
 }
 
-
-def method_title(label: str) -> str:
-    """The published name of a method, or the plan's own label."""
-    return _PUBLISHED.get(label, label)
-
-
-def model_title(name: str) -> str:
-    return name.rstrip("/").rsplit("/", 1)[-1]
-
-
-def controls(results: "Results") -> list[str]:
-    """The models that the plan marks as controls."""
-    return [model.name for model in results.plan.models if model.control]
-
-
-def subjects(results: "Results") -> list[str]:
-    """The models that the published tables are about: all but the controls."""
-    return [model.name for model in results.plan.models if not model.control]
-
-
-def compared(results: "Results") -> list[str]:
-    """The methods that are compared with one another: not the unsteered one, the grid, discovery prompts."""
-    points = (entry.label for entry in results.plan.methods if _on_grid(entry) or entry.prompt)
-    left_out = {UNSTEERED, *points} - {GGSS}
-    return [label for label in results.methods if label not in left_out]
-
-
-def beyond(results: "Results") -> list[str]:
-    """The plan's methods that have no published row and are not points of the sensitivity grid."""
-    return [label for label in compared(results) if label not in _PUBLISHED]
-
-
-def grid_points(results: "Results") -> dict[tuple[float, float], str]:
-    """The methods of the sensitivity grid by (kappa, floor)."""
-    return {
-        (float(entry.options["kappa"]), float(entry.options["floor"])): entry.label
-        for entry in results.plan.methods
-        if _on_grid(entry)
-    }
-
-
-def prompted(results: "Results") -> list["MethodPlan"]:
-    """`ggss` as published, but for a prompt of discovery."""
-    published = GgssOptions.model_validate({}).model_dump()
-    return [
-        entry
-        for entry in results.plan.methods
-        if entry.prompt and entry.name == GGSS and entry.sites == SITE and entry.options == published
-    ]
-
-
-def _on_grid(entry: "MethodPlan") -> bool:
-    """`ggss` at the published site, with no option but kappa and floor."""
-    if entry.name != GGSS or entry.sites != SITE or entry.prompt:
-        return False
-    own = {name: entry.options[name] for name in ("kappa", "floor")}
-    return entry.options == GgssOptions.model_validate(own).model_dump()
-
-
 NOT_RUN = "not run"
 OVERS: tuple[Over, ...] = ("identities", "items")
 BIAS_PARTS = ("", "change %", "percentile over identities", "percentile over items")
@@ -323,6 +102,217 @@ PARTIAL = "† averaged over fewer tasks than have an unsteered bias; excluded f
 UNDEFINED = "No second line: the unsteered bias is zero, so percent change is undefined and the task is not averaged."
 RECOGNITION = "Brackets of recognition: 95 % intervals, percentile bootstrap over identities."
 CHOSEN = "Each method on each model is shown at one strength, its best-avg-α: the lowest Avg over the bias tasks."
+MINUS = "−"
+
+
+class Figures:
+    """A cached view of a study's results."""
+
+    def __init__(self, results: Results) -> None:
+        self.results, self.plan, self.statistics = results, results.plan, results.statistics
+        self._known: dict[tuple[object, ...], object] = {}
+
+    def comparison(
+        self, model: str, method: str, task: str, alpha: float | None, attribute: str | None = None
+    ) -> Comparison | None:
+        """A run beside the unsteered one; None if one of them is missing, or if no strength could be chosen."""
+        if alpha is None and method != UNSTEERED:
+            return None
+        return self.results.comparison(model, method, task, alpha, attribute)
+
+    def unsteered(self, model: str, task: str) -> Comparison | None:
+        """The unsteered run beside itself."""
+        return self.comparison(model, UNSTEERED, task, None)
+
+    def at_best(self, model: str, method: str, task: str, attribute: str | None = None) -> Comparison | None:
+        """A run at the method's best-avg-alpha."""
+        return self.comparison(model, method, task, self.alpha(model, method), attribute)
+
+    def alpha(self, model: str, method: str) -> float | None:
+        """best-avg-alpha. A method that does not steer has 0, even if none of its answers can be read."""
+        if any(entry.label == method and not entry.steers for entry in self.plan.methods):
+            return 0.0 if self.results.bias(model, method, 0.0) else None
+        return self._once(("alpha", model, method), lambda: self.results.best_alpha(model, method))
+
+    def held_out(self, model: str, method: str) -> list[HeldOut]:
+        """The cross-fitted protocol with two folds."""
+        return self._once(("held out", model, method), lambda: self.results.held_out(model, method))
+
+    def average(self, model: str, method: str, alpha: float | None, fold: Fold | None = None) -> Interval | None:
+        """Avg: the mean change over the bias tasks that have one; of all identities, or of those in a fold."""
+        return self._once(
+            ("average", model, method, alpha, fold),
+            lambda: selection.average_change(self._bias(model, method, alpha, fold)),
+        )
+
+    def corrected_average(self, model: str, method: str, alpha: float | None) -> Interval | None:
+        """Avg from bias-corrected values, with the jackknife's interval."""
+        return self._once(
+            ("corrected", model, method, alpha),
+            lambda: selection.corrected_average(self._bias(model, method, alpha)),
+        )
+
+    def across(self, models: Sequence[str], method: str) -> tuple[Interval, Interval] | None:
+        """The mean and the worst of a method's averages over models, each at its best-avg-alpha."""
+        return selection.across([self._bias(model, method, self.alpha(model, method)) for model in models])
+
+    def averaged(self, model: str, method: str, alpha: float | None) -> tuple[int, int]:
+        """How many tasks an average is over, and how many have an unsteered bias that can be averaged."""
+        before = selection.baselines(self.results.bias(model, UNSTEERED, None))
+        after = selection.values(self.results.bias(model, method, alpha))
+        return len(selection.changes(after, before)), len(selection.counted(before))
+
+    def p_values(
+        self, model: str, method: str, other: str = UNSTEERED, tasks: Sequence[str] = ()
+    ) -> tuple[float | None, float | None]:
+        """The sign-flip test between two methods, each at its own best-avg-alpha: by identity and by item.
+
+        tasks: which bias tasks are combined; all if empty. Tasks without an unsteered bias are left out. None if no
+        task can be compared.
+        """
+        return self._once(("p", model, method, other, *tasks), lambda: self._p_values(model, method, other, tasks))
+
+    def kept(
+        self, model: str, method: str, task: str, alpha: float | None, attribute: str, question: str = ""
+    ) -> Kept | None:
+        """Right answers before and after steering: to all questions, or to those of one kind."""
+        comparison = self.comparison(model, method, task, alpha, attribute)
+        key = ("kept", model, method, task, alpha, attribute, question)
+        return self._once(key, lambda: comparison and comparison.kept(question))
+
+    def kept_across(
+        self, models: Sequence[str], method: str, task: str, attributes: Sequence[str]
+    ) -> tuple[Interval, Interval] | None:
+        """Mean accuracy and its mean change over models and steerings; None if one of the runs is missing."""
+        comparisons = [self.at_best(model, method, task, attribute) for attribute in attributes for model in models]
+        present = [comparison for comparison in comparisons if comparison]
+        return overall(present) if present and len(present) == len(comparisons) else None
+
+    @cached_property
+    def ablated(self) -> str | None:
+        """The bias task that the published ablations are of; None if the plan has no task of that probe."""
+        return next((task for task in self.results.tasks if parted(task)[0] == ABLATED), None)
+
+    def benchmark(self, kind: Kind) -> str | None:
+        """The plan's first task of a kind."""
+        return next((task for task in self.plan.tasks if probes.get(task).kind == kind), None)
+
+    def recognition(self) -> dict[str, str]:
+        """By attribute, the task that asks for it."""
+        return {self.about(task): task for task in self.plan.tasks if probes.get(task).kind == "recognition"}
+
+    def about(self, task: str) -> str:
+        """The attribute whose values a task compares, "" for a capability."""
+        return self._about_and_display(task)[0]
+
+    def display(self, task: str) -> Display:
+        """How a task's published metric is shown."""
+        return self._about_and_display(task)[1]
+
+    def label(self, task: str) -> str:
+        """What the column of a task's published metric is called."""
+        return task_label(task, self.about(task))
+
+    def _about_and_display(self, task: str) -> tuple[str, Display]:
+        """From the answers; from the plan while there are none."""
+
+        def compute() -> tuple[str, Display]:
+            comparisons = (self.unsteered(model, task) for model in self.results.models)
+            if unsteered := next(filter(None, comparisons), None):
+                return unsteered.before.about, unsteered.before.display()
+            probe, about = probes.get(task), parted(task)[1]
+            if not about and task in self.results.tasks:
+                about = grid.own_attribute(self.plan, task)
+            return about, probe.display(next(iter(probe.displays)).format(about=about), about)
+
+        return self._once(("display", task), compute)
+
+    def _bias(self, model: str, method: str, alpha: float | None, fold: Fold | None = None) -> list[Comparison]:
+        if alpha is None and method != UNSTEERED:
+            return []
+        comparisons = self.results.bias(model, method, alpha).values()
+        return [comparison if fold is None else self._within(model, comparison, fold) for comparison in comparisons]
+
+    def _within(self, model: str, comparison: Comparison, fold: Fold) -> Comparison:
+        """The comparison on a fold's identities. Its unsteered part is cached: all methods are compared with it."""
+        before = self._once(("before", model, comparison.task, fold), lambda: comparison.before.within(fold))
+        return Comparison(before, comparison.after.within(fold))
+
+    def _p_values(
+        self, model: str, method: str, other: str, tasks: Sequence[str]
+    ) -> tuple[float | None, float | None]:
+        pairs: list[tuple[Comparison, Comparison]] = []
+        for task in tasks or self.results.tasks:
+            first, second = self.at_best(model, method, task), self.at_best(model, other, task)
+            if first and second and first.baseline is not None:
+                pairs.append((first, second))
+        if not pairs:
+            return None, None
+        firsts, seconds = zip(*pairs, strict=True)
+        return sign_flip(firsts, seconds), sign_flip(firsts, seconds, "items")
+
+    def _once(self, key: tuple[object, ...], compute: Callable[[], T]) -> T:
+        if key not in self._known:
+            self._known[key] = compute()
+        return self._known[key]  # pyright: ignore[reportReturnType]
+
+
+def method_title(label: str) -> str:
+    """The published name of a method; its label in the plan if it has none."""
+    return _PUBLISHED.get(label, label)
+
+
+def model_title(name: str) -> str:
+    return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+def controls(results: Results) -> list[str]:
+    """The models that the plan marks as controls."""
+    return [model.name for model in results.plan.models if model.control]
+
+
+def subjects(results: Results) -> list[str]:
+    """The models that the published tables are about: all but the controls."""
+    return [model.name for model in results.plan.models if not model.control]
+
+
+def compared(results: Results) -> list[str]:
+    """The labels that tables compare: all but the unsteered one, the sensitivity grid and discovery prompts."""
+    points = (entry.label for entry in results.plan.methods if _on_grid(entry) or entry.prompt)
+    left_out = {UNSTEERED, *points} - {GGSS}
+    return [label for label in results.methods if label not in left_out]
+
+
+def beyond(results: Results) -> list[str]:
+    """The plan's methods that have no published row and are not points of the sensitivity grid."""
+    return [label for label in compared(results) if label not in _PUBLISHED]
+
+
+def grid_points(results: Results) -> dict[tuple[float, float], str]:
+    """The methods of the sensitivity grid by (kappa, floor)."""
+    return {
+        (float(entry.options["kappa"]), float(entry.options["floor"])): entry.label
+        for entry in results.plan.methods
+        if _on_grid(entry)
+    }
+
+
+def prompted(results: Results) -> list[MethodPlan]:
+    """The plan's `ggss` entries that differ from the published method only in a discovery prompt."""
+    published = GgssOptions.model_validate({}).model_dump()
+    return [
+        entry
+        for entry in results.plan.methods
+        if entry.prompt and entry.name == GGSS and entry.sites == SITE and entry.options == published
+    ]
+
+
+def _on_grid(entry: MethodPlan) -> bool:
+    """Whether an entry is `ggss` at the published site with no changed option but kappa and floor."""
+    if entry.name != GGSS or entry.sites != SITE or entry.prompt:
+        return False
+    varied = {name: entry.options[name] for name in ("kappa", "floor")}
+    return entry.options == GgssOptions.model_validate(varied).model_dump()
 
 
 def figure(
@@ -334,7 +324,7 @@ def figure(
     ranked: bool = True,
     published: float | None = None,
 ) -> Figure:
-    """published: the estimate to print, where that is not the one which the interval is about."""
+    """An interval as a figure. published: the estimate to print, if it is not the one that the interval is about."""
     bounds, centre = (scale * interval.low, scale * interval.high), scale * interval.estimate
     if published is None:
         return Figure(centre, bounds, spec, unit, mark, ranked)
@@ -342,10 +332,10 @@ def figure(
 
 
 def displayed(
-    interval: Interval, shown: Display, mark: str = "", ranked: bool = True, published: float | None = None
+    interval: Interval, display: Display, mark: str = "", ranked: bool = True, published: float | None = None
 ) -> Figure:
-    """A metric with the factor and the digits that its probe asks for."""
-    return figure(interval, f".{shown.digits}f", shown.scale, mark=mark, ranked=ranked, published=published)
+    """A metric as a figure, with the factor and the digits that its probe asks for."""
+    return figure(interval, f".{display.digits}f", display.scale, mark=mark, ranked=ranked, published=published)
 
 
 def percent(interval: Interval | None, mark: str = "", ranked: bool = True, spec: str = "+.0f") -> Entry:
@@ -373,41 +363,41 @@ class Tests:
         return first if isinstance(first, str) or isinstance(second, str) else (*first, *second)
 
 
-def value(found: Comparison | None, ranked: bool = True) -> Entry:
-    """The published metric alone."""
-    if found is None:
+def value(comparison: Comparison | None, ranked: bool = True) -> Entry:
+    """The published metric of a run."""
+    if comparison is None:
         return NOT_RUN
-    metric, plain = found.after.metric(), found.after.value()
+    metric, plain = comparison.after.metric(), comparison.after.value()
     if not math.isfinite(plain):
         return f"* {metric.unparsed} of {metric.asked} unreadable"
-    mark = "*" if found.after.degenerate else ""
-    own = found.value() if found.has_right_answers else found.after.corrected()
-    return (displayed(own, found.after.display(), mark, ranked, plain),)
+    mark = "*" if comparison.after.degenerate else ""
+    interval = comparison.value() if comparison.has_right_answers else comparison.after.corrected()
+    return (displayed(interval, comparison.after.display(), mark, ranked, plain),)
 
 
-def measured(found: Comparison | None, ranked: bool = True) -> Entry:
+def measured(comparison: Comparison | None, ranked: bool = True) -> Entry:
     """The published metric, and below it its change in percent."""
-    first, change = value(found, ranked), changed(found)
+    first, change = value(comparison, ranked), changed(comparison)
     return first if isinstance(first, str) or change is None else (*first, change)
 
 
-def changed(found: Comparison | None, spec: str = "+.0f") -> Figure | None:
-    """The published change of a metric in percent, with our interval; None where it has none."""
-    if found is None or found.baseline is None or found.reached is None:
+def changed(comparison: Comparison | None, spec: str = "+.0f") -> Figure | None:
+    """The published change of a metric in percent, with the bias-corrected interval; None if it is undefined."""
+    if comparison is None or comparison.baseline is None or comparison.reached is None:
         return None
-    plain = 100 * (found.reached / found.baseline - 1)
-    own = found.change() if found.has_right_answers else found.corrected_change
-    if own is None:
+    plain = 100 * (comparison.reached / comparison.baseline - 1)
+    interval = comparison.change() if comparison.has_right_answers else comparison.corrected_change
+    if interval is None:
         return Figure(plain, (math.nan, math.nan), spec, "%")
-    return figure(own, spec, unit="%", published=plain)
+    return figure(interval, spec, unit="%", published=plain)
 
 
-def with_percentiles(found: Comparison | None, overs: Sequence[Over] = OVERS) -> Entry:
-    """The same with the paper's intervals of the change below: over identities and over items."""
-    cell = measured(found)
-    if found is None or isinstance(cell, str) or len(cell) < 2:
+def with_percentiles(comparison: Comparison | None, overs: Sequence[Over] = OVERS) -> Entry:
+    """The metric, its change, and below them the paper's intervals of the change: over identities and over items."""
+    cell = measured(comparison)
+    if comparison is None or isinstance(cell, str) or len(cell) < 2:
         return cell
-    return *cell, *(_line(found.change(over=over), over) for over in overs)
+    return *cell, *(_line(comparison.change(over=over), over) for over in overs)
 
 
 def _line(interval: Interval | None, words: str) -> Figure:
@@ -416,20 +406,20 @@ def _line(interval: Interval | None, words: str) -> Figure:
 
 
 def average(figures: Figures, model: str, method: str, alpha: float | None, spec: str = "+.0f") -> Entry:
-    """Avg, marked where tasks are missing from it."""
-    found = figures.average(model, method, alpha)
-    if found is None:
+    """Avg, with a mark if tasks are missing from it; below it the paper's interval."""
+    published = figures.average(model, method, alpha)
+    if published is None:
         run = any(figures.comparison(model, method, task, alpha) for task in figures.results.tasks)
         return "undefined" if run else NOT_RUN
     over, of = figures.averaged(model, method, alpha)
-    own = figures.corrected_average(model, method, alpha)
+    corrected = figures.corrected_average(model, method, alpha)
     mark, ranked = "†" if over < of else "", over == of
-    first = figure(own or found, spec, unit="%", mark=mark, ranked=ranked, published=found.estimate)
-    return first, _line(found, "percentile")
+    first = figure(corrected or published, spec, unit="%", mark=mark, ranked=ranked, published=published.estimate)
+    return first, _line(published, "percentile")
 
 
 def bias_columns(figures: Figures, models: Iterable[str]) -> tuple[Column, ...]:
-    """The tasks and Avg, model by model."""
+    """A column for each task and one for Avg, model by model."""
     tasks = figures.results.tasks
     return tuple(
         column
@@ -442,7 +432,7 @@ def bias_columns(figures: Figures, models: Iterable[str]) -> tuple[Column, ...]:
 
 
 def bias_row(figures: Figures, label: str, method: str, models: Iterable[str], section: str = "") -> Row:
-    """A method at its best-avg-alpha on every model."""
+    """The cells of `bias_columns` for a method at its best-avg-alpha on every model."""
     cells: list[Entry] = []
     for model in models:
         cells += [with_percentiles(figures.at_best(model, method, task)) for task in figures.results.tasks]
@@ -459,23 +449,20 @@ def unsteered_row(figures: Figures, models: Iterable[str]) -> Row:
 
 
 def adjusted(values: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjustment of the tests that there are."""
-    there = [v for v in values if v is not None]
-    corrected = iter(holm(there).tolist() if there else [])
+    """p-values adjusted by Holm; None, for a test that was not done, stays None and does not count."""
+    defined = [v for v in values if v is not None]
+    corrected = iter(holm(defined).tolist() if defined else [])
     return [None if v is None else next(corrected) for v in values]
 
 
 def any_run(figures: Figures, methods: Iterable[str], models: Sequence[str]) -> bool:
-    """Was any of the methods run on any of the models, so that a strength can be chosen?"""
+    """Whether any of the methods was run on any of the models, so that a strength can be chosen."""
     return any(figures.alpha(model, method) is not None for method in methods for model in models)
 
 
 def families(groups: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str, str]]:
     """(family, label, published name) of every method."""
     return [(family, label, name) for family, members in groups.items() for label, name in members.items()]
-
-
-MINUS = "−"
 
 
 def number(value: float, spec: str = ".1f") -> str:
@@ -486,9 +473,9 @@ def number(value: float, spec: str = ".1f") -> str:
     return format(value, spec).replace("-", MINUS)
 
 
-def span(one: Interval, spec: str = ".1f", scale: float = 1.0, unit: str = "") -> str:
+def span(interval: Interval, spec: str = ".1f", scale: float = 1.0, unit: str = "") -> str:
     """`−61 % [−79, −47]`."""
-    return f"{number(scale * one.estimate, spec)}{unit} {bounds(one.low, one.high, spec, scale)}"
+    return f"{number(scale * interval.estimate, spec)}{unit} {bounds(interval.low, interval.high, spec, scale)}"
 
 
 def bounds(low: float, high: float, spec: str = ".1f", scale: float = 1.0) -> str:
@@ -499,8 +486,8 @@ def bounds(low: float, high: float, spec: str = ".1f", scale: float = 1.0) -> st
     return f"[{number(scale * low, spec)}, {number(scale * high, spec)}]"
 
 
-def displayed_text(one: Interval, shown: Display) -> str:
-    return span(one, f",.{shown.digits}f", shown.scale)
+def displayed_text(interval: Interval, display: Display) -> str:
+    return span(interval, f",.{display.digits}f", display.scale)
 
 
 def chance(p: float | None) -> str:

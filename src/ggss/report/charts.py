@@ -1,11 +1,10 @@
-"""The charts of a report, as inline SVG of a few kilobytes each.
+"""The charts of a report, as inline SVG of a few kilobytes each: groups before and after, methods on a plane of bias
+and capability, quantities over the strength (the alpha dial), columns.
 
 Why not a chart library: the scripts of Vega-Lite or plotly are 1 to 4 MB, as much as the rest of the page, and show
 nothing without JavaScript. matplotlib's SVG has fixed colours and letters as paths, 30 to 100 kB for a chart. These
 functions write text that can be read aloud and searched, take their colours from the page's style sheet (light, dark
 and print), and have links that a keyboard reaches. Every chart stands beside a table with the same numbers.
-
-All methods of a study side by side: bias left against capability, the alpha dial, the chosen strengths.
 """
 
 import math
@@ -36,14 +35,14 @@ def escape(text: str) -> Markup:
 
 @dataclass(frozen=True)
 class Link:
-    """Where a mark leads: an address on the page, and what the page's script reads to filter."""
+    """Where a mark leads: an address on the page, and the filter that the page's script sets."""
 
     href: str
     filter: str = ""
 
 
 class Axis:
-    """From numbers to places, with round ticks."""
+    """A scale from numbers to pixels, from `start` to `end`, with round ticks. include: numbers that it must show."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, include: Sequence[float] = ()) -> None:
         known = [value for value in (*values, *include) if math.isfinite(value)] or [0.0, 1.0]
@@ -81,33 +80,32 @@ def groups(
     unit: str = "%",
 ) -> Markup:
     """A row for each group: its value before (hollow) and after (filled), each with its interval."""
-    known = [
-        scale * bound
-        for one in (*before.values(), *(after or {}).values())
-        for bound in (one.estimate, one.low, one.high)
+    values = [
+        scale * value for interval in (*before.values(), *(after or {}).values()) for value in _numbers(interval)
     ]
-    axis = Axis(known, _LEFT, WIDTH - _RIGHT, (0.0,) if unit == "%" else ())
+    axis = Axis(values, _LEFT, WIDTH - _RIGHT, (0.0,) if unit == "%" else ())
     height = _ROW * len(before) + 34
     parts = [_grid_x(axis, height - 26, unit)]
-    for n, (group, one) in enumerate(before.items()):
+    for n, (group, interval) in enumerate(before.items()):
         y = _ROW * n + 20
         parts.append(
             _linked(links.get(group), f'<text class="name" x="{_LEFT - 12}" y="{y + 4}">{escape(group)}</text>')
         )
-        parts.append(_whisker(axis, one, y - 5, scale, "before"))
+        parts.append(_whisker(axis, interval, y - 5, scale, "before"))
         if after and group in after:
             parts.append(_whisker(axis, after[group], y + 6, scale, "after"))
     return _svg(title, height, parts)
 
 
-def _whisker(axis: Axis, one: Interval, y: float, scale: float, kind: str) -> str:
-    if not math.isfinite(one.estimate):
+def _whisker(axis: Axis, interval: Interval, y: float, scale: float, kind: str) -> str:
+    if not math.isfinite(interval.estimate):
         return ""
-    x = axis(scale * one.estimate)
+    x = axis(scale * interval.estimate)
     bar = ""
-    if math.isfinite(one.low) and math.isfinite(one.high):
-        bar = f'<line class="{kind}" x1="{axis(scale * one.low)}" x2="{axis(scale * one.high)}" y1="{y}" y2="{y}"/>'
-    words = f"{kind}: {scale * one.estimate:.1f}"
+    if math.isfinite(interval.low) and math.isfinite(interval.high):
+        left, right = axis(scale * interval.low), axis(scale * interval.high)
+        bar = f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>'
+    words = f"{kind}: {scale * interval.estimate:.1f}"
     return f'<g>{bar}<circle class="{kind}" cx="{x}" cy="{y}" r="5"><title>{words}</title></circle></g>'
 
 
@@ -125,12 +123,12 @@ class Point:
 def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
     """Bias left against capability, with both intervals; the best place is the top left.
 
-    A method of which one of the two is not known, because its answers could not be read, has no place there.
+    A method is left out if its bias or its capability is not known, because its answers could not be read.
     """
     height = 360
     points = [p for p in points if math.isfinite(p.x.estimate) and math.isfinite(p.y.estimate)]
-    xs = [v for p in points for v in (p.x.estimate, *_near(p.x))]
-    ys = [v for p in points for v in (p.y.estimate, *_near(p.y))]
+    xs = [value for point in points for value in _numbers(point.x)]
+    ys = [value for point in points for value in _numbers(point.y)]
     known = [value for value in (*ys, 0.0) if math.isfinite(value)]
     above = max(known) + 0.12 * (max(known) - min(known))  # room for names: most methods lie at the top
     x, y = Axis(xs, 62, WIDTH - _RIGHT, (0.0, 100.0)), Axis(ys, height - 52, 16, (0.0, above))
@@ -159,8 +157,8 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
     return _svg(title, height, parts)
 
 
-def _near(one: Interval) -> tuple[float, float]:
-    return one.low, one.high
+def _numbers(interval: Interval) -> tuple[float, float, float]:
+    return interval.estimate, interval.low, interval.high
 
 
 def _free(placed: list[tuple[float, float]], x: float, y: float, top: float, bottom: float) -> int:
@@ -175,7 +173,7 @@ def _free(placed: list[tuple[float, float]], x: float, y: float, top: float, bot
 
 @dataclass(frozen=True)
 class DialLine:
-    """One quantity over strength; all in percent. partial: strengths at which it is a mean of fewer tasks."""
+    """One quantity over strength, in percent. partial: strengths at which it is a mean of fewer tasks."""
 
     name: str
     kind: str
@@ -187,7 +185,7 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
     """Bias, recognition and capability over strength."""
     height = 300
     alphas = sorted({alpha for line in lines for alpha in line.values})
-    values = [v for line in lines for one in line.values.values() for v in (one.estimate, one.low, one.high)]
+    values = [value for line in lines for interval in line.values.values() for value in _numbers(interval)]
     x, y = Axis(alphas, 58, WIDTH - 175, (0.0,)), Axis(values, height - 48, 14, (0.0, 100.0))
     parts = [_grid_x(x, height - 48, "", words="strength α", at=height - 8), _grid_y(y, 58, "%")]
     if chosen is not None:
@@ -195,22 +193,21 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
         parts.append(f'<text class="tick end" x="{x(chosen) - 4}" y="24">chosen</text>')
     placed: list[float] = []
     for line in lines:
-        known = {alpha: one for alpha, one in sorted(line.values.items()) if math.isfinite(one.estimate)}
+        finite = [alpha for alpha, interval in line.values.items() if math.isfinite(interval.estimate)]
+        known = {alpha: line.values[alpha] for alpha in sorted(finite)}
         if not known:
             continue
-        path = " ".join(f"{x(alpha)},{y(one.estimate)}" for alpha, one in known.items())
+        path = " ".join(f"{x(alpha)},{y(interval.estimate)}" for alpha, interval in known.items())
         parts.append(f'<polyline class="line {line.kind}" points="{path}"/>')
-        for alpha, one in known.items():
-            if math.isfinite(one.low) and math.isfinite(one.high):
-                place = x(alpha)
-                parts.append(
-                    f'<line class="bar {line.kind}" x1="{place}" x2="{place}" y1="{y(one.low)}" y2="{y(one.high)}"/>'
-                )
-            words = f"{line.name} at α = {alpha:g}: {one.estimate:.1f} %"
+        for alpha, interval in known.items():
+            if math.isfinite(interval.low) and math.isfinite(interval.high):
+                place, bottom, top = x(alpha), y(interval.low), y(interval.high)
+                parts.append(f'<line class="bar {line.kind}" x1="{place}" x2="{place}" y1="{bottom}" y2="{top}"/>')
+            words = f"{line.name} at α = {alpha:g}: {interval.estimate:.1f} %"
             words += ", of fewer tasks" if alpha in line.partial else ""
             part = " part" if alpha in line.partial else ""
             parts.append(
-                f'<circle class="dot {line.kind}{part}" cx="{x(alpha)}" cy="{y(one.estimate)}" r="4">'
+                f'<circle class="dot {line.kind}{part}" cx="{x(alpha)}" cy="{y(interval.estimate)}" r="4">'
                 f"<title>{escape(words)}</title></circle>"
             )
         end = _free_height(y(list(known.values())[-1].estimate), placed)
@@ -219,17 +216,17 @@ def dial(lines: Sequence[DialLine], chosen: float | None, title: str) -> Markup:
     return _svg(title, height, parts)
 
 
-def _free_height(wanted: float, placed: Sequence[float]) -> float:
-    """The height nearest to the wanted one, by whole lines, that no label has. A label takes two of them at most."""
+def _free_height(target: float, placed: Sequence[float]) -> float:
+    """The height nearest to the target, by whole lines, at which no label is. A label takes two of them at most."""
     steps = sorted(range(-len(placed), len(placed) + 1), key=abs)
-    heights = (wanted + LABEL * step for step in steps)
+    heights = (target + LABEL * step for step in steps)
     return next(height for height in heights if all(abs(height - other) > LABEL - 0.001 for other in placed))
 
 
 def bars(
     values: Sequence[float], labels: Sequence[str], title: str, marked: Callable[[int], bool] = lambda n: False
 ) -> Markup:
-    """Plain columns, some of them marked."""
+    """A column for each value. marked: which columns have the mark's colour, by number."""
     height, left = 180, 46
     y = Axis(values, height - 26, 12, (0.0,))
     slot = (WIDTH - left - 10) / max(len(values), 1)
@@ -278,9 +275,9 @@ def _tick(value: float) -> str:
 def _linked(link: Link | None, inside: str, words: str = "") -> str:
     if link is None:
         return inside
-    told = f' aria-label="{escape(words)}"' if words else ""
+    label = f' aria-label="{escape(words)}"' if words else ""
     data = f' data-filter="{escape(link.filter)}"' if link.filter else ""
-    return f'<a href="{escape(link.href)}"{data}{told}>{inside}</a>'
+    return f'<a href="{escape(link.href)}"{data}{label}>{inside}</a>'
 
 
 def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
@@ -293,10 +290,11 @@ def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """A method on a model at its chosen strength. capability: the mean change over the steerings, as a share.
+    """A method on a model at its chosen strength.
 
-    average: the mean change of bias in percent (jackknife); held_out: strength and change of each half of the people,
-    chosen on the other half.
+    average: the mean change of bias in percent (jackknife); partial: tasks are missing from it. capability: the mean
+    change over the steerings, as a share. held_out: for each half of the people, the strength that was chosen on the
+    other half, and the change of bias at it.
     """
 
     key: str
@@ -336,7 +334,7 @@ class ModelMethods:
 
 
 def compared_methods(material: Material) -> list[ModelMethods]:
-    """For each model of a study; empty for runs that are no study."""
+    """The comparison of methods on each model of a study; empty for runs that are no study."""
     figures = material.figures
     if figures is None:
         return []
@@ -353,13 +351,15 @@ def _of_model(figures: Figures, model: ReportedModel, number: int) -> ModelMetho
     lines = _lines(figures, model, task)
     title = probes.get(task).title if task else ""
     points = _points(rows, model)
-    what = f"{model.title}: bias left under each method against the change of {title}"
-    over = f"{model.title}: bias, recognition and capability over the strength of {cells.method_title(model.method)}"
+    of_plane = f"{model.title}: bias left under each method against the change of {title}"
+    method = cells.method_title(model.method)
+    of_dial = f"{model.title}: bias, recognition and capability over the strength of {method}"
+    axes = ("bias left, percent of unsteered", f"{title}: change in points")
     return ModelMethods(
         model,
         rows,
-        plane(points, what, "bias left, percent of unsteered", f"{title}: change in points") if points else Markup(),
-        dial(lines, model.alpha, over) if any(len(line.values) > 2 for line in lines) else Markup(),
+        plane(points, of_plane, *axes) if points else Markup(),
+        dial(lines, model.alpha, of_dial) if any(len(line.values) > 2 for line in lines) else Markup(),
         lines,
         title,
     )
@@ -369,14 +369,16 @@ def _row(figures: Figures, model: str, label: str, key: str, task: str | None) -
     alpha = figures.alpha(model, label)
     if alpha is None:
         return None
-    kept = figures.kept_across([model], label, task, list(figures.plan.steering)) if task else None
+    capability = figures.kept_across([model], label, task, list(figures.plan.steering)) if task else None
     over, of = figures.averaged(model, label, alpha)
     try:
         held_out = tuple(figures.held_out(model, label))
     except InputError:  # too few people to hold some out
         held_out = ()
     average = figures.corrected_average(model, label, alpha)
-    return MethodRow(key, cells.method_title(label), alpha, average, over < of, kept and kept[1], held_out)
+    return MethodRow(
+        key, cells.method_title(label), alpha, average, over < of, capability and capability[1], held_out
+    )
 
 
 def _points(rows: Sequence[MethodRow], model: ReportedModel) -> list[Point]:
@@ -398,40 +400,40 @@ def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[Di
     """Bias left, recognition of each steered attribute, and capability under each steering, all in percent."""
     if not model.method:
         return ()
-    alphas, found = figures.results.strengths(model.method), list[DialLine]()
-    whole = Interval(100.0, 100.0, 100.0, figures.statistics.level, "fixed", 1)
-    left = {alpha: figures.corrected_average(model.name, model.method, alpha) for alpha in alphas}
-    bias = {0.0: whole} | {alpha: _moved(one, 100.0) for alpha, one in left.items() if one}
+    alphas, lines = figures.results.strengths(model.method), list[DialLine]()
+    unsteered = Interval(100.0, 100.0, 100.0, figures.statistics.level, "fixed", 1)
+    changes = {alpha: figures.corrected_average(model.name, model.method, alpha) for alpha in alphas}
+    bias = {0.0: unsteered} | {alpha: _moved(change, 100.0) for alpha, change in changes.items() if change}
     averaged = {alpha: figures.averaged(model.name, model.method, alpha) for alpha in alphas}
     fewer = frozenset(alpha for alpha, (over, of) in averaged.items() if over < of)
-    found.append(DialLine("bias left", "bias", bias, fewer))
-    for attribute, asked in figures.recognition().items():
+    lines.append(DialLine("bias left", "bias", bias, fewer))
+    for attribute, recognition in figures.recognition().items():
         if attribute in figures.plan.steering:
-            values = _over(figures, model, asked, attribute, alphas)
-            found.append(DialLine(f"{attribute} named right", "recognition", values))
+            values = _accuracies(figures, model, recognition, attribute, alphas)
+            lines.append(DialLine(f"{attribute} named right", "recognition", values))
     for attribute in figures.plan.steering if task else ():
-        values = _over(figures, model, str(task), attribute, alphas)
+        values = _accuracies(figures, model, str(task), attribute, alphas)
         title = probes.get(str(task)).title
-        found.append(DialLine(f"{title}, {attribute}", "capability", values))
-    return tuple(line for line in found if len(line.values) > 1)
+        lines.append(DialLine(f"{title}, {attribute}", "capability", values))
+    return tuple(line for line in lines if len(line.values) > 1)
 
 
-def _over(
+def _accuracies(
     figures: Figures, model: ReportedModel, task: str, attribute: str, alphas: Sequence[float]
 ) -> dict[float, Interval]:
-    """The share of right answers at each strength that was measured, and unsteered, in percent."""
-    found: dict[float, Interval] = {}
+    """The share of right answers in percent, by strength: unsteered at 0, and at each that was measured."""
+    values: dict[float, Interval] = {}
     if before := figures.unsteered(model.name, task):
-        found[0.0] = _scaled(before.kept().before, 100.0)
+        values[0.0] = _scaled(before.kept().before, 100.0)
     for alpha in alphas:
-        if one := figures.kept(model.name, model.method, task, alpha, attribute):
-            found[alpha] = _scaled(one.after, 100.0)
-    return found
+        if result := figures.kept(model.name, model.method, task, alpha, attribute):
+            values[alpha] = _scaled(result.after, 100.0)
+    return values
 
 
-def _moved(one: Interval, by: float) -> Interval:
-    return replace(one, estimate=one.estimate + by, low=one.low + by, high=one.high + by)
+def _moved(interval: Interval, by: float) -> Interval:
+    return replace(interval, estimate=interval.estimate + by, low=interval.low + by, high=interval.high + by)
 
 
-def _scaled(one: Interval, by: float) -> Interval:
-    return replace(one, estimate=one.estimate * by, low=one.low * by, high=one.high * by)
+def _scaled(interval: Interval, by: float) -> Interval:
+    return replace(interval, estimate=interval.estimate * by, low=interval.low * by, high=interval.high * by)

@@ -1,14 +1,11 @@
-"""From a study, from one or two files, or from live runs to what a report is about.
+"""The data of a report: models, their tasks before and after steering, and what discovery found.
 
-A report shows people under one method on each model: the study's `ggss`, or another that is asked for. All methods of
-a study are in its comparisons, which come from `Figures`.
+It is made from a study's folder, from results in memory, from one or two files of runs, or from live runs. People
+are shown under one method on each model: the study's `ggss`, or another that is asked for. All methods of a study are
+in its comparisons, which come from `Figures`.
 
-What a report is about: models, and their tasks before and after steering.
-
-What discovery found, for a report: the steerer, and its gate over each picture.
-
-A study's store has the warnings of discovery and a summary of the gate, no steerers. `fitted_again` fits them as the
-study did, from the same plan, seed and pictures; it needs the models.
+A study's store has the warnings of discovery and a summary of the gate, but no steerers. `with_discovery` fits them
+again as the study did, from the same plan, seed and pictures; it needs the models.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,12 +41,14 @@ if TYPE_CHECKING:
     from ggss.models.features import FeatureCache, Features
     from ggss.models.vlm import Vlm
     from ggss.steering.steerer import Steerer
-    from ggss.study.plan import Plan
 
 
 @dataclass(frozen=True)
 class TaskPair:
-    """A task before and after the steering of an attribute. Of one run alone `after` and `comparison` are None."""
+    """A task before and after the steering of an attribute.
+
+    key: its name on the page, unique there. `after` and `comparison` are None if only one run is reported.
+    """
 
     key: str
     model: str
@@ -77,7 +76,7 @@ class TaskPair:
 
     @property
     def title(self) -> str:
-        """With the steering, where it is of another attribute than the task is about."""
+        """The task's title; with the steering, if it is of another attribute than the task is about."""
         other = self.about and self.after and self.attribute != self.about
         return f"{self.task_title}, under {self.attribute} steering" if other else self.task_title
 
@@ -91,7 +90,7 @@ class TaskPair:
 
     @cached_property
     def measured(self) -> Measured:
-        """The task before, in numbers."""
+        """The measurements of the task before steering."""
         return self.comparison.before if self.comparison else self.before.measured(self.statistics)
 
     @cached_property
@@ -124,15 +123,16 @@ class ReportedModel:
 
     @property
     def others(self) -> list[TaskPair]:
-        """Capability and recognition."""
+        """The tasks of capability and recognition."""
         return [pair for pair in self.pairs if not pair.judges_bias]
 
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report says comes from here. made_from: files or folders; missing: what a study has not run yet.
+    """All that a report shows.
 
-    ended: all that is missing could not be run.
+    made_from: files or folders. figures: of a study only. missing: what a study has not run yet, a sentence each;
+    ended: whether all of that was tried and could not be run. notes: warnings of discovery, by model and method.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Material:
 
 @dataclass(frozen=True)
 class Discovered:
-    """A steerer of an attribute. maps: by picture digest, the gate [rows, columns]; gate: of all those tokens."""
+    """The steerer of an attribute. maps: by picture digest, the gate [rows, columns]."""
 
     attribute: str
     steerer: "Steerer"
@@ -167,27 +167,28 @@ class Discovered:
 
     @property
     def gate(self) -> np.ndarray:
-        return np.concatenate([one.ravel() for one in self.maps.values()]) if self.maps else np.empty(0)
+        """The gate of all tokens of these pictures, [tokens]."""
+        return np.concatenate([values.ravel() for values in self.maps.values()]) if self.maps else np.empty(0)
 
 
 def discovered(attribute: str, steerer: "Steerer", cache: "FeatureCache", pictures: Iterable[Picture]) -> Discovered:
-    """With the gate over each of some pictures, if the method has a gate and the model's tokens lie on a grid."""
+    """A steerer with its gate over each of some pictures, if it has a gate and the model's tokens lie on a grid."""
     unique = list({picture.digest: picture for picture in pictures}.values())
     maps: dict[str, np.ndarray] = {}
     if cache.from_features and SITE in steerer.operators:
         for batch in cache.batches(unique):
             for picture, features in zip(batch, cache.features(batch), strict=True):
-                if (found := gate_map(steerer, cache.vlm, features)) is not None:
-                    maps[picture.digest] = found
+                if (gate := gate_map(steerer, cache.vlm, features)) is not None:
+                    maps[picture.digest] = gate
     return Discovered(attribute, steerer, maps)
 
 
 def fitted_again(
-    plan: "Plan", model: str, label: str, identity: Mapping[str, str], pictures: Mapping[str, Sequence[Picture]]
+    plan: Plan, model: str, label: str, identity: Mapping[str, str], pictures: Mapping[str, Sequence[Picture]]
 ) -> list[Discovered]:
-    """A method's steerers on a model, by attribute of `pictures`, over which their gates are looked at.
+    """A method's steerers on a model, one for each attribute of `pictures`, with their gates over these pictures.
 
-    InputError if the model is not the one that the study asked, whose identity is given.
+    identity: that of the model that the study asked; InputError if the model is another one now.
     """
     from ggss.study.results import COMPARED
     from ggss.study.worker import Worker
@@ -197,11 +198,11 @@ def fitted_again(
     changed = [part for part in COMPARED if identity and now.get(part, "") != identity.get(part, "")]
     if changed:
         raise problems(f"{model} is not the model that the study asked", [f"another {part}" for part in changed])
-    found = []
-    for attribute, shown in pictures.items():
+    steerings = []
+    for attribute, pictures_of_attribute in pictures.items():
         steerer, cache = worker.steerer(model, label, attribute)
-        found.append(discovered(attribute, steerer, cache, shown))
-    return found
+        steerings.append(discovered(attribute, steerer, cache, pictures_of_attribute))
+    return steerings
 
 
 def gate_map(steerer: "Steerer", vlm: "Vlm", features: "Features") -> np.ndarray | None:
@@ -215,7 +216,7 @@ def gate_map(steerer: "Steerer", vlm: "Vlm", features: "Features") -> np.ndarray
 
 
 def token_grid(vlm: "Vlm", features: "Features", tokens: int) -> tuple[int, int] | None:
-    """Rows and columns of a picture's tokens; of tiles, those of the overview, which come first. None if unknown."""
+    """Rows and columns of a picture's tokens; None if unknown. Of a tiled picture, those of its overview, tile 0."""
     inputs, vision = features.inputs, getattr(vlm.model.config, "vision_config", None)
     if "image_grid_thw" in inputs:
         frames, height, width = (int(n) for n in inputs["image_grid_thw"].flatten()[-3:])
@@ -233,18 +234,18 @@ def token_grid(vlm: "Vlm", features: "Features", tokens: int) -> tuple[int, int]
 
 
 def of_study(folder: str | Path, method: str = "") -> Material:
-    """From a study's folder, finished or not. method: the label whose people are shown; `ggss` unless given."""
+    """From a study's folder, finished or not. method: the label under which people are shown; `ggss` by default."""
     results = Results.load(folder)
     _, progress = status(folder)
-    left = [one for one in progress if one.answered < one.of]
+    left = [entry for entry in progress if entry.answered < entry.of]
     missing = [
-        f"{cells.method_title(one.unit.method)} on {one.unit.model}: "
-        f"{one.answered:,} of {one.of:,} questions answered"
-        + (f"; the rest could not be run: {one.failure}" if one.failure else "")
-        for one in left
+        f"{cells.method_title(entry.unit.method)} on {entry.unit.model}: "
+        f"{entry.answered:,} of {entry.of:,} questions answered"
+        + (f"; the rest could not be run: {entry.failure}" if entry.failure else "")
+        for entry in left
     ]
-    ended = all(one.failure for one in left)
-    notes = {(one.unit.model, one.unit.method): one.warnings for one in progress if one.warnings}
+    ended = all(entry.failure for entry in left)
+    notes = {(entry.unit.model, entry.unit.method): entry.warnings for entry in progress if entry.warnings}
     return replace(of_results(results, method, missing, notes, Path(folder).name), ended=ended)
 
 
@@ -260,8 +261,8 @@ def of_results(
     steering = [entry.label for entry in plan.methods if entry.steers]
     if method and method not in steering:
         raise InputError(f"the study has no steering method {method!r}: choose from {', '.join(steering)}")
-    shown = method or (cells.GGSS if cells.GGSS in steering else next(iter(steering), ""))
-    models = [_of_model(figures, model.name, shown, model.control) for model in plan.models]
+    label = method or (cells.GGSS if cells.GGSS in steering else next(iter(steering), ""))
+    models = [_of_model(figures, model.name, label, model.control) for model in plan.models]
     present = _keyed([model for model in models if model.pairs])
     if not present:
         raise InputError(f"the study {plan.name!r} has no complete unsteered run yet: run it further")
@@ -275,23 +276,23 @@ def of_results(
         tuple(missing),
         notes or {},
         results.gates,
-        _told_plan(plan),
+        _plan_data(plan),
         {"answers": results.hash} | _identities(present),
         library_versions(),
     )
 
 
-def _told_plan(plan: Plan) -> dict[str, Any]:
-    """What the plan says, with files by their names alone: where they lie on this machine is nobody's business."""
-    told = plan.model_dump(mode="json", exclude_defaults=True)
-    told["discovery"] = _last(told["discovery"])
-    told["suite"] = {name: _last(value) if name in PATHS else value for name, value in told["suite"].items()}
+def _plan_data(plan: Plan) -> dict[str, Any]:
+    """The plan as data. Files are named without their folders, which are of no concern to a report's readers."""
+    contents = plan.model_dump(mode="json", exclude_defaults=True)
+    contents["discovery"] = _last(contents["discovery"])
+    contents["suite"] = {name: _last(value) if name in PATHS else value for name, value in contents["suite"].items()}
     if plan.benchmarks:
-        told["benchmarks"] = {
-            task: {name: _last(value) if name == "path" and value else value for name, value in own.items()}
-            for task, own in told["benchmarks"].items()
+        contents["benchmarks"] = {
+            task: {name: _last(value) if name == "path" and value else value for name, value in benchmark.items()}
+            for task, benchmark in contents["benchmarks"].items()
         }
-    return told
+    return contents
 
 
 def _last(place: str) -> str:
@@ -307,7 +308,7 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
             continue
         bias = task in results.tasks
         attributes = [grid.own_attribute(figures.plan, task)] if bias else list(figures.plan.steering)
-        found = [
+        steered_runs = [
             (
                 attribute,
                 results.run(model, method, task, alpha, attribute),
@@ -316,10 +317,10 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
             for attribute in attributes
             if alpha is not None
         ]
-        found = [one for one in found if one[1] is not None] or [(attributes[0], None, None)]
+        complete = [run for run in steered_runs if run[1] is not None] or [(attributes[0], None, None)]
         pairs += [
             TaskPair("", model, attribute, before, after, comparison, results.statistics)
-            for attribute, after, comparison in found
+            for attribute, after, comparison in complete
         ]
     steered = method if any(pair.after for pair in pairs) else ""
     return ReportedModel(model, steered, alpha if steered else None, tuple(pairs), control)
@@ -328,8 +329,8 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
 def of_files(before: Path, after: Path | None = None, statistics: Statistics | None = None) -> Material:
     """From one or two files of `ggss probe`, the unsteered one first."""
     runs = {path: records.load(path) for path in (before, after) if path is not None}
-    for path, found in runs.items():
-        check_one_run(found, str(path))
+    for path, tasks in runs.items():
+        check_one_run(tasks, str(path))
     name = " and ".join(path.name for path in runs)
     return of_runs(runs[before], runs[after] if after else None, statistics, name)
 
@@ -361,13 +362,13 @@ def of_pairs(
     """From runs of one model: the attribute steered, before, after, and the comparison of the two."""
     first = pairs[0][1].source
     steered = next((after.source for _, _, after, _ in pairs if after is not None), None)
-    found = tuple(
+    task_pairs = tuple(
         TaskPair("", first.model, attribute, before, after, comparison, statistics)
         for attribute, before, after, comparison in pairs
     )
     method = steered.method if steered else first.method if first.steered else ""
     alpha = steered.alpha if steered else first.alpha if first.steered else None
-    (model,) = _keyed([ReportedModel(first.model, method, alpha, found, discovered=tuple(discovered))])
+    (model,) = _keyed([ReportedModel(first.model, method, alpha, task_pairs, discovered=tuple(discovered))])
     return Material(
         cells.model_title(first.model),
         description,
@@ -381,11 +382,11 @@ def of_pairs(
 
 def with_pictures(material: Material, pictures: Iterable[Picture]) -> Material:
     """The same with pictures where the runs have only their digests."""
-    known = {picture.digest: picture for picture in pictures}
+    by_digest = {picture.digest: picture for picture in pictures}
 
-    def shown(run: Run) -> Run:
+    def with_images(run: Run) -> Run:
         items = tuple(
-            replace(item, images=tuple(known.get(picture.digest, picture) for picture in item.images))
+            replace(item, images=tuple(by_digest.get(picture.digest, picture) for picture in item.images))
             for item in run.items
         )
         return replace(run, items=items)
@@ -393,7 +394,7 @@ def with_pictures(material: Material, pictures: Iterable[Picture]) -> Material:
     return replace(
         material,
         models=tuple(
-            replace(model, pairs=tuple(replace(pair, before=shown(pair.before)) for pair in model.pairs))
+            replace(model, pairs=tuple(replace(pair, before=with_images(pair.before)) for pair in model.pairs))
             for model in material.models
         ),
     )
@@ -402,18 +403,18 @@ def with_pictures(material: Material, pictures: Iterable[Picture]) -> Material:
 def with_discovery(material: Material, show: bool | None = None) -> Material:
     """The same with the steerers of its method, fitted again as the study fitted them. Loads the study's models."""
     assert material.figures is not None
-    plan, found = material.figures.plan, []
+    plan, models = material.figures.plan, []
     for model in track(material.models, "fitting again", len(material.models), show):
         if not model.method:
-            found.append(model)
+            models.append(model)
             continue
         pictures: dict[str, list[Picture]] = {attribute: [] for attribute in plan.steering}
         for pair in model.pairs:
             if pair.about and pair.after:
                 pictures[pair.attribute] += [picture for item in pair.before.items for picture in item.images]
         discovered = fitted_again(plan, model.name, model.method, model.pairs[0].before.source.identity, pictures)
-        found.append(replace(model, discovered=tuple(discovered)))
-    return replace(material, models=tuple(found))
+        models.append(replace(model, discovered=tuple(discovered)))
+    return replace(material, models=tuple(models))
 
 
 def _keyed(models: Sequence[ReportedModel]) -> tuple[ReportedModel, ...]:
@@ -425,8 +426,8 @@ def _keyed(models: Sequence[ReportedModel]) -> tuple[ReportedModel, ...]:
 
 
 def _identities(models: Sequence[ReportedModel]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     for model in models:
-        found |= {f"{model.title}: {part}": value for part, value in model.pairs[0].before.source.identity.items()}
-        found |= {f"questions of {pair.task}": pair.before.source.suite_hash for pair in model.pairs}
-    return {name: value for name, value in found.items() if value}
+        hashes |= {f"{model.title}: {part}": value for part, value in model.pairs[0].before.source.identity.items()}
+        hashes |= {f"questions of {pair.task}": pair.before.source.suite_hash for pair in model.pairs}
+    return {name: value for name, value in hashes.items() if value}

@@ -1,11 +1,10 @@
 """The report: one HTML file with everything in it, that opens without a network and reads without a script.
 
     write(of_study("my-study"), Path("report.html"))
+    print_pdf(Path("report.html"), Path("report.pdf"))  # if this machine has a Chromium
 
 Text from outside (prompts, answers, names, labels) is escaped by Jinja2's autoescape, and control characters in it
 are made visible. The template has no reference to anything outside the file. Only filtering needs JavaScript.
-
-A report as PDF, printed by a Chromium if this machine has one.
 """
 
 import json
@@ -40,6 +39,8 @@ from ggss.version import __version__
 COMMAND = "ggss report"
 BINS = 20  # of the gate's histogram
 CAPABILITY = ("multiple-choice", "yes-or-no")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PDF_SECONDS = 300
 UNDISCOVERED = {
     True: "Singular values, stability and the gate over each picture are not kept with a study's answers: `--gates` "
     "loads the models, fits the steering again as the study did, and shows them.",
@@ -49,7 +50,10 @@ UNDISCOVERED = {
 
 @dataclass(frozen=True)
 class GroupChart:
-    """One number per group before and after: the chart, and its table."""
+    """A number for each group, before and after: the chart, and the rows of its table (group, before, after, link).
+
+    chart: empty for an answer that only the table has. spread: how far the groups were apart before.
+    """
 
     pair: TaskPair
     title: str
@@ -61,13 +65,14 @@ class GroupChart:
 def write(material: Material, target: Path, public: bool = False, command: str = COMMAND) -> Path:
     """Write the report of a study or of runs. public: without pictures and raw answers.
 
-    command: which command wrote it, so that the same one may replace it.
+    command: recorded in the file as the command that wrote it, and may replace it.
     """
     write_whole(target, render(material, public, command).encode("utf-8", "backslashreplace"))
     return target
 
 
 def render(material: Material, public: bool = False, command: str = COMMAND) -> str:
+    """The page as text."""
     album, filters = Thumbnails(public), Filters()
     bias = verdicts.judged_bias(material.models)
     capability = verdicts.judged_capability(material.models, (*CAPABILITY, "recognition"))
@@ -89,8 +94,8 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
         capability=capability,
         dimensions=verdicts.judged_dimensions(material.models, CAPABILITY),
         changed=changed,
-        discovery=[(model, [_discovery(one) for one in model.discovered]) for model in material.models],
-        heats=any(one.maps for model in material.models for one in model.discovered) and not public,
+        discovery=[(model, [_discovery(steering) for steering in model.discovered]) for model in material.models],
+        heats=any(steering.maps for model in material.models for steering in model.discovered) and not public,
         undiscovered=UNDISCOVERED[material.figures is not None],
         model_number={model.name: number for number, model in enumerate(material.models)},
         hyper=_hyperparameters(material),
@@ -105,22 +110,22 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
     )
 
 
-def _published(run: Measured, shown: Display) -> str:
+def _published(run: Measured, display: Display) -> str:
     """The published value; where its interval is about another estimate, that one stands with the interval."""
-    own = run.corrected()
-    about, plain = (cells.displayed_text(replace(own, estimate=one), shown) for one in (own.estimate, run.value()))
-    return plain if plain == about else f"{plain.split(' [')[0]} ({about})"
+    corrected = run.corrected()
+    with_interval = cells.displayed_text(corrected, display)
+    published = cells.displayed_text(replace(corrected, estimate=run.value()), display)
+    return published if published == with_interval else f"{published.split(' [')[0]} ({with_interval})"
 
 
 def _template() -> Any:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {
-        "seen": visible,
+        "visible": visible,
         "method": cells.method_title,
         "model": cells.model_title,
         "number": cells.number,
         "span": cells.span,
-        "shown": cells.displayed_text,
         "chance": cells.chance,
         "share": lambda p: f"{p:.2f}",
     }
@@ -133,31 +138,31 @@ def _text(name: str) -> str:
 
 
 def _group_charts(material: Material, filters: Filters) -> Iterator[GroupChart]:
-    """Of each bias task, every question and occupation; of several answers the one that tells groups apart most."""
+    """All answers to each question of the tasks about people. Only the one in which groups differ most is drawn."""
     for pair in (pair for model in material.models for pair in model.pairs if pair.about):
-        later = {_which(one): one for one in pair.groups_after}
-        for kind in dict.fromkeys((one.question, one.occupation) for one in pair.groups_before):
-            own = [one for one in pair.groups_before if (one.question, one.occupation) == kind]
-            widest = max(own, key=lambda one: one.spread)
-            for one in own:
-                after = later.get(_which(one)) or _given_by_nobody(one, pair.groups_after)
-                yield _group_chart(pair, one, after, filters, drawn=one is widest)
+        later = {_answer_key(values): values for values in pair.groups_after}
+        for kind in dict.fromkeys((values.question, values.occupation) for values in pair.groups_before):
+            answers = [values for values in pair.groups_before if (values.question, values.occupation) == kind]
+            widest = max(answers, key=lambda values: values.spread)
+            for values in answers:
+                after = later.get(_answer_key(values)) or _given_by_nobody(values, pair.groups_after)
+                yield _group_chart(pair, values, after, filters, drawn=values is widest)
 
 
 def _given_by_nobody(before: GroupValues, later: Sequence[GroupValues]) -> GroupValues | None:
-    """An answer that is no longer given has a share of zero, if there are other answers to the same question."""
-    alike = [one for one in later if (one.question, one.occupation) == (before.question, before.occupation)]
+    """Shares of zero for an answer that is no longer given; None if the question was not answered at all."""
+    alike = [other for other in later if (other.question, other.occupation) == (before.question, before.occupation)]
     if not before.answer or not alike:
         return None
-    values = {
-        group: replace(one, estimate=0.0 * one.estimate, low=0.0 * one.estimate, high=0.0 * one.estimate)
-        for group, one in alike[0].values.items()
-    }
+    values = {}
+    for group, interval in alike[0].values.items():
+        zero = 0.0 * interval.estimate  # or NaN, where a share is undefined
+        values[group] = replace(interval, estimate=zero, low=zero, high=zero)
     return replace(before, values=values)
 
 
-def _which(one: GroupValues) -> tuple[str, str, str]:
-    return one.question, one.occupation, one.answer
+def _answer_key(values: GroupValues) -> tuple[str, str, str]:
+    return values.question, values.occupation, values.answer
 
 
 def _group_chart(
@@ -175,14 +180,14 @@ def _group_chart(
     rows = tuple(
         (
             group,
-            cells.span(one, spec, scale, space),
+            cells.span(interval, spec, scale, space),
             cells.span(later[group], spec, scale, space) if group in later else "",
             links[group],
         )
-        for group, one in before.values.items()
+        for group, interval in before.values.items()
     )
-    said = f"{pair.title} on {cells.model_title(pair.model)}: {title}, by {pair.about}"
-    chart = charts.groups(before.values, later or None, said, links, scale, unit) if drawn else Markup()
+    description = f"{pair.title} on {cells.model_title(pair.model)}: {title}, by {pair.about}"
+    chart = charts.groups(before.values, later or None, description, links, scale, unit) if drawn else Markup()
     return GroupChart(pair, title, chart, rows, before.spread)
 
 
@@ -196,39 +201,39 @@ def _filter(pair: TaskPair, values: GroupValues, group: str, filters: Filters) -
     return "&".join(f"{name}={value}" for name, value in parts.items() if value)
 
 
-def _discovery(one: Discovered) -> dict[str, Any]:
+def _discovery(discovered: Discovered) -> dict[str, Any]:
     """What discovery found of an attribute, in numbers and charts."""
-    steerer, site = one.steerer, next(iter(one.steerer.operators))
-    found = steerer.diagnostics.get(site, {})
+    steerer, site = discovered.steerer, next(iter(discovered.steerer.operators))
+    diagnostics = steerer.diagnostics.get(site, {})
     statistics = {
         name: values.tolist() for name, values in steerer.statistics.get(site, {}).items() if values.ndim == 1
     }
-    k = getattr(steerer.operators[site], "basis", None)
-    kept = 0 if k is None else k.shape[1]
+    basis = getattr(steerer.operators[site], "basis", None)
+    removed = 0 if basis is None else basis.shape[1]
     explained = statistics.get("explained_variance", [])
-    title = f"{one.attribute}: share of the variance of the shifts along each direction; the first {kept} are removed"
-    gate = one.gate
+    of_shifts = f"share of the variance of the shifts along each direction; the first {removed} are removed"
+    gate = discovered.gate
     counts = [0.0] * BINS
     for value in gate.tolist():
         counts[min(int(value * BINS), BINS - 1)] += 100 / len(gate)
     return {
-        "attribute": one.attribute,
-        "found": found,
-        "kept": kept,
-        "explained": sum(explained[:kept]),
-        "singular": statistics.get("singular_values", [])[: 2 * kept + 4],
+        "attribute": discovered.attribute,
+        "diagnostics": diagnostics,
+        "removed": removed,
+        "explained": sum(explained[:removed]),
+        "singular": statistics.get("singular_values", [])[: 2 * removed + 4],
         "directions": charts.bars(
             [100 * share for share in explained[:24]],
             [str(n + 1) for n in range(min(len(explained), 24))],
-            title,
-            lambda n: n < kept,
+            f"{discovered.attribute}: {of_shifts}",
+            lambda n: n < removed,
         )
         if explained
         else Markup(),
         "gate": charts.bars(
             counts,
             [f"{n / BINS:.2g}" for n in range(BINS)],
-            f"{one.attribute}: how far the gate opens on the tokens of the pictures shown, percent of tokens",
+            f"{discovered.attribute}: how far the gate opens on the tokens of the pictures shown, percent of tokens",
         )
         if len(gate)
         else Markup(),
@@ -238,18 +243,18 @@ def _discovery(one: Discovered) -> dict[str, Any]:
 
 
 def _hyperparameters(material: Material) -> list[tuple[str, str]]:
-    """The options of every method of a plan, with their defaults; of steerers otherwise."""
+    """By method of a plan, its options with their defaults; without a plan, by steerer."""
     if material.figures is not None:
         entries = [
             (entry.label, entry.options, entry.sites) for entry in material.figures.plan.methods if entry.steers
         ]
         return [(cells.method_title(label), _listed(options | {"sites": sites})) for label, options, sites in entries]
-    found = {
-        f"{one.steerer.method}, {one.attribute}": _listed(one.steerer.options)
+    rows = {
+        f"{discovered.steerer.method}, {discovered.attribute}": _listed(discovered.steerer.options)
         for model in material.models
-        for one in model.discovered
+        for discovered in model.discovered
     }
-    return list(found.items())
+    return list(rows.items())
 
 
 def _listed(options: Mapping[str, Any]) -> str:
@@ -279,12 +284,12 @@ def _data_sheet(material: Material) -> list[dict[str, Any]]:
 
 
 def _prompts(material: Material) -> list[tuple[str, str]]:
-    """By task and question, the first prompt that was asked."""
-    found: dict[tuple[str, str], str] = {}
+    """By task and question, the prompt of the first item."""
+    prompts: dict[tuple[str, str], str] = {}
     for pair in material.pairs:
         for item in pair.before.items if pair.about else ():
-            found.setdefault((pair.task, item.question), item.prompt)
-    return [(f"{task}: {question}" if question else task, text) for (task, question), text in found.items()]
+            prompts.setdefault((pair.task, item.question), item.prompt)
+    return [(f"{task}: {question}" if question else task, text) for (task, question), text in prompts.items()]
 
 
 def _yaml(plan: Mapping[str, Any] | None) -> str:
@@ -293,30 +298,26 @@ def _yaml(plan: Mapping[str, Any] | None) -> str:
     return visible(yaml.safe_dump(json.loads(json.dumps(plan)), sort_keys=False, allow_unicode=True, width=100))
 
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-SECONDS = 300
-
-
 def browser() -> str | None:
     """The Chromium on this machine's path, if any."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((program for name in BROWSERS if (program := shutil.which(name))), None)
 
 
 def print_pdf(page: Path, target: Path) -> str:
-    """Print a page; returns why it did not work, or nothing."""
+    """Print a page as PDF; returns why it did not work, or "" if it did."""
     program = browser()
     if program is None:
-        return f"no Chromium was found ({', '.join(NAMES)})"
+        return f"no Chromium was found ({', '.join(BROWSERS)})"
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "page.pdf"
+        printed = Path(folder) / "page.pdf"
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox for root
         command = [program, "--headless", "--disable-gpu", *sandbox, f"--user-data-dir={folder}/profile"]
-        command += ["--no-pdf-header-footer", f"--print-to-pdf={made}", page.resolve().as_uri()]
+        command += ["--no-pdf-header-footer", f"--print-to-pdf={printed}", page.resolve().as_uri()]
         try:
-            subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
+            subprocess.run(command, capture_output=True, timeout=PDF_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             return f"{program} failed: {type(error).__name__}"
-        if not made.is_file():
+        if not printed.is_file():
             return f"{program} wrote nothing"
-        shutil.copyfile(made, target)
+        shutil.copyfile(printed, target)
     return ""

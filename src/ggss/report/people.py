@@ -1,14 +1,12 @@
 """The people of a report: rows of counterfactual pictures with the answers before and after, and the items behind
 every number.
 
-A row is one person and question with everything held fixed but the attribute that the task compares. Rows come in
-order of how much the answers changed. Items with two pictures are a list; of tasks with right answers those that were
+A row is one person and question with everything held fixed but the attribute that the task compares. Rows are sorted
+by how much the answers changed. Items with two pictures are a list; of tasks with right answers, the items that were
 lost and won are shown as well.
 
-The pictures of a report: each is in the file once, as a small thumbnail, and shown wherever it is needed.
-
-An SVG `<use>` repeats a picture without a script, also in print. A gate's heat is a picture with one pixel for each
-token, which the browser enlarges over the face.
+Each picture is in the file once, as a small thumbnail: an SVG `<use>` repeats it without a script, also in print. The
+heat of a gate is a picture with one pixel for each token, which the browser enlarges over the face.
 """
 
 import base64
@@ -29,6 +27,9 @@ from ggss.errors import InputError
 from ggss.probes import Item
 from ggss.report.material import Material, ReportedModel, TaskPair
 
+MOST = 2200  # items on a page: with nine options each, and gates, about 2.6 MB
+SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away
+CHANGES_SHOWN = 40  # items lost and won, of one task
 SIDE = 72  # pixels of a thumbnail
 LOWEST = 0.0  # of the gate, where the heat is black
 # From a shut gate to an open one.
@@ -37,7 +38,7 @@ _HEAT = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 
 
 @dataclass
 class Thumbnails:
-    """Collects the pictures as they are shown. public: none are."""
+    """The thumbnails of a page, collected as they are shown. public: none are shown. lost: how many did not load."""
 
     public: bool = False
     lost: int = 0
@@ -56,18 +57,18 @@ class Thumbnails:
                 self.lost += 1
         return _use(words, self._known[picture.digest])
 
-    def heat(self, picture: Picture, whose: str, gate: np.ndarray, words: str) -> Markup:
-        """The gate over a picture in grey. whose: what makes the gate another one on the same picture."""
+    def heat(self, picture: Picture, steering: str, gate: np.ndarray, words: str) -> Markup:
+        """The gate over a picture in grey. steering: names the gate, as a picture may have several."""
         if self.public or not self._known.get(picture.digest):
             return Markup()
-        key = f"{picture.digest}/{whose}"
+        key = f"{picture.digest}/{steering}"
         if key not in self._known:
             self._known[key] = self._added(_png(heat_colours(gate)))
         return _use(words, self._known[picture.digest], self._known[key])
 
     @property
     def symbols(self) -> Markup:
-        """All pictures, to stand once in the page."""
+        """The definitions of all pictures, which the page has once."""
         return Markup().join(self._symbols)
 
     def _added(self, address: str) -> str:
@@ -100,7 +101,7 @@ def _use(words: str, face: str, heat: str = "") -> Markup:
 
 
 def _thumbnail(image: Image.Image) -> str:
-    """The middle square, small."""
+    """The middle square of a picture, scaled down, as a data URL."""
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     square = image.convert("RGB").crop((left, top, left + side, top + side))
@@ -121,14 +122,9 @@ def _address(kind: str, data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-MOST = 2200  # items on a page: with nine options each, and gates, about 2.6 MB
-SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away
-CHANGES_SHOWN = 40  # items lost and won, of one task
-
-
 @dataclass
 class Filters:
-    """Short names for what rows are filtered by, in the order in which they are seen."""
+    """Short names for the groups, occupations and questions that rows are filtered by, in order of appearance."""
 
     groups: dict[tuple[str, str], str] = field(default_factory=dict)
     occupations: dict[str, str] = field(default_factory=dict)
@@ -146,7 +142,7 @@ class Filters:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: as it was given ("" on a public page), as the probe read it, and the options' probabilities."""
+    """An answer as it was given ("" on a public page), as the probe parsed it, and the options' probabilities."""
 
     raw: str
     parsed: str
@@ -193,7 +189,7 @@ class PeopleRow:
 
 @dataclass(frozen=True)
 class ShownTask:
-    """The rows of a task; of a task with two pictures each row has one item. left_out: rows that are not shown."""
+    """The rows of a task. An item with two pictures is a row of its own. left_out: how many rows are not shown."""
 
     pair: TaskPair
     rows: tuple[PeopleRow, ...]
@@ -213,16 +209,16 @@ class ShownTask:
 
 
 def shown_tasks(material: Material, album: Thumbnails, filters: Filters, most: int = MOST) -> list[ShownTask]:
-    """Every task about people, of every model."""
+    """Every task about people, of every model. most: the number of items that all of them may show."""
     pairs = [(model, pair) for model in material.models for pair in model.pairs if pair.about]
-    each = _allowed([len(pair.before.items) for _, pair in pairs], most)
+    limit = _allowed([len(pair.before.items) for _, pair in pairs], most)
     return [
-        _shown_task(model, pair, album, filters, min(1.0, each / len(pair.before.items))) for model, pair in pairs
+        _shown_task(model, pair, album, filters, min(1.0, limit / len(pair.before.items))) for model, pair in pairs
     ]
 
 
 def _allowed(sizes: Sequence[int], most: int) -> float:
-    """How many items a task may show, so that all together show `most`: small tasks are whole, large ones equal."""
+    """The number of items that a task may show, so that all together show `most`. Smaller tasks are shown in full."""
     room = float(most)
     for place, size in enumerate(ordered := sorted(sizes)):
         if size * (len(ordered) - place) > room:
@@ -236,55 +232,57 @@ def _shown_task(model: ReportedModel, pair: TaskPair, album: Thumbnails, filters
     rows: dict[tuple[Any, ...], list[int]] = {}
     for n, item in enumerate(pair.before.items):
         rows.setdefault(_row_key(item, pair.about, n), []).append(n)
-    ordered = sorted(rows.values(), key=lambda own: -_weight(own, shifts))
-    kept = ordered[: max(1, round(share * len(ordered)))]
-    maps = next((one.maps for one in model.discovered if one.attribute == pair.attribute), {})
-    made = tuple(_row(pair, own, shifts, album, filters, maps, model.name) for own in kept)
-    return ShownTask(pair, made, len(ordered) - len(kept))
+    ordered = sorted(rows.values(), key=lambda numbers: -_weight(numbers, shifts))
+    chosen = ordered[: max(1, round(share * len(ordered)))]
+    maps = next((steering.maps for steering in model.discovered if steering.attribute == pair.attribute), {})
+    shown = tuple(_row(pair, numbers, shifts, album, filters, maps, model.name) for numbers in chosen)
+    return ShownTask(pair, shown, len(ordered) - len(chosen))
 
 
 def _row_key(item: Item, about: str, number: int) -> tuple[Any, ...]:
-    """What is held fixed; a pair of pictures is a row of its own."""
+    """What the items of a row have in common; a pair of pictures is a row of its own."""
     if len(item.images) > 1:
         return (number,)
     fixed = tuple(sorted((name, value) for name, value in item.attributes[0].items() if name != about))
     return item.question, tuple(sorted(item.context.items())), fixed, item.prompt, item.cluster
 
 
-def _weight(own: Sequence[int], shifts: Sequence[tuple[bool, float]]) -> float:
-    return sum(changed for changed, _ in (shifts[n] for n in own)) + sum(shifts[n][1] for n in own) / (1 + len(own))
+def _weight(numbers: Sequence[int], shifts: Sequence[tuple[bool, float]]) -> float:
+    """How much the answers of a row's items changed: their number, and between equal numbers the probabilities."""
+    changed, moved = zip(*(shifts[n] for n in numbers), strict=True)
+    return sum(changed) + sum(moved) / (1 + len(numbers))
 
 
 def _shifts(pair: TaskPair) -> list[tuple[bool, float]]:
-    """Of each item: whether its answer changed, and by how much the options' probabilities did, between 0 and 1."""
+    """For each item, whether its answer changed, and how much the options' probabilities changed, between 0 and 1."""
     if pair.after is None:
         return [(False, 0.0)] * len(pair.before.items)
-    said, now = pair.before.parsed.parsed, pair.after.parsed.parsed
-    found = []
+    before, after = pair.before.parsed.parsed, pair.after.parsed.parsed
+    shifts = []
     for n, (old, new) in enumerate(zip(pair.before.probabilities, pair.after.probabilities, strict=True)):
         moved = 0.5 * sum(abs(a - b) for a, b in zip(old, new, strict=True)) if old and len(old) == len(new) else 0.0
-        found.append((said[n] != now[n], moved))
-    return found
+        shifts.append((before[n] != after[n], moved))
+    return shifts
 
 
 def _row(
     pair: TaskPair,
-    own: Sequence[int],
+    numbers: Sequence[int],
     shifts: Sequence[tuple[bool, float]],
     album: Thumbnails,
     filters: Filters,
     maps: Mapping[str, np.ndarray],
     model: str,
 ) -> PeopleRow:
-    first = pair.before.items[own[0]]
-    fixed = [value for name, value in first.attributes[0].items() if name != pair.about] if len(own) > 1 else []
+    first = pair.before.items[numbers[0]]
+    fixed = [value for name, value in first.attributes[0].items() if name != pair.about] if len(numbers) > 1 else []
     title = " · ".join(word for word in (_who(first), *fixed, first.question) if word)
     return PeopleRow(
         title,
         first.prompt,
         filters.occupation(first.context.get(OCCUPATION, "")),
         filters.question(first.question),
-        tuple(_item(pair, n, shifts[n][1], album, filters, maps, model) for n in own),
+        tuple(_item(pair, n, shifts[n][1], album, filters, maps, model) for n in numbers),
     )
 
 
@@ -306,7 +304,7 @@ def _item(
     label = " or ".join(
         " ".join(of.values()) if several else of.get(pair.about, " ".join(of.values())) for of in item.attributes
     )
-    groups = dict.fromkeys(filters.group(*one) for of in item.attributes for one in of.items())
+    groups = dict.fromkeys(filters.group(name, value) for of in item.attributes for name, value in of.items())
     faces = tuple(
         album.face(picture, f"{_who(item)}, {' '.join(of.values())}")
         for picture, of in zip(item.images, item.attributes, strict=True)
@@ -337,7 +335,10 @@ def reply(run: Run, n: int, public: bool = False) -> Reply:
 
 @dataclass(frozen=True)
 class ChangedItems:
-    """The items of a task with right answers that were lost (right before, wrong after) or won."""
+    """The items of a task with right answers that were lost (right before, wrong after) or won.
+
+    of_lost and of_won: how many there are in all; `lost` and `won` are those that are shown.
+    """
 
     pair: TaskPair
     lost: tuple[tuple[Item, ShownItem], ...]
@@ -347,19 +348,19 @@ class ChangedItems:
 
 
 def changed_items(models: Iterable[ReportedModel], album: Thumbnails, filters: Filters) -> list[ChangedItems]:
-    found = []
+    tasks = []
     for model in models:
         for pair in model.others:
             if pair.comparison is None or not pair.comparison.has_right_answers:
                 continue
             after, before = pair.comparison.rights()
             lost, won = np.flatnonzero(after < before), np.flatnonzero(after > before)
-            shown = [
+            shown_lost, shown_won = (
                 tuple(
                     (pair.before.items[n], _item(pair, n, 0.0, album, filters, {}, model.name))
                     for n in numbers[:CHANGES_SHOWN].tolist()
                 )
                 for numbers in (lost, won)
-            ]
-            found.append(ChangedItems(pair, shown[0], shown[1], len(lost), len(won)))
-    return found
+            )
+            tasks.append(ChangedItems(pair, shown_lost, shown_won, len(lost), len(won)))
+    return tasks

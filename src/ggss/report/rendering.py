@@ -1,9 +1,6 @@
 """A table as a value, and its forms: Markdown to read, CSV to compute with, LaTeX to print.
 
-The forms differ in nothing but notation: every number, interval, mark and note is in each of them. All words of a
-table are plain text, which each form escapes.
-
-A table in LaTeX: booktabs, with every number, interval, mark and note of the other forms.
+Every number, interval, mark and note is in each of them. All words are plain text, which each form escapes.
 """
 
 import csv
@@ -18,11 +15,11 @@ from ggss import escaping
 
 @dataclass(frozen=True)
 class Figure:
-    """A number as it is printed, with its interval if it has one. `ranked` ones may be the best of a column.
+    """A number as it is printed, with its interval if it has one. ranked: it may be the best of its column.
 
-    words: printed instead of the number, where the line above has it and only another interval is added. centre: the
-    estimate that the interval is about, where that is not the number itself. It is printed with the bounds if it
-    reads differently, so that nobody looks for the number in an interval that is not its own.
+    words: printed instead of the number, for a further interval of the number in the line above. centre: the estimate
+    that the interval is about, if that is not the number itself. It is printed with the bounds if it differs from the
+    number in the digits shown, because the interval need not contain the number then.
     """
 
     value: float
@@ -50,8 +47,8 @@ class Figure:
         """What is printed after the number: unit, bounds, mark."""
         unit = f" {self.unit}" if self.unit and math.isfinite(self.value) and not self.words else ""
         bounds = f" [{self.bounds()}]" if self.interval else ""
-        if bounds and self.centre is not None and (own := _number(self.centre, self.spec)) != self.number():
-            bounds = f" ({own}{bounds})"
+        if bounds and self.centre is not None and (centre := _number(self.centre, self.spec)) != self.number():
+            bounds = f" ({centre}{bounds})"
         return f"{unit}{bounds}{self.mark}"
 
 
@@ -88,7 +85,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """`name` is the file's; `title` says what is measured and which direction is better."""
+    """`name` is the name of its files; `title` says what is measured and which direction is better.
+
+    ValueError if a row has not a cell for each column.
+    """
 
     name: str
     title: str
@@ -108,8 +108,8 @@ class Table:
             yield section, [row for row in self.rows if row.section == section]
 
     def best(self) -> dict[int, float]:
-        """The best ranked number of each column that has a better direction, by the column's place."""
-        found = {}
+        """By the place of a column: its best ranked number, if one direction is better and several are ranked."""
+        best = {}
         for place, column in enumerate(self.columns):
             ranked = [
                 round(cell[0].value, 9)
@@ -117,8 +117,8 @@ class Table:
                 if isinstance(cell, tuple) and cell[0].ranked and math.isfinite(cell[0].value)
             ]
             if column.better and len(ranked) > 1:
-                found[place] = min(ranked) if column.better == "lower" else max(ranked)
-        return found
+                best[place] = min(ranked) if column.better == "lower" else max(ranked)
+        return best
 
     def wins(self, cell: Entry, place: int, best: dict[int, float]) -> bool:
         return (
@@ -130,7 +130,7 @@ class Table:
 
 
 def markdown(table: Table) -> str:
-    """One heading, the caption, a pipe table and the notes."""
+    """A heading, the caption, a pipe table and the notes."""
     notes = [f"- {escaping.markdown(note)}" for note in table.notes]
     title, caption = escaping.markdown(table.title), escaping.markdown(table.caption)
     blocks = [f"# {title}", caption, pipe_table(table), "\n".join(notes)]
@@ -146,13 +146,13 @@ def pipe_table(table: Table) -> str:
         if section:
             lines.append(_pipes([f"*{escaping.markdown(section)}*", *[""] * len(heads)]))
         for row in rows:
-            shown = [_md(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
-            lines.append(_pipes([escaping.markdown(row.label), *shown]))
+            cells = [_md(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
+            lines.append(_pipes([escaping.markdown(row.label), *cells]))
     return "\n".join(lines)
 
 
 def comma_separated(table: Table) -> str:
-    """Every figure with its bounds in columns of their own; words (not run) stand in the figure's column."""
+    """CSV: columns for each figure, its bounds and its mark. Words such as "not run" are in the figure's column."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     shapes = [_shape(table, place) for place in range(len(table.columns))]
@@ -170,6 +170,35 @@ def comma_separated(table: Table) -> str:
             line += _fields(cell, shape)
         writer.writerow(line)
     return out.getvalue()
+
+
+def latex(table: Table) -> str:
+    """A booktabs table, scaled down if it is wider than the page."""
+    best, width = table.best(), len(table.columns) + 1
+    lines = [
+        "% needs \\usepackage{booktabs,graphicx,makecell}",
+        "\\begin{table*}[!ht]",
+        "\\centering",
+        "\\scriptsize",
+    ]
+    lines.append(r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%")
+    lines.append(f"\\begin{{tabular}}{{@{{}}l{'r' * len(table.columns)}@{{}}}}")
+    lines.append("\\toprule")
+    if any(column.group for column in table.columns):
+        lines.append(" & ".join(["", *_spans(table.columns)]) + r" \\")
+    lines.append(" & ".join([escaping.latex(table.corner), *map(_tex_head, table.columns)]) + r" \\")
+    for section, rows in table.sections():
+        lines.append("\\midrule")
+        if section:
+            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\emph{{{escaping.latex(section)}}}}} \\")
+        for row in rows:
+            cells = [_tex_cell(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
+            lines.append(" & ".join([escaping.latex(row.label), *cells]) + r" \\")
+    lines += ["\\bottomrule", "\\end{tabular}}"]
+    title, *words = map(escaping.latex, (table.title, table.caption, *table.notes))
+    caption = " ".join([f"\\textbf{{{title}.}}", *words]).strip()
+    lines += [f"\\caption{{{caption}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
+    return "\n".join(lines) + "\n"
 
 
 def _number(value: float, spec: str) -> str:
@@ -203,8 +232,8 @@ def _shape(table: Table, place: int) -> list[tuple[bool, bool, bool]]:
         for part in range(len(table.columns[place].parts))
     ]
     return [
-        (any(f.interval for f in own), any(f.mark for f in own), any(f.centre is not None for f in own))
-        for own in figures
+        (any(f.interval for f in part), any(f.mark for f in part), any(f.centre is not None for f in part))
+        for part in figures
     ]
 
 
@@ -214,8 +243,8 @@ def _fields(cell: Entry, shape: list[tuple[bool, bool, bool]]) -> list[str]:
         if isinstance(cell, tuple) and part < len(cell):
             figure = cell[part]
             low, high = figure.interval or (math.nan, math.nan)
-            own = figure.value if figure.centre is None else figure.centre
-            fields += [_plain(figure.value), *[_plain(own)] * centre, *[_plain(low), _plain(high)] * bounds]
+            centre_value = figure.value if figure.centre is None else figure.centre
+            fields += [_plain(figure.value), *[_plain(centre_value)] * centre, *[_plain(low), _plain(high)] * bounds]
             fields += [figure.mark] * mark
         else:
             words = escaping.spreadsheet(cell) if isinstance(cell, str) and part == 0 else ""
@@ -224,37 +253,8 @@ def _fields(cell: Entry, shape: list[tuple[bool, bool, bool]]) -> list[str]:
 
 
 def _plain(value: float) -> str:
-    """Enough digits to compute with, few enough to be the same on every machine."""
+    """A number with eight digits: enough to compute with, few enough to be the same on every machine."""
     return "" if math.isnan(value) else format(round(value, 9) + 0.0, ".8g")
-
-
-def latex(table: Table) -> str:
-    """A booktabs table, made narrower where the page is."""
-    best, width = table.best(), len(table.columns) + 1
-    lines = [
-        "% needs \\usepackage{booktabs,graphicx,makecell}",
-        "\\begin{table*}[!ht]",
-        "\\centering",
-        "\\scriptsize",
-    ]
-    lines.append(r"\resizebox{\ifdim\width>\textwidth\textwidth\else\width\fi}{!}{%")
-    lines.append(f"\\begin{{tabular}}{{@{{}}l{'r' * len(table.columns)}@{{}}}}")
-    lines.append("\\toprule")
-    if any(column.group for column in table.columns):
-        lines.append(" & ".join(["", *_spans(table.columns)]) + r" \\")
-    lines.append(" & ".join([escaping.latex(table.corner), *map(_tex_head, table.columns)]) + r" \\")
-    for section, rows in table.sections():
-        lines.append("\\midrule")
-        if section:
-            lines.append(rf"\multicolumn{{{width}}}{{@{{}}l@{{}}}}{{\emph{{{escaping.latex(section)}}}}} \\")
-        for row in rows:
-            cells = [_tex_cell(cell, table.wins(cell, k, best)) for k, cell in enumerate(row.cells)]
-            lines.append(" & ".join([escaping.latex(row.label), *cells]) + r" \\")
-    lines += ["\\bottomrule", "\\end{tabular}}"]
-    title, *words = map(escaping.latex, (table.title, table.caption, *table.notes))
-    caption = " ".join([f"\\textbf{{{title}.}}", *words]).strip()
-    lines += [f"\\caption{{{caption}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
-    return "\n".join(lines) + "\n"
 
 
 def _spans(columns: Sequence[Column]) -> list[str]:
@@ -270,9 +270,9 @@ def _spans(columns: Sequence[Column]) -> list[str]:
 def _tex_cell(cell: Entry, wins: bool) -> str:
     if isinstance(cell, str):
         return escaping.latex(cell)
-    said = [(escaping.latex(figure.number()), escaping.latex(figure.after())) for figure in cell]
+    lines = [(escaping.latex(figure.number()), escaping.latex(figure.after())) for figure in cell]
     return _stacked(
-        [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(said)]
+        [(f"\\textbf{{{number}}}" if wins and not k else number) + rest for k, (number, rest) in enumerate(lines)]
     )
 
 

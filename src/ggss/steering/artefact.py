@@ -1,23 +1,16 @@
 """A steerer on disk: `steerer.safetensors`, `config.json` and a README card. Data only, no code.
 
-The tensors of site S are named `S/operator/...` and `S/statistics/...`. Tensors that are too large for memory are in
-a second file, `streams.safetensors`. `config.json` is written last and holds the sha256 of both files
-and a checksum of its own content. A folder that is incomplete, was changed, or has files of two
-steerers is therefore refused when it is read.
+The tensors of site S are named `S/operator/...` and `S/statistics/...`. Sequences of tensors that are too large for
+memory are in a second file, `streams.safetensors`, where tensor i of sequence Q is named `Q/i`. It is written one
+tensor at a time and memory-mapped when it is read; it is read through once when an artefact is loaded, for its
+sha256.
 
-Sequences of tensors too large for memory, in one safetensors file. It is written one tensor at a time, and
-memory-mapped when it is read.
+`config.json` is written last. It holds the sha256 of both files and a checksum of all its other content. So a folder
+that is incomplete, was changed, or has files of two steerers is refused when it is read. `Description` declares the
+names, types and ranges of its content, which are checked when it is written and read. The scalars of an operator are
+not declared here: the operator checks them itself (`ggss.methods.operator`).
 
-Tensor i of sequence S is named `S/i`. The artefact has the sha256 of the whole file, so the file is read through once
-when an artefact is loaded.
-
-What `config.json` of an artefact may hold: names, types and ranges, checked when it is written and read.
-
-Its `checksum` is over all of its other content, which has the sha256 of the files with tensors. So an artefact that
-was changed after it was written is refused, whatever the change. What the scalars of an operator may be is not said
-here: the operator checks that itself (`ggss.methods.operator`).
-
-The README of a steerer, written from its own fields.
+The card is written from the steerer's fields.
 """
 
 import hashlib
@@ -50,70 +43,106 @@ from ggss.terminal import track
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
-
+FORMAT = 2  # of `config.json`
+TENSORS, STREAMS, CONFIG, CARD = "steerer.safetensors", "streams.safetensors", "config.json", "README.md"
+LARGEST_TENSORS = 2**32  # bytes; larger ones belong into streams
 CHUNK = 2**24  # bytes read at a time for the sha256
 _DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
-
-
-def _stored_tensor(path: Path, name: str) -> Tensor:
-    with safe_open(path, "pt") as file:
-        return file.get_tensor(name)
-
-
-def write(path: Path, sequences: Mapping[str, Sequence[Tensor]]) -> str:
-    """Write the sequences, one tensor in memory at a time, completely or not at all; returns the file's sha256."""
-    header: dict[str, object] = {}
-    digest = hashlib.sha256()
-    end = 0
-    for name, sequence in sequences.items():
-        for i, tensor in enumerate(sequence):
-            start, end = end, end + tensor.numel() * tensor.element_size()
-            described = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
-            header[f"{name}/{i}"] = described
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-
-    def pieces() -> Iterator[bytes]:
-        yield struct.pack("<Q", len(text)) + text
-        for sequence in sequences.values():
-            for tensor in sequence:
-                yield tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
-
-    def hashed() -> Iterator[bytes]:
-        for piece in pieces():
-            digest.update(piece)
-            yield piece
-
-    write_whole(path, hashed())
-    return digest.hexdigest()
-
-
-def read(path: Path, sha256: str) -> dict[str, Sequence[Tensor]]:
-    """The sequences of a file, memory-mapped; InputError unless it is the whole file with this sha256."""
-    require_file(path, "the steerer's file")
-    digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            for _ in track(range(0, path.stat().st_size, CHUNK), "checking references"):
-                digest.update(file.read(CHUNK))
-        if digest.hexdigest() != sha256:
-            raise InputError(f"{str(path)!r} was changed, cut short, or is of another steerer: save this one again")
-        with safe_open(path, "pt") as file:
-            names = set(file.keys())
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{str(path)!r} cannot be read ({error}): save the steerer again") from error
-    sizes = Counter(name.rpartition("/")[0] for name in names)
-    if names != {f"{name}/{i}" for name, size in sizes.items() for i in range(size)}:
-        raise InputError(f"{str(path)!r} lacks some of its numbered tensors: save the steerer again")
-    read_one = partial(_stored_tensor, path)
-    return {name: LazyTensors([f"{name}/{i}" for i in range(size)], read_one) for name, size in sizes.items()}
-
-
-FORMAT = 2
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 Plain = str | bool | int | float | None
 Text = str | None
+
+MEASURED = {"effective_rank", "variance_share", "chance_share", "split_half_cosines"}
+NOT_MEASURED = "what all tokens still show was not measured, because they were not kept (`--keep-tokens`)."
+REMOVES = """\
+It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair
+and does not remove what its weights know. At high strength the model can no longer name the attribute when it is
+asked. Measure bias, capability and recognition on your own task before you choose a strength."""
+REMOVES_NOTHING = """\
+It changes no activation, at any strength: nothing that the model sees of a person is removed. Measure bias and
+capability on your own task with it and without it."""
+
+
+def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
+    """Write the artefact into a folder; each file is written completely or not at all."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"cannot write a steerer to {str(folder)!r}: it is a file; give a folder")
+    data = save_tensors(_tensors(steerer))
+    streams, replaced = _streams(steerer), holds_steerer(folder)
+    config = _config(steerer) | {"sha256": hashlib.sha256(data).hexdigest(), "streams_sha256": None}
+    parse_config(signed(json.loads(_json(config))))  # before anything is written: it must be possible to read it
+    write_whole(folder / TENSORS, data)
+    if streams:
+        config["streams_sha256"] = _write_streams(folder / STREAMS, streams)
+    elif replaced:  # the streams of the steerer that was here
+        (folder / STREAMS).unlink(missing_ok=True)
+    write_whole(folder / CARD, card(steerer).encode())
+    write_whole(folder / CONFIG, _json(signed(config)))
+    return folder
+
+
+def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer":
+    """Read an artefact from a folder or the hub; InputError says what is wrong if it is incomplete or damaged."""
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = _download(str(name), revision)
+    config, checked = _read_config(folder)
+    data = read_bounded(folder / TENSORS, "the steerer's file", LARGEST_TENSORS)
+    if hashlib.sha256(data).hexdigest() != checked.sha256:
+        raise InputError(f"{folder / TENSORS} is not the file that {CONFIG} describes (cut short?): save it again")
+    streams = _read_streams(folder / STREAMS, checked.streams_sha256) if checked.streams_sha256 else {}
+    try:
+        tensors = load_tensors(data)
+    except Exception as error:  # safetensors raises exceptions of many types
+        raise InputError(f"{folder / TENSORS} is no file of safetensors ({error}): save it again") from error
+    try:
+        return _steerer(config, checked, tensors, streams)
+    except InputError as error:
+        raise InputError(f"{str(folder)!r}: {error}") from error
+
+
+def recommend(folder: str | os.PathLike[str], alpha: float) -> Path:
+    """Write a recommended strength into an artefact on disk: into `config.json` and `README.md`, nothing else.
+
+    The whole artefact is read and checked first. If a file cannot be written, both are as before.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"no steerer folder at {str(folder)!r}: a strength can only be written into a local folder")
+    steerer = load(folder).recommending(alpha)
+    config = signed(_read_config(folder)[0] | {"recommended_alpha": steerer.recommended_alpha})
+    before = read_bounded(folder / CARD, "the card") if (folder / CARD).exists() else None
+    write_whole(folder / CARD, card(steerer).encode())
+    try:
+        write_whole(folder / CONFIG, _json(config))
+    except InputError:
+        if before is not None:
+            write_whole(folder / CARD, before)
+        raise
+    return folder
+
+
+def holds_steerer(folder: Path) -> bool:
+    """Whether a folder has a `config.json` of a steerer, of any format and in any state."""
+    try:
+        config = read_json(folder / CONFIG, "the file")
+    except InputError:
+        return False
+    return isinstance(config, dict) and {"format", "method", "sites"} <= config.keys()
+
+
+def push(steerer: "Steerer", repo_id: str, private: bool = True, token: str | None = None) -> str:
+    """Upload the artefact to the hub; returns the repository's address."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token)
+    with tempfile.TemporaryDirectory() as folder:
+        save(steerer, folder)
+        url = api.create_repo(repo_id, private=private, exist_ok=True)
+        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=f"{steerer.method} steerer")
+    return str(url)
 
 
 class _Strict(BaseModel):
@@ -166,6 +195,8 @@ class DiagnosticsEntry(_Strict, extra="allow"):
 
 
 class Description(_Strict):
+    """The content of `config.json`."""
+
     format: int
     method: str
     options: dict[str, JsonValue]
@@ -194,20 +225,20 @@ def checksum(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def described(config: Any) -> Description:
+def parse_config(config: Any) -> Description:
     """The checked content of a `config.json`; InputError says what is wrong with it."""
     if not isinstance(config, dict) or not {"format", "sites"} <= config.keys():
         raise InputError("does not describe a ggss steerer (is this a model's folder?)")
     if config["format"] != FORMAT:
         versions = config.get("versions")
-        wrote = versions.get("ggss", "unknown") if isinstance(versions, dict) else "unknown"
+        writer = versions.get("ggss", "unknown") if isinstance(versions, dict) else "unknown"
         raise InputError(
             f"has artefact format {str(config['format'])[:20]}, this version of ggss reads {FORMAT}: "
-            f"make the steerer again, or use the version of ggss that wrote it ({str(wrote)[:20]})"
+            f"make the steerer again, or use the version of ggss that wrote it ({str(writer)[:20]})"
         )
     try:
         if config.get("checksum") != checksum(config):
-            raise InputError("was changed after it was written, its checksum is another: make the steerer again")
+            raise InputError("was changed after it was written (its checksum differs): make the steerer again")
         return Description.model_validate(config)
     except ValidationError as error:
         wrong = [f"{'.'.join(map(str, e['loc']))[:80]}: {e['msg']}" for e in error.errors()]
@@ -220,26 +251,12 @@ def described(config: Any) -> Description:
 
 
 def tuples(value: Any) -> Any:
-    """Lists, as JSON has them, to the tuples of a steerer: several attributes, or values of intersections."""
+    """Lists of JSON as the tuples of a steerer: several attributes, or values of intersections."""
     return tuple(tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
-REMOVES = """\
-It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair
-and does not remove what its weights know. At high strength the model can no longer name the attribute when it is
-asked. Measure bias, capability and recognition on your own task before you choose a strength."""
-REMOVES_NOTHING = """\
-It changes no activation, at any strength: nothing that the model sees of a person is removed. Measure bias and
-capability on your own task with it and without it."""
-
-
-MEASURED = {"effective_rank", "variance_share", "chance_share", "split_half_cosines"}
-
-NOT_MEASURED = "what all tokens still show was not measured, because they were not kept (`--keep-tokens`)."
-
-
 def card(steerer: "Steerer") -> str:
-    """Markdown for people who use the artefact and cannot ask its author."""
+    """The artefact's README in Markdown, for people who cannot ask its author."""
     source = steerer.source
     attribute = " x ".join([steerer.attribute] if isinstance(steerer.attribute, str) else steerer.attribute)
     alpha = steerer.recommended_alpha
@@ -300,112 +317,82 @@ with steerer.attach(vlm, alpha={steerer.strength()}):
 
 def _diagnostics(steerer: "Steerer") -> str:
     lines = []
-    for site, found in steerer.diagnostics.items():
-        if {name for name, value in found.items() if value is not None} >= MEASURED:
-            cosines = ", ".join(f"{c:.2f}" for c in found["split_half_cosines"]) or "too few contexts"
-            transfer = found.get("transfer")
+    for site, measured in steerer.diagnostics.items():
+        if {name for name, value in measured.items() if value is not None} >= MEASURED:
+            cosines = ", ".join(f"{c:.2f}" for c in measured["split_half_cosines"]) or "too few contexts"
+            transfer = measured.get("transfer")
             lines.append(
-                f"- {code(site)}: effective rank {found['effective_rank']:.1f}; {found['variance_share']:.1%} of the "
-                f"variance that is not the attribute's inside the subspace (chance {found['chance_share']:.1%}); "
+                f"- {code(site)}: effective rank {measured['effective_rank']:.1f}; "
+                f"{measured['variance_share']:.1%} of the variance that is not the attribute's inside the subspace "
+                f"(chance {measured['chance_share']:.1%}); "
                 + (f"transfer between halves {transfer:.0%}; " if transfer is not None else "")
                 + f"split-half cosines {cosines}."
             )
-        if read := found.get("all_tokens"):
+        if probe := measured.get("all_tokens"):
             lines.append(
                 f"- {code(site)}: a probe of all tokens names the attribute of people it has not seen in "
-                f"{read['before']:.0%} of the images before and {read['after']:.0%} after steering at alpha 1 "
-                f"(guessing: {read['chance']:.0%}); tokens move by {read['displacement']:.0%} of their length."
+                f"{probe['before']:.0%} of the images before and {probe['after']:.0%} after steering at alpha 1 "
+                f"(guessing: {probe['chance']:.0%}); tokens move by {probe['displacement']:.0%} of their length."
             )
         elif site in steerer.operators and steerer.operators[site].kind != "identity":
             lines.append(f"- {code(site)}: {NOT_MEASURED}")
-        lines += [f"- {markdown(text)}" for text in found.get("notes", [])]
+        lines += [f"- {markdown(text)}" for text in measured.get("notes", [])]
     lines += [f"- **Warning.** {markdown(text)}" for text in steerer.warnings]
     return "\n".join(lines) or "Nothing was recorded."
 
 
-LARGEST_TENSORS = 2**32  # bytes; larger ones belong into streams
-TENSORS, STREAMS, CONFIG, CARD = "steerer.safetensors", "streams.safetensors", "config.json", "README.md"
+def _stored_tensor(path: Path, name: str) -> Tensor:
+    with safe_open(path, "pt") as file:
+        return file.get_tensor(name)
 
 
-def save(steerer: "Steerer", folder: str | os.PathLike[str]) -> Path:
-    """Write the artefact into a folder; each file is written completely or not at all."""
-    folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"cannot write a steerer to {str(folder)!r}: it is a file; give a folder")
-    data = save_tensors(_tensors(steerer))
-    large, replaced = _streams(steerer), holds_steerer(folder)
-    config = _config(steerer) | {"sha256": hashlib.sha256(data).hexdigest(), "streams_sha256": None}
-    described(signed(json.loads(_json(config))))  # before anything is written: what is written can be read
-    write_whole(folder / TENSORS, data)
-    if large:
-        config["streams_sha256"] = write(folder / STREAMS, large)
-    elif replaced:  # the large file of the steerer that was here
-        (folder / STREAMS).unlink(missing_ok=True)
-    write_whole(folder / CARD, card(steerer).encode())
-    write_whole(folder / CONFIG, _json(signed(config)))
-    return folder
+def _write_streams(path: Path, sequences: Mapping[str, Sequence[Tensor]]) -> str:
+    """Write the sequences with one tensor in memory at a time, all or nothing; return the file's sha256."""
+    header: dict[str, object] = {}
+    digest = hashlib.sha256()
+    end = 0
+    for name, sequence in sequences.items():
+        for i, tensor in enumerate(sequence):
+            start, end = end, end + tensor.numel() * tensor.element_size()
+            entry = {"dtype": _DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+            header[f"{name}/{i}"] = entry
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+
+    def pieces() -> Iterator[bytes]:
+        yield struct.pack("<Q", len(text)) + text
+        for sequence in sequences.values():
+            for tensor in sequence:
+                yield tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+    def hashed() -> Iterator[bytes]:
+        for piece in pieces():
+            digest.update(piece)
+            yield piece
+
+    write_whole(path, hashed())
+    return digest.hexdigest()
 
 
-def recommend(folder: str | os.PathLike[str], alpha: float) -> Path:
-    """Write a recommended strength into an artefact on disk: into `config.json` and `README.md`, nothing else.
-
-    The whole artefact is read and checked first. If a file cannot be written, both are as before.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"no steerer folder at {str(folder)!r}: a strength can only be written into a local folder")
-    steerer = load(folder).recommending(alpha)
-    config = signed(_read_config(folder)[0] | {"recommended_alpha": steerer.recommended_alpha})
-    before = read_bounded(folder / CARD, "the card") if (folder / CARD).exists() else None
-    write_whole(folder / CARD, card(steerer).encode())
+def _read_streams(path: Path, sha256: str) -> dict[str, Sequence[Tensor]]:
+    """The sequences of a file, memory-mapped; InputError unless the file is complete and has this sha256."""
+    require_file(path, "the steerer's file")
+    digest = hashlib.sha256()
     try:
-        write_whole(folder / CONFIG, _json(config))
-    except InputError:
-        if before is not None:
-            write_whole(folder / CARD, before)
-        raise
-    return folder
-
-
-def holds_steerer(folder: Path) -> bool:
-    """Whether a folder has a `config.json` of a steerer, of any format and in any state."""
-    try:
-        config = read_json(folder / CONFIG, "the file")
-    except InputError:
-        return False
-    return isinstance(config, dict) and {"format", "method", "sites"} <= config.keys()
-
-
-def load(name: str | os.PathLike[str], revision: str | None = None) -> "Steerer":
-    """Read an artefact from a folder or the hub; InputError says what is wrong if it is incomplete or damaged."""
-    folder = Path(name)
-    if not folder.is_dir():
-        folder = _download(str(name), revision)
-    config, checked = _read_config(folder)
-    data = read_bounded(folder / TENSORS, "the steerer's file", LARGEST_TENSORS)
-    if hashlib.sha256(data).hexdigest() != checked.sha256:
-        raise InputError(f"{folder / TENSORS} is not the file that {CONFIG} describes (cut short?): save it again")
-    large = read(folder / STREAMS, checked.streams_sha256) if checked.streams_sha256 else {}
-    try:
-        tensors = load_tensors(data)
-    except Exception as error:  # safetensors raises exceptions of many types
-        raise InputError(f"{folder / TENSORS} is no file of safetensors ({error}): save it again") from error
-    try:
-        return _assembled(config, checked, tensors, large)
-    except InputError as error:
-        raise InputError(f"{str(folder)!r}: {error}") from error
-
-
-def push(steerer: "Steerer", repo_id: str, private: bool = True, token: str | None = None) -> str:
-    """Upload the artefact to the hub; returns the repository's address."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=token)
-    with tempfile.TemporaryDirectory() as folder:
-        save(steerer, folder)
-        url = api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=f"{steerer.method} steerer")
-    return str(url)
+        with path.open("rb") as file:
+            for _ in track(range(0, path.stat().st_size, CHUNK), "checking references"):
+                digest.update(file.read(CHUNK))
+        if digest.hexdigest() != sha256:
+            raise InputError(f"{str(path)!r} was changed, cut short, or is of another steerer: save this one again")
+        with safe_open(path, "pt") as file:
+            names = set(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{str(path)!r} cannot be read ({error}): save the steerer again") from error
+    sizes = Counter(name.rpartition("/")[0] for name in names)
+    if names != {f"{name}/{i}" for name, size in sizes.items() for i in range(size)}:
+        raise InputError(f"{str(path)!r} lacks some of its numbered tensors: save the steerer again")
+    read_tensor = partial(_stored_tensor, path)
+    return {name: LazyTensors([f"{name}/{i}" for i in range(size)], read_tensor) for name, size in sizes.items()}
 
 
 def _json(config: Mapping[str, Any]) -> bytes:
@@ -416,13 +403,13 @@ def _json(config: Mapping[str, Any]) -> bytes:
 
 
 def _tensors(steerer: "Steerer") -> dict[str, Tensor]:
-    named = {}
+    tensors = {}
     for site, operator in steerer.operators.items():
         for name, tensor in operator.tensors().items():
-            named[f"{site}/operator/{name}"] = tensor.detach().cpu().contiguous()
+            tensors[f"{site}/operator/{name}"] = tensor.detach().cpu().contiguous()
         for name, tensor in steerer.statistics.get(site, {}).items():
-            named[f"{site}/statistics/{name}"] = tensor.detach().cpu().contiguous()
-    return named
+            tensors[f"{site}/statistics/{name}"] = tensor.detach().cpu().contiguous()
+    return tensors
 
 
 def _streams(steerer: "Steerer") -> dict[str, Sequence[Tensor]]:
@@ -452,39 +439,39 @@ def _config(steerer: "Steerer") -> dict[str, Any]:
     }
 
 
-def _assembled(
+def _steerer(
     config: Mapping[str, Any],
     checked: Description,
     tensors: Mapping[str, Tensor],
-    large: Mapping[str, Sequence[Tensor]],
+    streams: Mapping[str, Sequence[Tensor]],
 ) -> "Steerer":
     from ggss.steering.steerer import Steerer
 
     operators: dict[str, Operator] = {}
     statistics: dict[str, dict[str, Tensor]] = {}
     for site, entry in checked.sites.items():
-        operators[site] = _operator(site, entry, _under(f"{site}/operator/", tensors), large)
+        operators[site] = _operator(site, entry, _under(f"{site}/operator/", tensors), streams)
         statistics[site] = _under(f"{site}/statistics/", tensors)
-    plain = ("method", "options", "source", "diagnostics", "recommended_alpha", "prompt_suffix", "versions")
+    unchanged = ("method", "options", "source", "diagnostics", "recommended_alpha", "prompt_suffix", "versions")
     return Steerer(
         attribute=tuples(checked.attribute),
         values=tuples(checked.values),
         operators=operators,
         statistics=statistics,
-        **{name: config[name] for name in plain},
+        **{name: config[name] for name in unchanged},
     )
 
 
 def _operator(
-    site: str, entry: SiteEntry, tensors: dict[str, Tensor], large: Mapping[str, Sequence[Tensor]]
+    site: str, entry: SiteEntry, tensors: dict[str, Tensor], streams: Mapping[str, Sequence[Tensor]]
 ) -> Operator:
     kind = kind_named(entry.operator)
-    missing = [name for name in kind.streamed if f"{site}/{name}" not in large]
+    missing = [name for name in kind.streamed if f"{site}/{name}" not in streams]
     if missing:
         raise InputError(f"{STREAMS} has no {', '.join(missing)} for {site}")
-    mapped = {name: large[f"{site}/{name}"] for name in kind.streamed}
+    streamed = {name: streams[f"{site}/{name}"] for name in kind.streamed}
     try:
-        operator = kind.load(tensors | mapped, entry.scalars)
+        operator = kind.load(tensors | streamed, entry.scalars)
     except TypeError as error:
         raise InputError(f"the fields at {site} are not those of a {entry.operator!r} operator: {error}") from error
     if operator.width != entry.width:
@@ -502,7 +489,7 @@ def _read_config(folder: Path) -> tuple[dict[str, Any], Description]:
         raise InputError(f"{str(folder)!r} has no readable {CONFIG}: give a steerer's folder")
     config = read_json(folder / CONFIG, "the steerer's file")
     try:
-        return config, described(config)
+        return config, parse_config(config)
     except InputError as error:
         raise InputError(f"{str(folder / CONFIG)!r} {error}") from error
 

@@ -1,21 +1,19 @@
-"""The paper's `.pt` checkpoint (appendix A.1, "Saved artifacts"): read and write it, without running any code.
+"""`.pt` checkpoints: the paper's layout, read and written, and the authors' files, read. No code in a file is run.
 
-It holds (V_bias, mu, k, b_median, b_std) and, as metadata, the singular values, explained-variance ratios, the
-magnitudes b(c) and the size of the discovery set. The paper names the quantities but not the keys; the keys here are
-ours, and `V_bias` is [D, k]. The model, the site, kappa and floor are not in the file: the caller gives them.
+**The paper's checkpoint** (appendix A.1, "Saved artifacts") holds (V_bias, mu, k, b_median, b_std) and, as metadata,
+the singular values, explained-variance ratios, the magnitudes b(c) and the size of the discovery set. The paper names
+the quantities but not the keys; the keys here are ours, and `V_bias` is [D, k]. The model, the site, kappa and floor
+are not in the file: the caller gives them.
 
-A `.pt` file of plain data: tensors, numbers, text, lists and dictionaries. It is read without running any code.
+**The authors' checkpoints** are those that their discovery script writes,
+`results/<model>/<layer>[_<attribute>]/<name>.pt`:
 
-`Numbers`, `Whole` and `Real` are types of entries for pydantic: an array, and numbers, which may be tensors of one.
-
-The checkpoints that the authors' discovery script writes: `results/<model>/<layer>[_<attribute>]/<name>.pt`.
-
-    V_bias [D, k], mu_global [D], k, metadata           the flat and the tangent projections
+    V_bias [D, k], mu_global [D], k, metadata           the Euclidean and the tangent projections
     kappa, gate_floor, bias_median, bias_std            also, where there is a gate
 
-How a file steers is in its name and in `metadata.type`. The site is `metadata.layer_name`; the attribute is
-the suffix of the folder after the layer's name, and the folder of the script's first attribute has none. The files do
-not name the attribute's values (INLP's do).
+The method of a file is in its name and in `metadata.type`. The site is `metadata.layer_name`; the attribute is the
+suffix of the folder after the layer's name, and the folder of the script's first attribute has none. The files do not
+name the attribute's values (INLP's do).
 
 `gate_floor` is 0 in every file, because the script stores it before it is chosen: the authors' inference scripts
 replace it by an option of theirs, 0.3 in the paper. So 0 counts as not chosen, and becomes 0.3 unless the caller
@@ -23,6 +21,9 @@ gives a floor.
 
 Files of MeanDiff hold a pickled scikit-learn estimator, those of BendVLM numpy arrays of Python objects. To read them
 is to run code from the file, so they are refused: these methods are fitted again in seconds.
+
+**Entries** are plain data: tensors, numbers, text, lists and dictionaries. `Numbers`, `Integer` and `Real` are their
+types for pydantic: an array, and numbers, which may be tensors with one element.
 """
 
 import io
@@ -46,6 +47,43 @@ from ggss.steering.artefact import Plain, tuples
 from ggss.steering.steerer import Steerer
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
+UNNAMED = "unnamed"  # the attribute of a checkpoint that does not say which it is
+_PUBLISHED_KEYS = ("V_bias", "mu", "k", "b_median", "b_std")
+_STATISTICS = {
+    "singular_values": "singular_values",
+    "explained_variance_ratio": "explained_variance",
+    "bias_norms": "magnitudes",
+}
+
+# The script's names, and the method here that steers with the same operator. `paired` and `pt` (per token) say how
+# V_bias was found.
+READABLE = {
+    "geo_svd": "svd-pooled-euclidean",
+    "sph_svd": "svd-pooled-spherical",
+    "paired_geo": "svd-pooled-euclidean",
+    "paired_sph": "svd-pooled-spherical",
+    "paired_pt_geo": "svd-token-euclidean",
+    "paired_pt_sph": "svd-token-spherical",
+    "per_token_geo": "svd-token-euclidean",
+    "per_token_sph": "svd-token-spherical",
+    "inlp_geo": "inlp-euclidean",
+    "inlp_sph": "inlp-spherical",
+    "leace_sph": "leace-spherical",
+    "geodesic_gated": "ggss",
+    "geodesic_gated_pt": "ggss",
+    "leace_geodesic_gated": "leace-gated",
+}
+PICKLED = {
+    "mean_diff_geo": ("a pickled scikit-learn estimator", "meandiff-svm-euclidean"),
+    "mean_diff_sph": ("a pickled scikit-learn estimator", "meandiff-svm-spherical"),
+    "mean_diff_lr_geo": ("a pickled scikit-learn estimator", "meandiff-lr-euclidean"),
+    "mean_diff_lr_sph": ("a pickled scikit-learn estimator", "meandiff-lr-spherical"),
+    "bendvlm_geo": ("pickled numpy arrays", "bend-euclidean"),
+    "bendvlm_sph": ("pickled numpy arrays", "bend-spherical"),
+}
+GATED_FILES = tuple(name for name, method in READABLE.items() if method in ("ggss", "leace-gated"))
+_RELEASED_KEYS = ("V_bias", "mu_global", "k", "metadata")
+_GATE = ("kappa", "gate_floor", "bias_median", "bias_std")
 
 
 def _array(value: Any) -> Tensor:
@@ -60,7 +98,7 @@ def _array(value: Any) -> Tensor:
     if value.layout != torch.strided or value.device.type != "cpu":
         raise ValueError(f"must be a dense array, seen one of {value.layout} on {value.device}")
     if value.numel() * value.element_size() > value.untyped_storage().nbytes():
-        raise ValueError(f"of shape {list(value.shape)} is not stored whole")
+        raise ValueError(f"of shape {list(value.shape)} has more elements than are stored")
     value = value.float().contiguous()
     if not torch.isfinite(value).all():
         raise ValueError("has numbers that are not finite")
@@ -73,12 +111,12 @@ def _number(value: Any) -> Any:
 
 
 Numbers = Annotated[Tensor, BeforeValidator(_array)]
-Whole = Annotated[int, BeforeValidator(_number)]
+Integer = Annotated[int, BeforeValidator(_number)]
 Real = Annotated[float, BeforeValidator(_number)]
 
 
 def load_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The dictionary in a file; InputError if there is none, or if reading it would run code."""
+    """The dictionary of plain data in a file; InputError if there is none, or if reading it would run code."""
     data = read_bounded(path, "the checkpoint")
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -93,43 +131,34 @@ def load_plain(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def require(path: str | os.PathLike[str], stored: dict[str, Any], needed: tuple[str, ...]) -> None:
-    """InputError if an entry is missing."""
+    """Raise InputError if an entry is missing."""
     missing = [key for key in needed if key not in stored]
     if missing:
         raise InputError(f"{str(path)!r} lacks {', '.join(missing)}; it has {', '.join(stored)[:200] or 'nothing'}")
 
 
 def malformed(path: str | os.PathLike[str], error: ValidationError) -> InputError:
-    """The first entries that are not as they should be."""
+    """An error that names the first wrong entries."""
     wrong = "; ".join(
         f"{'.'.join(map(str, e['loc'][:2]))}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()[:3]
     )
     return InputError(f"{str(path)!r} is no checkpoint of this layout: {wrong}")
 
 
-UNNAMED = "unnamed"  # the attribute of a checkpoint that does not say which it is
-_PUBLISHED_KEYS = ("V_bias", "mu", "k", "b_median", "b_std")
-_STATISTICS = {
-    "singular_values": "singular_values",
-    "explained_variance_ratio": "explained_variance",
-    "bias_norms": "magnitudes",
-}
-
-
 class Checkpoint(BaseModel):
-    """What is read of the file; other entries are left alone."""
+    """The entries of the paper's checkpoint that are read; others are ignored."""
 
     model_config = STRICT
 
     V_bias: Numbers
     mu: Numbers
-    k: Whole
+    k: Integer
     b_median: Real
     b_std: Real
     singular_values: Numbers | None = None
     explained_variance_ratio: Numbers | None = None
     bias_norms: Numbers | None = None
-    n_images: Annotated[Whole, Field(ge=0)] | None = None
+    n_images: Annotated[Integer, Field(ge=0)] | None = None
     attribute: str | tuple[str, ...] | list[str] | None = None
     values: list[Plain | tuple[Plain, ...] | list[Plain]] | tuple[Plain | tuple[Plain, ...] | list[Plain], ...] = ()
 
@@ -178,57 +207,30 @@ def read_pt(
     stored = load_plain(path)
     require(path, stored, _PUBLISHED_KEYS)
     try:
-        found = Checkpoint.model_validate(stored)
+        checkpoint = Checkpoint.model_validate(stored)
     except ValidationError as error:
         raise malformed(path, error) from None
-    mu, k = found.mu.flatten(), found.k
-    if found.V_bias.shape != (len(mu), k):
-        raise InputError(f"{name}: V_bias is {tuple(found.V_bias.shape)}, mu and k say ({len(mu)}, {k})")
+    mu, k = checkpoint.mu.flatten(), checkpoint.k
+    if checkpoint.V_bias.shape != (len(mu), k):
+        raise InputError(f"{name}: V_bias is {tuple(checkpoint.V_bias.shape)}, mu and k say ({len(mu)}, {k})")
     try:
-        operator = Geodesic(mu, found.V_bias, found.b_median, found.b_std, kappa, floor)
+        operator = Geodesic(mu, checkpoint.V_bias, checkpoint.b_median, checkpoint.b_std, kappa, floor)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-    statistics = {own: getattr(found, key) for key, own in _STATISTICS.items() if getattr(found, key) is not None}
+    statistics = {
+        statistic: getattr(checkpoint, key)
+        for key, statistic in _STATISTICS.items()
+        if getattr(checkpoint, key) is not None
+    }
     return Steerer(
         method="ggss",
-        attribute=attribute or tuples(found.attribute) or UNNAMED,
-        values=tuple(values) or tuples(found.values),
+        attribute=attribute or tuples(checkpoint.attribute) or UNNAMED,
+        values=tuple(values) or tuples(checkpoint.values),
         operators={site: operator},
         options={"k": k, "kappa": kappa, "floor": floor},
-        source={"images": found.n_images},
+        source={"images": checkpoint.n_images},
         statistics={site: statistics},
     )
-
-
-# The script's names, and the method here that steers with the same operator. `paired` and `pt` (per token) are about
-# how V_bias was found.
-READABLE = {
-    "geo_svd": "svd-pooled-euclidean",
-    "sph_svd": "svd-pooled-spherical",
-    "paired_geo": "svd-pooled-euclidean",
-    "paired_sph": "svd-pooled-spherical",
-    "paired_pt_geo": "svd-token-euclidean",
-    "paired_pt_sph": "svd-token-spherical",
-    "per_token_geo": "svd-token-euclidean",
-    "per_token_sph": "svd-token-spherical",
-    "inlp_geo": "inlp-euclidean",
-    "inlp_sph": "inlp-spherical",
-    "leace_sph": "leace-spherical",
-    "geodesic_gated": "ggss",
-    "geodesic_gated_pt": "ggss",
-    "leace_geodesic_gated": "leace-gated",
-}
-PICKLED = {
-    "mean_diff_geo": ("a pickled scikit-learn estimator", "meandiff-svm-euclidean"),
-    "mean_diff_sph": ("a pickled scikit-learn estimator", "meandiff-svm-spherical"),
-    "mean_diff_lr_geo": ("a pickled scikit-learn estimator", "meandiff-lr-euclidean"),
-    "mean_diff_lr_sph": ("a pickled scikit-learn estimator", "meandiff-lr-spherical"),
-    "bendvlm_geo": ("pickled numpy arrays", "bend-euclidean"),
-    "bendvlm_sph": ("pickled numpy arrays", "bend-spherical"),
-}
-GATED_FILES = tuple(name for name, method in READABLE.items() if method in ("ggss", "leace-gated"))
-_RELEASED_KEYS = ("V_bias", "mu_global", "k", "metadata")
-_GATE = ("kappa", "gate_floor", "bias_median", "bias_std")
 
 
 class _Metadata(BaseModel):
@@ -242,12 +244,14 @@ class _Metadata(BaseModel):
     explained_ratio: Numbers | None = None
 
 
-class _Released(BaseModel):
+class _AuthorsCheckpoint(BaseModel):
+    """The entries of the authors' checkpoint that are read; others are ignored."""
+
     model_config = STRICT
 
     V_bias: Numbers
     mu_global: Numbers
-    k: Whole
+    k: Integer
     metadata: _Metadata
     kappa: Real | None = None
     gate_floor: Real | None = None
@@ -256,7 +260,7 @@ class _Released(BaseModel):
 
 
 def is_released(path: str | os.PathLike[str]) -> bool:
-    """Whether a file has the script's layout, or is one of those that cannot be read.
+    """Whether a file has the layout of the authors' script, or is one of its pickled files.
 
     Raises InputError if it cannot be read for another reason.
     """
@@ -264,7 +268,7 @@ def is_released(path: str | os.PathLike[str]) -> bool:
 
 
 def has_gate(path: str | os.PathLike[str]) -> bool:
-    """Whether a file, of this layout or the paper's, has the statistics of a gate; False for pickled ones."""
+    """Whether a file in either layout has the statistics of a gate; False for pickled ones."""
     return Path(path).stem not in PICKLED and not {"bias_median", "b_median"}.isdisjoint(load_plain(path))
 
 
@@ -286,88 +290,90 @@ def read_released(
     path = Path(path)
     name = repr(str(path))
     if path.stem in PICKLED:
-        what, method = PICKLED[path.stem]
+        content, method = PICKLED[path.stem]
         raise InputError(
-            f"{name} holds {what}, and to read it would run code from the file: fit it again, "
+            f"{name} holds {content}, and to read it would run code from the file: fit it again, "
             f"with ggss discover --method {method}"
         )
     stored = load_plain(path)
     require(path, stored, _RELEASED_KEYS)
     try:
-        found = _Released.model_validate(stored)
+        checkpoint = _AuthorsCheckpoint.model_validate(stored)
     except ValidationError as error:
         raise malformed(path, error) from None
     gated = "bias_median" in stored
     if gated:
         require(path, stored, _GATE)
-    method = _method(path, found.metadata.type, gated)
+    method = _method(path, checkpoint.metadata.type, gated)
     if not gated and (kappa, floor) != (None, None):
         raise InputError(f"{name} has no gate: kappa and floor are for files with one")
-    layer = _layer(path, found.metadata.layer_name)
-    gate = _gate(found, kappa, floor) if gated else {}
+    layer = _layer(path, checkpoint.metadata.layer_name)
+    gate = _gate(checkpoint, kappa, floor) if gated else {}
     try:
-        operator = _operator(method, found, gate)
+        operator = _operator(method, checkpoint, gate)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
-    chosen = site or _site(name, layer)
+    site = site or _site(name, layer)
     return Steerer(
         method=method,
         attribute=attribute or _attribute(path, layer, first_attribute),
-        values=values or tuple(found.metadata.classes),
-        operators={chosen: operator},
-        options={"k": found.k} | {key: gate[key] for key in ("kappa", "floor") if key in gate},
+        values=values or tuple(checkpoint.metadata.classes),
+        operators={site: operator},
+        options={"k": checkpoint.k} | {key: gate[key] for key in ("kappa", "floor") if key in gate},
         source={
-            "model": found.metadata.model_name,
+            "model": checkpoint.metadata.model_name,
             "checkpoint": path.stem,
-            **({"stored_floor": found.gate_floor} if gated else {}),
+            **({"stored_floor": checkpoint.gate_floor} if gated else {}),
         },
-        statistics={chosen: _statistics(found.metadata)},
+        statistics={site: _statistics(checkpoint.metadata)},
     )
 
 
-def _method(path: Path, written: str | None, gated: bool) -> str:
-    """By the name of the file and by its `metadata.type`, of which the name is the more exact.
+def _method(path: Path, metadata_type: str | None, gated: bool) -> str:
+    """The method, by the name of the file and by its `metadata.type`; the name is the more exact.
 
-    A file with a gate may have the type of the subspace inside it; it is GGSS's unless its name says otherwise.
+    A file with a gate may have the type of the subspace inside it; its method is GGSS unless its name says otherwise.
     """
-    known = [READABLE[name] for name in (path.stem, written) if name in READABLE and gated == (name in GATED_FILES)]
+    methods = [
+        READABLE[name] for name in (path.stem, metadata_type) if name in READABLE and gated == (name in GATED_FILES)
+    ]
     if gated:
-        return known[0] if known else "ggss"
-    if not known:
+        return methods[0] if methods else "ggss"
+    if not methods:
         raise InputError(
-            f"{str(path)!r} is of type {written!r} and has no gate: this version reads {', '.join(READABLE)}"
+            f"{str(path)!r} is of type {metadata_type!r} and has no gate: this version reads {', '.join(READABLE)}"
         )
-    if len({_flat(method) for method in known}) > 1:
+    if len({_is_euclidean(method) for method in methods}) > 1:
         raise InputError(
-            f"{str(path)!r} is of type {written!r}, which does not steer as {path.stem!r} does: give it its true name"
+            f"{str(path)!r} is of type {metadata_type!r}, which does not steer as {path.stem!r} does: rename the file"
         )
-    return known[0]
+    return methods[0]
 
 
-def _flat(method: str) -> bool:
+def _is_euclidean(method: str) -> bool:
     return method.endswith("-euclidean")
 
 
-def _operator(method: str, found: _Released, gate: dict[str, float]) -> Operator:
-    mu, basis = found.mu_global.flatten(), found.V_bias
-    if basis.shape != (len(mu), found.k):
-        raise InputError(f"V_bias is {tuple(basis.shape)}, mu_global and k say ({len(mu)}, {found.k})")
+def _operator(method: str, checkpoint: _AuthorsCheckpoint, gate: dict[str, float]) -> Operator:
+    mu, basis = checkpoint.mu_global.flatten(), checkpoint.V_bias
+    if basis.shape != (len(mu), checkpoint.k):
+        raise InputError(f"V_bias is {tuple(basis.shape)}, mu_global and k say ({len(mu)}, {checkpoint.k})")
     if gate:
         return Geodesic(mu, basis, **gate)
-    return Euclidean(mu, basis) if _flat(method) else Tangent.orthogonal(mu, basis)
+    return Euclidean(mu, basis) if _is_euclidean(method) else Tangent.orthogonal(mu, basis)
 
 
-def _gate(found: _Released, kappa: float | None, floor: float | None) -> dict[str, Any]:
+def _gate(checkpoint: _AuthorsCheckpoint, kappa: float | None, floor: float | None) -> dict[str, Any]:
     return {
-        "gate_median": found.bias_median,
-        "gate_std": found.bias_std,
-        "kappa": found.kappa if kappa is None else kappa,
-        "floor": (found.gate_floor or Geodesic.floor) if floor is None else floor,
+        "gate_median": checkpoint.bias_median,
+        "gate_std": checkpoint.bias_std,
+        "kappa": checkpoint.kappa if kappa is None else kappa,
+        "floor": (checkpoint.gate_floor or Geodesic.floor) if floor is None else floor,
     }
 
 
-def _layer(path: Path, written: str | None) -> str:
-    return written or path.absolute().parent.name
+def _layer(path: Path, layer_name: str | None) -> str:
+    return layer_name or path.absolute().parent.name
 
 
 def _site(name: str, layer: str) -> str:
@@ -379,7 +385,7 @@ def _site(name: str, layer: str) -> str:
 
 
 def _attribute(path: Path, layer: str, first: str | None) -> str:
-    """The suffix of the folder's name after the layer's."""
+    """The attribute: the suffix of the folder's name after the layer's, or `first` for a folder without one."""
     folder = path.absolute().parent.name
     if folder.startswith(f"{layer}_") and (suffix := folder.removeprefix(f"{layer}_")):
         return suffix
@@ -392,5 +398,5 @@ def _attribute(path: Path, layer: str, first: str | None) -> str:
 
 
 def _statistics(metadata: _Metadata) -> dict[str, Tensor]:
-    found = {"singular_values": metadata.singular_values, "explained_variance": metadata.explained_ratio}
-    return {name: tensor for name, tensor in found.items() if tensor is not None}
+    statistics = {"singular_values": metadata.singular_values, "explained_variance": metadata.explained_ratio}
+    return {name: tensor for name, tensor in statistics.items() if tensor is not None}

@@ -1,8 +1,8 @@
-"""Which model a steerer was made for: what its `source` says is compared with the model it is to act in.
+"""Whether a steerer fits a model: its `source` is compared with the model that it is to act in.
 
 A steerer may be used in another dtype, with other attention and other library versions. Another version of
-transformers may know other settings, and then those that both know are compared. A steerer that does not say its
-model, such as one from a `.pt` file, is unverified: every use says so unless it is forced.
+transformers may have other settings; then only settings that both versions have are compared. A steerer that does not
+record its model, such as one from a `.pt` file, is unverified: every use says so unless it is forced.
 """
 
 import logging
@@ -22,61 +22,63 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEARNED_FROM = "questions"  # of a source: how many a live model answered for the fit
+LEARNED_FROM = "questions"  # the key of a source that says how many questions a live model answered for the fit
 FORCED = " (allowed by --any-model, or force=True)"
-_BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which another version writes otherwise
+_BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which differs between its versions
 
 
 def fitting_paths(
     steerer: "Steerer", vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None
 ) -> dict[str, str]:
-    """The module path of each of the steerer's sites in a model; InputError as `Steerer.check` says."""
+    """The module path of each site of the steerer in a model; InputError as in `Steerer.check`."""
     from ggss.models import Vlm, family_of, resolve
     from ggss.models.families import known_family
     from ggss.models.sites import is_layer, layer_path, layer_width
     from ggss.models.wrappers import unwrapped
 
     model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
-    made = steerer.source.get("paths")
-    recorded: dict[str, str] = made if isinstance(made, dict) else {}
+    source_paths = steerer.source.get("paths")
+    recorded: dict[str, str] = source_paths if isinstance(source_paths, dict) else {}
     family = family_of(model, paths=recorded)
     known = family.site_paths(model.config)
     paths = known | {site: layer_path(model, site) for site in steerer.operators if is_layer(site)}
-    found = [f"site {site!r}: the model has {', '.join(known)}" for site in steerer.operators if site not in paths]
-    for site, chosen in steerer.operators.items():
+    mismatches = [
+        f"site {site!r}: the model has {', '.join(known)}" for site in steerer.operators if site not in paths
+    ]
+    for site, operator in steerer.operators.items():
         module = resolve(model, paths[site]) if site in paths else None
         width = layer_width(model.config, site) if is_layer(site) else getattr(module, "out_features", None)
-        if width and width != chosen.width:
-            found.append(f"width at {site}: the steerer has {chosen.width}, the model {width}")
+        if width and width != operator.width:
+            mismatches.append(f"width at {site}: the steerer has {operator.width}, the model {width}")
     if known_family(model.config) is None:  # of a family in the table, another version may name modules otherwise
-        found += [
+        mismatches += [
             f"site {site!r}: the steerer was made at {recorded[site]}, the model has it at {paths[site]}"
             for site in steerer.operators
             if site in paths and recorded.get(site, paths[site]) != paths[site]
         ]
-    if not force and not found:
+    if not force and not mismatches:
         processor = vlm.processor if isinstance(vlm, Vlm) else None
-        found += differences(steerer, model, processor, family.name, weights)
-        if not found and unverified(steerer):
+        mismatches += differences(steerer, model, processor, family.name, weights)
+        if not mismatches and unverified(steerer):
             log.warning(
                 "the %s steerer does not record which model it was made for, so only its width was compared: it may "
-                "have been made for another model. Convert its checkpoint again with --model, or say that you know "
-                "(--any-model, or force=True)",
+                "have been made for another model. Convert its checkpoint again with --model, or confirm that it "
+                "fits this one (--any-model, or force=True)",
                 steerer.method,
             )
-    if found:
+    if mismatches:
         raise problems(
             f"the {steerer.method} steerer for {steerer.source.get('model', 'an unnamed model')} "
             "does not fit this model",
-            found,
+            mismatches,
         )
     return {site: paths[site] for site in steerer.operators}
 
 
 def unverified(steerer: "Steerer") -> bool:
-    """Whether a steerer does not tell which weights it was made with. One that changes no activation needs none."""
-    acts = any(chosen.kind != "identity" for chosen in steerer.operators.values())
-    return acts and steerer.source.get("fingerprint") is None
+    """Whether a steerer does not record which weights it was made with. One that changes no activation needs none."""
+    changes_rows = any(operator.kind != "identity" for operator in steerer.operators.values())
+    return changes_rows and steerer.source.get("fingerprint") is None
 
 
 def compare_sizes(steerer: "Steerer", max_side: int | None) -> None:
@@ -102,11 +104,11 @@ def _capped(max_side: object) -> str:
 def differences(
     steerer: "Steerer", model: nn.Module, processor: Any, family: str, weights: str | None = None
 ) -> list[str]:
-    """What differs between a steerer's model and this one: the family, the weights that decide what it acts on, and
-    the settings of these. All of it is allowed by `force`.
+    """What differs between a steerer's model and this one, a sentence each; all of it is allowed by `force`.
 
-    processor: None if it is not known; then nothing of it is compared. weights: the fingerprint of the vision weights
-    of a model that another engine holds; it does not tell the text weights, so what needs them does not fit.
+    Compared are the family, the weights that decide what the steerer acts on, and their settings.
+    processor: None if it is not known; then it is not compared. weights: the fingerprint of the vision weights of a
+    model that another engine holds. The text weights are then unknown, so a steerer that needs them does not fit.
     """
     from ggss.models.identity import fingerprint, text_fingerprint, text_settings, visual_settings
 
@@ -115,29 +117,29 @@ def differences(
         "family": (source.get("family"), family),
         "vision weights": (source.get("fingerprint"), weights or fingerprint(model)),
     }
-    compared = {"settings": visual_settings}
+    settings_of = {"settings": visual_settings}
     # The text model decides what there is to steer inside it, and what a method has learned from answers.
     if any(map(in_text, steerer.operators)) or LEARNED_FROM in source:
-        known = text_fingerprint(model) if weights is None else "weights that this engine does not tell"
-        pairs["text weights"] = source.get("text_fingerprint"), known
-        compared["text_settings"] = text_settings
+        text_weights = text_fingerprint(model) if weights is None else "weights that this engine does not tell"
+        pairs["text weights"] = source.get("text_fingerprint"), text_weights
+        settings_of["text_settings"] = text_settings
     if source.get("family") == family:
-        same = steerer.versions.get("transformers") == library_versions()["transformers"]
-        for name, seen in compared.items():
-            if isinstance(made := source.get(name), dict):
-                pairs |= _settings(made, seen(model, processor), same, processor is not None)
+        same_version = steerer.versions.get("transformers") == library_versions()["transformers"]
+        for name, settings in settings_of.items():
+            if isinstance(recorded := source.get(name), dict):
+                pairs |= _settings(recorded, settings(model, processor), same_version, processor is not None)
     return [
-        f"{what}: the steerer was made with {own!s:.40}, the model has {its!s:.40}{FORCED}"
-        for what, (own, its) in pairs.items()
-        if own is not None and own != its
+        f"{what}: the steerer was made with {recorded!s:.40}, the model has {actual!s:.40}{FORCED}"
+        for what, (recorded, actual) in pairs.items()
+        if recorded is not None and recorded != actual
     ]
 
 
 def _settings(
-    made: Mapping[str, Any], seen: Mapping[str, Any], same_version: bool, prepared: bool
+    recorded: Mapping[str, Any], actual: Mapping[str, Any], same_version: bool, with_processor: bool
 ) -> dict[str, tuple[Any, Any]]:
-    """By name, the settings that are compared. prepared: whether those of the processor are known."""
-    names = {name for name in (*made, *seen) if prepared or name.startswith(("config.", "text_config."))}
+    """The settings to compare, by name, as (recorded, actual). with_processor: those of the processor, too."""
+    names = {name for name in (*recorded, *actual) if with_processor or name.startswith(("config.", "text_config."))}
     if not same_version:
-        names = (names & made.keys() & seen.keys()) - {_BY_VERSION}
-    return {name: (made.get(name, "none"), seen.get(name, "none")) for name in sorted(names)}
+        names = (names & recorded.keys() & actual.keys()) - {_BY_VERSION}
+    return {name: (recorded.get(name, "none"), actual.get(name, "none")) for name in sorted(names)}

@@ -1,13 +1,8 @@
-"""From activations, or a live model's answers, to a steerer, by the name of a method.
+"""From activations, or a live model's answers, to a steerer; and measurements of a fitted steerer.
 
-How far the gate of a steerer opens on the tokens of the discovery pictures.
-
-The paper calibrates the gate on one pooled row per picture and then uses it on single tokens, whose magnitudes are
-different. These numbers show what the gate does there.
-
-How far the subspaces of two steerers agree.
-
-`tune`: the method `auto` by another name, for those who look for a verb.
+`fit` and `fit_live` take the name of a method; `tune` is the method `auto`. `measure_gates` says how far the gate
+opens on single tokens: the paper calibrates it on one pooled row per picture and then uses it on tokens, whose
+magnitudes are different. `subspace_cosine` says how far the subspaces of two steerers agree.
 """
 
 from collections.abc import Sequence
@@ -21,15 +16,17 @@ from torch import Tensor
 from ggss.activations import SITE, Activations
 from ggss.errors import InputError
 from ggss.methods import operator
-from ggss.methods.diagnostics import principal_cosines, read_tokens
+from ggss.methods.diagnostics import principal_cosines, probe_tokens
 from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, checked_options, get, names
 from ggss.steering.compatibility import LEARNED_FROM
 from ggss.steering.steerer import Steerer
 
 if TYPE_CHECKING:
-    from ggss.activations import Activations
     from ggss.models import Vlm
-    from ggss.steering.steerer import Steerer
+
+AUTO = "auto"
+OPEN, SHUT = 0.9, 0.4  # a gate above OPEN counts as open, one below SHUT as shut
+DIGITS = 6  # of the numbers that are stored with a study's results
 
 
 def fit(
@@ -50,7 +47,7 @@ def fit(
         activations: of a counterfactual set, from `collect`.
         attribute: a column of the activations' attributes, or a tuple of several for their intersections.
         neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
-        **options: the method's own; the defaults are the paper's.
+        **options: of the method; the defaults are the paper's.
 
     Returns:
         A steerer with one operator for each site.
@@ -60,8 +57,8 @@ def fit(
             not complete, and a method that needs tokens where there are none.
 
     Examples:
-        >>> own = ggss.fit("ggss", acts, attribute="race", kappa=10)
-        >>> own.method, own.values
+        >>> fitted = ggss.fit("ggss", acts, attribute="race", kappa=10)
+        >>> fitted.method, fitted.values
         ('ggss', ('amber', 'coral', 'indigo', 'jade', 'pearl'))
     """
     method = get(name)
@@ -84,15 +81,15 @@ def fit(
         options=checked.model_dump(),
         attribute=attribute,
         values=values,
-        operators={site: found.operator for site, found in fitted.items()},
+        operators={site: result.operator for site, result in fitted.items()},
         source=_source(activations, neutral),
-        statistics={site: dict(found.statistics) for site, found in fitted.items()},
+        statistics={site: dict(result.statistics) for site, result in fitted.items()},
         diagnostics={
             site: {
-                **found.diagnostics,
-                **(_in_tokens(found, activations.at(site), attribute) if method.steers else {}),
+                **result.diagnostics,
+                **(_token_diagnostics(result, activations.at(site), attribute) if method.steers else {}),
             }
-            for site, found in fitted.items()
+            for site, result in fitted.items()
         },
         prompt_suffix=method.prompt_suffix,
     )
@@ -115,7 +112,7 @@ def fit_live(
         questions: whose answers should not depend on the attribute; `ggss.probes.steered_model` makes them of items.
         attribute: what the questions compare.
         sites: where to steer: a name, several, or "all".
-        **options: the method's own.
+        **options: of the method.
 
     Returns:
         A steerer with one operator for each site.
@@ -126,8 +123,8 @@ def fit_live(
     Examples:
         >>> from ggss.probes.steered_model import live_questions
         >>> questions = live_questions(model.cache, suite.items("mcq", limit=10))
-        >>> own = ggss.fit_live("dso", vlm, questions, "race", passes=1)
-        >>> own.method, own.source["questions"] == len(questions)
+        >>> fitted = ggss.fit_live("dso", vlm, questions, "race", passes=1)
+        >>> fitted.method, fitted.source["questions"] == len(questions)
         ('dso', True)
     """
     method = get(name)
@@ -136,21 +133,21 @@ def fit_live(
     checked = checked_options(method, options)
     if not questions:
         raise InputError(f"{name} learns from questions, and there are none")
-    names = list(vlm.sites(sites))
-    fitted = method.fit_live(vlm, questions, names, attribute, checked)
+    site_names = list(vlm.sites(sites))
+    fitted = method.fit_live(vlm, questions, site_names, attribute, checked)
     values = dict.fromkeys(person.value for question in questions for person in question.people)
     return Steerer(
         method=name,
         options=checked.model_dump(),
         attribute=attribute,
         values=tuple(sorted(values, key=str)),
-        operators={site: found.operator for site, found in fitted.items()},
+        operators={site: result.operator for site, result in fitted.items()},
         source={
             **vlm.describe(text=True),  # wherever it acts, it has learned from answers
             LEARNED_FROM: len(questions),
         },
-        statistics={site: dict(found.statistics) for site, found in fitted.items()},
-        diagnostics={site: dict(found.diagnostics) for site, found in fitted.items()},
+        statistics={site: dict(result.statistics) for site, result in fitted.items()},
+        diagnostics={site: dict(result.diagnostics) for site, result in fitted.items()},
     )
 
 
@@ -158,13 +155,15 @@ def _check_neutral(method: Method, activations: Activations, neutral: Activation
     if not method.takes_neutral:
         using = [name for name in names() if get(name).takes_neutral]
         raise InputError(f"{method.name} does not use neutral pictures; those that do are {', '.join(using)}")
-    made, seen = activations.source.get("fingerprint"), neutral.source.get("fingerprint")
-    if made and seen and made != seen:
+    fingerprint, neutral_fingerprint = activations.source.get("fingerprint"), neutral.source.get("fingerprint")
+    if fingerprint and neutral_fingerprint and fingerprint != neutral_fingerprint:
         raise InputError("the neutral pictures' activations are of another model: collect them with the same one")
     for site in activations.sites:
-        width, other = activations.at(site).pooled.shape[1], neutral.at(site).pooled.shape[1]
-        if width != other:
-            raise InputError(f"neutral tokens at {site} are {other} wide, those of the discovery pictures {width}")
+        width, neutral_width = activations.at(site).pooled.shape[1], neutral.at(site).pooled.shape[1]
+        if width != neutral_width:
+            raise InputError(
+                f"neutral tokens at {site} are {neutral_width} wide, those of the discovery pictures {width}"
+            )
         _ = neutral.at(site).tokens  # raises when there are none
 
 
@@ -179,34 +178,34 @@ def _source(activations: Activations, neutral: Activations | None) -> dict[str, 
     }
 
 
-def _in_tokens(found: Fitted, activations: Activations, attribute: Attribute) -> dict[str, Any]:
-    """What the diagnostics of a site gain where its tokens are known."""
+def _token_diagnostics(fitted: Fitted, activations: Activations, attribute: Attribute) -> dict[str, Any]:
+    """The probe of a site's tokens, for its diagnostics; empty if there are no tokens."""
     tokens = activations.sites[next(iter(activations.sites))].tokens
     if tokens is None:
         return {}
-    chosen = found.operator
+    site_operator = fitted.operator
 
     def steer(rows: Tensor) -> Tensor:
         images = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
-        return operator.apply(chosen, rows, torch.ones(len(rows), 1), images).rows
+        return operator.apply(site_operator, rows, torch.ones(len(rows), 1), images).rows
 
     with torch.no_grad():
-        read = read_tokens(
-            tokens, activations.labels(attribute), activations.contexts, steer, whole=chosen.needs_images
+        probe = probe_tokens(
+            tokens,
+            activations.labels(attribute),
+            activations.contexts,
+            steer,
+            needs_all_tokens=site_operator.needs_images,
         )
-    return {} if read is None else {"all_tokens": asdict(read)}
-
-
-OPEN, SHUT = 0.9, 0.4  # a gate above OPEN counts as open, one below SHUT as shut
-DIGITS = 6  # the numbers are stored with a study's results
+    return {} if probe is None else {"all_tokens": asdict(probe)}
 
 
 @dataclass(frozen=True)
 class Gates:
-    """median, std: the magnitudes that the gate is calibrated with.
+    """How far a gate opens on tokens.
 
-    Over all tokens: tokens, their median magnitude |V^T t|; mean, the mean gate; open and shut, the shares of tokens
-    whose gate is above OPEN and below SHUT.
+    median, std: the statistics that the gate is calibrated with. tokens: the median magnitude |V^T t| of all tokens.
+    mean: their mean gate. open, shut: the shares of tokens whose gate is above OPEN and below SHUT.
     """
 
     median: float
@@ -217,22 +216,21 @@ class Gates:
     shut: float
 
 
-def measure(steerer: "Steerer", activations: "Activations") -> Gates | None:
-    """The gate at the paper's site; None if the method has no gate on the sphere, or if no tokens were kept."""
+def measure_gates(steerer: Steerer, activations: Activations) -> Gates | None:
+    """The gate on all tokens at the paper's site; None without a spherical gate or without tokens."""
     from ggss.methods.spherical import Gated
     from ggss.methods.subspace import protected_magnitude, representatives
 
-    operator = steerer.operators.get(SITE)
+    gated = steerer.operators.get(SITE)
     tokens = activations.sites[SITE].tokens if SITE in activations.sites else None
-    if not isinstance(operator, Gated) or operator.floor == 1 or tokens is None:
+    if not isinstance(gated, Gated) or gated.floor == 1 or tokens is None:
         return None
-    mu, basis = operator.mu.double(), operator.basis.double()
-    found = [protected_magnitude(representatives(rows[rows.any(1)]), mu, basis) for rows in tokens]
-    magnitudes = torch.cat(found)
-    gates = operator.gate(magnitudes)
+    mu, basis = gated.mu.double(), gated.basis.double()
+    magnitudes = torch.cat([protected_magnitude(representatives(rows[rows.any(1)]), mu, basis) for rows in tokens])
+    gates = gated.gate(magnitudes)
     numbers = (
-        operator.gate_median,
-        operator.gate_std,
+        gated.gate_median,
+        gated.gate_std,
         float(np.median(magnitudes)),
         float(gates.mean()),
         float((gates > OPEN).double().mean()),
@@ -241,22 +239,21 @@ def measure(steerer: "Steerer", activations: "Activations") -> Gates | None:
     return Gates(*(round(number, DIGITS) for number in numbers))
 
 
-def subspace_cosine(one: "Steerer", other: "Steerer") -> float:
+def subspace_cosine(steerer: Steerer, other: Steerer) -> float:
     """The cosine of the largest principal angle between the bases of two steerers, over all sites; 1 if equal."""
-    if one.operators.keys() != other.operators.keys():
-        raise InputError(f"the steerers act at {sorted(one.operators)} and {sorted(other.operators)}: no comparison")
-    found = []
-    for site, chosen in one.operators.items():
-        mine, theirs = (getattr(each, "basis", None) for each in (chosen, other.operators[site]))
-        if mine is None or theirs is None:
+    if steerer.operators.keys() != other.operators.keys():
+        raise InputError(
+            f"the steerers act at {sorted(steerer.operators)} and {sorted(other.operators)}: no comparison"
+        )
+    cosines = []
+    for site, site_operator in steerer.operators.items():
+        basis, other_basis = (getattr(op, "basis", None) for op in (site_operator, other.operators[site]))
+        if basis is None or other_basis is None:
             raise InputError(
-                f"{one.method!r} has no subspace that could be compared: use a method that has one, as ggss"
+                f"{steerer.method!r} has no subspace that could be compared: use a method that has one, such as ggss"
             )
-        found.append(float(principal_cosines(mine.double(), theirs.double()).min()))
-    return min(found)
-
-
-AUTO = "auto"
+        cosines.append(float(principal_cosines(basis.double(), other_basis.double()).min()))
+    return min(cosines)
 
 
 def tune(activations: Activations, attribute: Attribute, *, neutral: Activations | None = None) -> Steerer:
@@ -265,7 +262,7 @@ def tune(activations: Activations, attribute: Attribute, *, neutral: Activations
     Args:
         activations: with tokens, at all sites that may be steered.
         attribute: the attribute to hide.
-        neutral: tokens of pictures that show nobody, at the same sites; optional.
+        neutral: the tokens of pictures that show nobody, at the same sites; optional.
 
     Returns:
         A steerer of the method `auto`, fitted on all contexts. Alpha 1 is its recommended strength; its notes say

@@ -1,8 +1,7 @@
 """A steerer: a method's operators for the sites of one model. Steer rows, attach to a model, save, share.
 
-Strengths: what an alpha may be, and the strength of each row.
-
-A steerer in a notebook: what it removes, at which sites, what discovery measured and warned of.
+`checked_alpha` and `row_strengths` say what a strength may be and which strength each row gets; `html` and `draw`
+show a steerer in a notebook.
 """
 
 import hashlib
@@ -31,8 +30,12 @@ if TYPE_CHECKING:
     from ggss.models import Vlm
 
 
+PLOTTED = 16  # directions of a plot; more if more are removed
+
 Alpha = float | Sequence[float] | Tensor
 """A strength: a number, or one for each image."""
+
+AnyAlpha = TypeVar("AnyAlpha", bound=Alpha)
 
 
 def checked_alpha(alpha: Alpha, allow_amplify: bool) -> float | Tensor:
@@ -41,13 +44,13 @@ def checked_alpha(alpha: Alpha, allow_amplify: bool) -> float | Tensor:
     InputError if it is neither, NaN or very large, or negative and `allow_amplify` is not set.
     """
     try:
-        given = alpha.detach() if isinstance(alpha, Tensor) else torch.as_tensor(alpha)
+        tensor = alpha.detach() if isinstance(alpha, Tensor) else torch.as_tensor(alpha)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _no_alpha(repr(alpha)) from error
-    if given.is_complex() or given.dtype == torch.bool or given.ndim > 1 or not given.numel():
-        raise _no_alpha(f"{str(given.dtype).removeprefix('torch.')} of shape {list(given.shape)}")
-    checked = given.to(torch.float32) if given.ndim else float(given)
-    values = given.double().flatten().tolist()
+    if tensor.is_complex() or tensor.dtype == torch.bool or tensor.ndim > 1 or not tensor.numel():
+        raise _no_alpha(f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}")
+    checked = tensor.to(torch.float32) if tensor.ndim else float(tensor)
+    values = tensor.double().flatten().tolist()
     for value in values:
         errors.ALPHA.check("alpha", value, "the paper uses 0.25 to 1.5")
     if min(values, default=0.0) < 0 and not allow_amplify:
@@ -58,9 +61,9 @@ def checked_alpha(alpha: Alpha, allow_amplify: bool) -> float | Tensor:
     return checked
 
 
-def _no_alpha(seen: str) -> InputError:
+def _no_alpha(description: str) -> InputError:
     return InputError(
-        f"alpha must be a number, or a list or tensor [images] with one for each image, seen {seen:.200}"
+        f"alpha must be a number, or a list or tensor [images] with one for each image, seen {description:.200}"
     )
 
 
@@ -92,14 +95,9 @@ def row_strengths(alpha: Alpha, rows: Tensor, images: Tensor | None, allow_ampli
     return strengths.to(rows.device)[images.to(rows.device)].unsqueeze(1)
 
 
-Given = TypeVar("Given", bound=Alpha)
-
-
 @dataclass(frozen=True)
 class Steerer:
-    """One operator for each site, and where they come from.
-
-    `ggss.fit` makes it.
+    """One operator for each site, and where they come from. `ggss.fit` returns it.
 
     Args:
         method: the method's name.
@@ -134,27 +132,25 @@ class Steerer:
     @property
     def warnings(self) -> list[str]:
         """The warnings of discovery, a sentence each."""
-        many = len(self.diagnostics) > 1
+        several_sites = len(self.diagnostics) > 1
         return [
-            f"{site}: {text}" if many else text
-            for site, found in self.diagnostics.items()
-            for text in found.get("warnings", [])
+            f"{site}: {text}" if several_sites else text
+            for site, diagnostics in self.diagnostics.items()
+            for text in diagnostics.get("warnings", [])
         ]
 
     def _repr_html_(self) -> str:
-
         return html(self)
 
     def plot(self, axis: Any = None) -> Any:
         """Draw the explained variance of the directions, and return the matplotlib axis. axis: where to draw."""
-
         return draw(self, axis)
 
     def recommending(self, alpha: float) -> "Steerer":
         """A copy that recommends this strength; InputError unless it is a finite number above 0."""
         return replace(self, recommended_alpha=checked_recommendation(alpha))
 
-    def strength(self, alpha: Given | None = None) -> Given | float:
+    def strength(self, alpha: AnyAlpha | None = None) -> AnyAlpha | float:
         """The strength to use: alpha itself or, if it is None, the recommended strength, or 1 if there is none."""
         if alpha is not None:
             return alpha
@@ -207,15 +203,15 @@ class Steerer:
         allow_amplify: bool = False,
     ) -> operator.Steered:
         """What `steer` returns, and the gate [N] of the rows; None where nothing was steered or there is no gate."""
-        chosen = self._operator(site)
+        site_operator = self._operator(site)
         strengths = row_strengths(self.strength(alpha), rows, images, allow_amplify)
         with torch.no_grad():
             if not strengths.any():
                 return operator.Steered(rows.clone() if out is None else out.copy_(rows), None)
-            return operator.apply(chosen, rows, strengths, images, out)
+            return operator.apply(site_operator, rows, strengths, images, out)
 
     def gate(self, rows: Tensor, *, site: str | None = None) -> Tensor | None:
-        """How much each row is steered: the gate, from the method's floor to 1.
+        """The gate of each row, from the method's floor to 1: how much it is steered.
 
         Args:
             rows: visual tokens [N, D].
@@ -236,7 +232,7 @@ class Steerer:
             return operator.apply(self._operator(site), rows, torch.ones(len(rows), 1, device=rows.device)).gate
 
     def __add__(self, other: "Steerer") -> "Steerer":
-        """One steerer that removes what both remove: the union of their subspaces, each with its own gate.
+        """One steerer that removes what both remove: the union of their subspaces, each with its gate.
 
         Both must have GGSS's update (gate and slerp), and be made for the same sites of the same model.
         """
@@ -246,23 +242,25 @@ class Steerer:
 
         for key in ("model", "fingerprint", "settings", "text_fingerprint", "text_settings"):
             if self.source.get(key) != other.source.get(key):
-                seen = f"{self.source.get(key)!s:.80} and {other.source.get(key)!s:.80}"
-                raise InputError(f"steerers of different models cannot be combined: {key} {seen}")
+                pair = f"{self.source.get(key)!s:.80} and {other.source.get(key)!s:.80}"
+                raise InputError(f"steerers of different models cannot be combined: {key} {pair}")
         if set(self.operators) != set(other.operators):
-            seen = f"{', '.join(self.operators)} and {', '.join(other.operators)}"
-            raise InputError(f"steerers of different sites cannot be combined: {seen}")
+            pair = f"{', '.join(self.operators)} and {', '.join(other.operators)}"
+            raise InputError(f"steerers of different sites cannot be combined: {pair}")
         both = (self, other)
-        names = [f"{one.method} of {' x '.join(_named(one.attribute))}" for one in both]
+        names = [f"{steerer.method} of {' x '.join(_attributes(steerer.attribute))}" for steerer in both]
         return Steerer(
             method=f"{self.method}+{other.method}",
-            attribute=(*_named(self.attribute), *_named(other.attribute)),
+            attribute=(*_attributes(self.attribute), *_attributes(other.attribute)),
             values=(*self.values, *other.values),
-            operators={site: join(own, other.operators[site]) for site, own in self.operators.items()},
-            options=dict(zip(names, (one.options for one in both), strict=True)),
+            operators={site: join(op, other.operators[site]) for site, op in self.operators.items()},
+            options=dict(zip(names, (steerer.options for steerer in both), strict=True)),
             source=dict(self.source),
             diagnostics={
                 site: {
-                    "warnings": [text for one in both for text in one.diagnostics.get(site, {}).get("warnings", [])]
+                    "warnings": [
+                        text for steerer in both for text in steerer.diagnostics.get(site, {}).get("warnings", [])
+                    ]
                 }
                 for site in self.operators
             },
@@ -271,7 +269,7 @@ class Steerer:
 
     def only_at(self, sites: Collection[str]) -> "Steerer":
         """The same steerer at some of its sites."""
-        return replace(self, operators={site: own for site, own in self.operators.items() if site in sites})
+        return replace(self, operators={site: op for site, op in self.operators.items() if site in sites})
 
     def _operator(self, site: str | None) -> operator.Operator:
         if site is None and len(self.operators) == 1:
@@ -323,24 +321,24 @@ class Steerer:
         from ggss.models.wrappers import unwrapped
 
         module: nn.Module = model.model if isinstance(model, Vlm) else unwrapped(model)
-        used = checked_alpha(self.strength(alpha), allow_amplify)
+        strength = checked_alpha(self.strength(alpha), allow_amplify)
         paths = self.check(model, force=force)
 
         def steer(site: str, rows: Tensor, images: Tensor | None, out: Tensor | None) -> operator.Steered:
-            strengths = row_strengths(used, rows, images, allow_amplify)
+            strengths = row_strengths(strength, rows, images, allow_amplify)
             if not strengths.any():
                 return operator.Steered(rows, None)
             return operator.apply(self.operators[site], rows, strengths, images, out)
 
-        by_image = isinstance(used, Tensor) or any(op.needs_images for op in self.operators.values())
+        by_image = isinstance(strength, Tensor) or any(op.needs_images for op in self.operators.values())
         with attached(module, paths, steer, by_image, only_this_thread) as run:
             yield run
 
     def check(self, vlm: "Vlm | nn.Module", force: bool = False, weights: str | None = None) -> dict[str, str]:
-        """The module path of each site; or one InputError that lists everything that does not fit the model.
+        """The module path of each site; InputError that lists everything that does not fit the model.
 
-        How images are prepared is known of a Vlm only, so it is not compared for a model without its processor.
-        weights: the fingerprint of the vision weights, if the model's own are not in memory.
+        Only a Vlm knows how images are prepared, so this is not compared for a model without its processor.
+        weights: the fingerprint of the vision weights, if they are not in memory.
         """
         return fitting_paths(self, vlm, force, weights)
 
@@ -348,10 +346,10 @@ class Steerer:
     def content_hash(self) -> str:
         """SHA-256 of everything that decides what the steerer does: its operators and its prompt suffix."""
         digest = hashlib.sha256(self.prompt_suffix.encode())
-        for site, chosen in sorted(self.operators.items()):
-            digest.update(json.dumps([site, chosen.kind, chosen.scalars()], sort_keys=True).encode())
-            hashing.add(digest, chosen.tensors())
-            for name, stream in sorted(chosen.streams().items()):
+        for site, site_operator in sorted(self.operators.items()):
+            digest.update(json.dumps([site, site_operator.kind, site_operator.scalars()], sort_keys=True).encode())
+            hashing.add(digest, site_operator.tensors())
+            for name, stream in sorted(site_operator.streams().items()):
                 for tensor in stream:
                     hashing.add_tensor(digest, name, tensor)
         return digest.hexdigest()
@@ -406,56 +404,54 @@ class Steerer:
         return artefact.push(self, repo_id, private, token)
 
 
-def _named(attribute: str | tuple[str, ...]) -> tuple[str, ...]:
+def _attributes(attribute: str | tuple[str, ...]) -> tuple[str, ...]:
     return (attribute,) if isinstance(attribute, str) else attribute
 
 
-SHOWN = 16  # directions of a plot; more if more are removed
-
-
-def html(steerer: "Steerer") -> str:
+def html(steerer: Steerer) -> str:
+    """What a steerer removes, at which sites, and what discovery measured and warned of."""
     rows = []
-    for site, chosen in steerer.operators.items():
-        found = steerer.diagnostics.get(site, {})
-        basis = chosen.tensors().get("basis")
+    for site, site_operator in steerer.operators.items():
+        diagnostics = steerer.diagnostics.get(site, {})
+        basis = site_operator.tensors().get("basis")
         k = 0 if basis is None else basis.shape[1]
         explained = steerer.statistics.get(site, {}).get("explained_variance")
         rows.append(
             (
                 site,
-                chosen.width,
+                site_operator.width,
                 k or "-",
                 "-" if explained is None else f"{float(explained[:k].sum()):.0%}",
-                f"{found['effective_rank']:.1f}" if found.get("effective_rank") is not None else "-",
-                " ".join(f"{cosine:.2f}" for cosine in found.get("split_half_cosines") or ()) or "-",
+                f"{diagnostics['effective_rank']:.1f}" if diagnostics.get("effective_rank") is not None else "-",
+                " ".join(f"{cosine:.2f}" for cosine in diagnostics.get("split_half_cosines") or ()) or "-",
             )
         )
     names = steerer.attribute if isinstance(steerer.attribute, str) else " x ".join(steerer.attribute)
-    told = [escaping.line(f"of {steerer.source['model']}")] if steerer.source.get("model") else []
-    told += [escaping.line(f"values: {', '.join(map(str, steerer.values))}")] if steerer.values else []
+    lines = [escaping.line(f"of {steerer.source['model']}")] if steerer.source.get("model") else []
+    lines += [escaping.line(f"values: {', '.join(map(str, steerer.values))}")] if steerer.values else []
     strength = steerer.recommended_alpha
-    told.append(escaping.line("no recommended strength" if strength is None else f"recommended alpha {strength:g}"))
-    told += [escaping.line(f"appended to prompts: {steerer.prompt_suffix}")] if steerer.prompt_suffix else []
+    lines.append(escaping.line("no recommended strength" if strength is None else f"recommended alpha {strength:g}"))
+    lines += [escaping.line(f"appended to prompts: {steerer.prompt_suffix}")] if steerer.prompt_suffix else []
     columns = ("site", "width", "k", "explained", "effective rank", "split-half cosines")
-    told += [escaping.table(columns, rows)] if rows else []
-    warned = [escaping.line(f"Warning: {sentence}") for sentence in steerer.warnings]
-    return escaping.titled(f"{steerer.method} steerer for {names}", *told, *warned)
+    lines += [escaping.table(columns, rows)] if rows else []
+    warnings = [escaping.line(f"Warning: {sentence}") for sentence in steerer.warnings]
+    return escaping.titled(f"{steerer.method} steerer for {names}", *lines, *warnings)
 
 
-def draw(steerer: "Steerer", axis: Any) -> Any:
-    """The explained variance of each direction; those that are removed in a darker colour."""
-    found = {
-        site: own["explained_variance"]
-        for site, own in steerer.statistics.items()
-        if own.get("explained_variance") is not None
+def draw(steerer: Steerer, axis: Any) -> Any:
+    """Plot the explained variance of each direction, those that are removed with a larger mark; return the axis."""
+    by_site = {
+        site: statistics["explained_variance"]
+        for site, statistics in steerer.statistics.items()
+        if statistics.get("explained_variance") is not None
     }
-    if not found:
-        raise InputError(f"{steerer.method} stored no explained variance: there is nothing to plot of it")
+    if not by_site:
+        raise InputError(f"{steerer.method} stored no explained variance: there is nothing to plot")
     axis = escaping.new_axis(axis)
-    for site, explained in found.items():
+    for site, explained in by_site.items():
         basis = steerer.operators[site].tensors().get("basis")
         k = 0 if basis is None else basis.shape[1]
-        shares = [100 * float(share) for share in explained[: max(SHOWN, k)]]
+        shares = [100 * float(share) for share in explained[: max(PLOTTED, k)]]
         marks = axis.plot(range(1, len(shares) + 1), shares, "o-", label=plot(f"{site}, k = {k}"), markersize=4)[0]
         axis.plot(range(1, k + 1), shares[:k], "o", color=marks.get_color(), markersize=8)
     axis.set_xlabel("direction (large: removed)")

@@ -62,12 +62,12 @@ class Worker:
         if self._name != model:
             # Free the old model first: both may not fit in memory.
             self._name, self._model, self._fits, self._steered = "", None, {}, None
-            wanted = self.plan.model(model)
-            place = wanted.device_map or self.device
-            vlm = load_vlm(wanted.name, wanted.dtype, place, wanted.trust_remote_code, wanted.attention)
+            entry = self.plan.model(model)
+            place = entry.device_map or self.device
+            vlm = load_vlm(entry.name, entry.dtype, place, entry.trust_remote_code, entry.attention)
             if self.plan.batch_size == errors.AUTO:
-                vlm.limit_batch(longest_prompt(self.plan, self._asked, PromptLengths(vlm.processor)))
-            pictures = [*self._discovery.pictures(), *self._asked.pictures()]
+                vlm.limit_batch(longest_prompt(self.plan, self._plan_items, PromptLengths(vlm.processor)))
+            pictures = [*self._discovery.pictures(), *self._plan_items.pictures()]
             self._model, self._identity = SteeredModel(FeatureCache(vlm, together=pictures)), vlm.identity
             self._name = model
         assert self._identity is not None
@@ -88,16 +88,16 @@ class Worker:
         cell = grid.Cell(*cell)
         if self.open(cell.model).hash != identity:
             raise InputError(f"{cell.model} has changed while the study was running: run the same command again")
-        items, longest = self._asked.items(cell.task), self._asked.max_new_tokens(cell.task)
-        return self._asked_of(self._under(cell), items, numbers, longest)
+        items, longest = self._plan_items.items(cell.task), self._plan_items.max_new_tokens(cell.task)
+        return self._answers(self._under(cell), items, numbers, longest)
 
-    def _asked_of(
+    def _answers(
         self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
     ) -> list[Answer]:
         return answers_of(model, items, numbers, longest)
 
     @cached_property
-    def _asked(self) -> PlanItems:
+    def _plan_items(self) -> PlanItems:
         return PlanItems(self.plan)
 
     @cached_property
@@ -111,7 +111,7 @@ class Worker:
 
     def _fitted(self, label: str, attribute: str) -> tuple[Steerer, FitReply]:
         if (label, attribute) not in self._fits:
-            self._fits = {key: kept for key, kept in self._fits.items() if key[0] == label}
+            self._fits = {key: fit for key, fit in self._fits.items() if key[0] == label}
             self._fits[label, attribute] = self._fit(label, attribute)
         return self._fits[label, attribute]
 
@@ -122,7 +122,7 @@ class Worker:
         cosine = None
         if method.prompt is not None:
             cosine = subspace_cosine(steerer, self._discovered(method, any_attribute, None)[0])
-        return steerer, FitReply(tuple(steerer.warnings), fitting.measure(steerer, activations), cosine)
+        return steerer, FitReply(tuple(steerer.warnings), fitting.measure_gates(steerer, activations), cosine)
 
     def _discovered(self, method: MethodPlan, attribute: str, prompt: str | None) -> tuple[Steerer, Activations]:
         torch.manual_seed(self.plan.seed)
@@ -143,8 +143,8 @@ class Worker:
         steerer, _ = self._fitted(cell.method, cell.attribute)
         if not self.plan.method(cell.method).steers and not steerer.prompt_suffix:
             return self._unsteered
-        wanted = cell[:4]
-        if self._steered is None or self._steered[0] != wanted:
+        steering = cell[:4]
+        if self._steered is None or self._steered[0] != steering:
             self._steered = None
-            self._steered = wanted, self._unsteered.steered(steerer, cell.alpha)
+            self._steered = steering, self._unsteered.steered(steerer, cell.alpha)
         return self._steered[1]
