@@ -67,7 +67,7 @@ class CacheEntry:
 
     def _checksum(self, name: str, tensor: Tensor) -> str:
         digest = hashlib.sha256(self.key.encode())
-        hashing.add_one(digest, name, tensor)
+        hashing.add_tensor(digest, name, tensor)
         return digest.hexdigest()
 
     def _fits(self, name: str, tensor: Tensor) -> bool:

@@ -22,7 +22,17 @@ from PIL import Image
 
 from ggss import escaping
 from ggss.data.manifests import read_rows
-from ggss.data.pictures import Context, FilePicture, Picture, ShrunkPicture, held_fixed, is_file, labels, shrunk, size_of
+from ggss.data.pictures import (
+    Context,
+    FilePicture,
+    Picture,
+    ShrunkPicture,
+    held_fixed,
+    is_file,
+    labels,
+    shrunk,
+    size_of,
+)
 from ggss.errors import InputError, no_such, problems
 from ggss.escaping import plot
 from ggss.plugins import Registry

@@ -85,7 +85,13 @@ class ServedModel:
     """
 
     def __init__(
-        self, vlm: Vlm, room: int, most_tokens: int, prompt_tokens: int, any_model: bool = False, max_side: int | None = None
+        self,
+        vlm: Vlm,
+        room: int,
+        most_tokens: int,
+        prompt_tokens: int,
+        any_model: bool = False,
+        max_side: int | None = None,
     ) -> None:
         if vlm.family.pack is None:
             raise InputError(
