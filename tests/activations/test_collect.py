@@ -354,3 +354,20 @@ def test_a_steerer_of_pictures_of_another_size_is_said(qwen, faces, cache, caplo
     assert not caplog.records
     compare_sizes(steerer, None)
     assert "at most 32 pixels on the longer side, and these are of any size" in caplog.text
+
+
+def test_the_authors_means_are_of_all_tokens_in_the_models_dtype(tiny, faces, cache):
+    vlm = tiny("pixtral")
+    vlm = Vlm(vlm.model.to(torch.bfloat16), vlm.processor)
+    try:
+        rows = [vlm.encode([variant.image()])[0].rows[SITE] for variant in faces]
+        options = {"max_tokens": 5, "cache": cache}
+        kept, released = (collect(vlm, faces, pooling=pooling, **options) for pooling in ("kept", "release"))
+        assert torch.equal(released.pooled, torch.stack([own.mean(0).float() for own in rows]))
+        assert torch.equal(released.pooled, released.pooled.bfloat16().float())
+        assert not torch.allclose(kept.pooled, released.pooled, atol=1e-3)
+        assert (kept.source["pooling"], released.source["pooling"]) == ("kept", "release")
+        again = collect(vlm, faces, pooling="release", features=FeatureCache(vlm), max_tokens=5)
+        assert torch.equal(again.pooled, released.pooled)
+    finally:
+        vlm.model.to(torch.float32)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -73,6 +73,13 @@ def discover(
         ),
     ] = False,
     max_side: MaxSide = None,
+    pooling: Annotated[
+        Literal["kept", "release"],
+        typer.Option(
+            help="A picture's row: the mean of the kept tokens, or of all tokens in the model's dtype as in the "
+            "authors' code.",
+        ),
+    ] = "kept",
     batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **errors.BATCH.bounds)] = 8,
     force: Force = False,
     *,
@@ -117,7 +124,7 @@ def discover(
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         where = sites or ("all" if method == AUTO else SITE)
         kept = keep_tokens or chosen.needs_tokens
-        acts = collect(vlm, faces, where, keep_tokens=kept, batch_size=batch_size)
+        acts = collect(vlm, faces, where, keep_tokens=kept, batch_size=batch_size, pooling=pooling)
         beside = None
         if others is not None:
             beside = collect(vlm, others, where, keep_tokens=True, batch_size=batch_size)

@@ -96,6 +96,13 @@ class SteeredModel:
         steered_features.make_room()
         return shown
 
+    def _seen_together(self, pictures: Sequence[Picture]) -> list[Features]:
+        """The pictures of one prompt as a model sees them that is steered by their common mean."""
+        features = self.cache.features(pictures)
+        for steerer, alpha in self._steerings(in_text=False):
+            features = steered(features, steerer, alpha)
+        return features
+
     def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
         """Encoded anew under steerings of which one is before the projector's output: features lack its site."""
         with ExitStack() as live:
@@ -129,8 +136,12 @@ class SteeredModel:
 
     def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Answer]:
         """The items asked together, as one batch."""
+        together = any(steerer.together for steerer, _ in self.steerings)
+        if together and len(items) > 1:
+            return [answer for item in items for answer in self.read_batch([item], max_new_tokens)]
         pictures = [picture for item in items for picture in item.images]
-        seen: Iterator[Shown] = iter(self.see(pictures))
+        apart = not together or not self.cache.from_features
+        seen: Iterator[Shown] = iter(self.see(pictures) if apart else self._seen_together(pictures))
         with ExitStack() as live:
             if pictures:
                 for steerer, alpha in self._steerings(in_text=True) if self.cache.from_features else self.steerings:

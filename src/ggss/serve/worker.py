@@ -29,7 +29,7 @@ from ggss.serve.batching import BatchSteering, ShownPicture, facts_of, with_suff
 from ggss.serve.engine import Gone, JobQueue, Message
 from ggss.serve.sampling import AnswerRow, RowSampler, RowsOver
 from ggss.serve.schema import AnswerPiece, AnswerText, Began, ChatJob, ServedSteerer, defect
-from ggss.steering.compatibility import compare_sizes
+from ggss.steering.compatibility import ONLY_TOGETHER, compare_sizes
 from ggss.steering.steerer import Steerer
 
 log = logging.getLogger("ggss")
@@ -127,6 +127,8 @@ class ServedModel:
                 f"the steerer {name!r} acts at {', '.join(outside)}, and a server steers what the projector gives "
                 f"out ({', '.join(kept)}): discover it there"
             )
+        if steerer.together:
+            raise InputError(f"the steerer {name!r} {ONLY_TOGETHER}")
         content = steerer.content_hash
         if expected is not None and content != expected:
             raise InputError(f"the steerer {name!r} in {folder!r} is not the one that was checked: put that back")

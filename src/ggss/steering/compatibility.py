@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEARNED_FROM = "questions"  # the key of a source that says how many questions a live model answered for the fit
+ONLY_TOGETHER = (
+    "steers the pictures of a prompt by their common mean (pooled_over=prompt), and a server steers each picture on "
+    "its own: fit it with pooled_over=image"
+)
 FORCED = " (allowed by --any-model, or force=True)"
 _BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which differs between its versions
 

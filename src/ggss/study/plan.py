@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ggss import errors, methods, probes
+from ggss.activations.collect import Pooling
 from ggss.analysis.measures import Statistics
 from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
@@ -106,6 +107,7 @@ class MethodPlan(Piece):
     options: dict[str, Any] = {}
     sites: str = MLP2
     prompt: Annotated[str, Field(min_length=1)] | None = None
+    pooling: Pooling | None = Field(None, description="how tokens are pooled for its fit; None: as the plan says")
     models: Names | None = None
     tasks: Names | None = None
     alphas: Alphas | None = None
@@ -168,6 +170,7 @@ class Plan(Piece):
     max_side: int | None = Field(
         None, ge=errors.SIDE.least, le=errors.SIDE.most, description="pixels of a picture's longer side, at most"
     )
+    pooling: Pooling = Field("kept", description="the mean of kept tokens, or that of the authors' code: `release`")
     limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
     batch_size: Annotated[int, Field(ge=1, le=errors.BATCH.most)] | Literal["auto"] = errors.AUTO_BATCH
     threads: int | None = Field(

@@ -134,6 +134,7 @@ class Worker:
             seed=self.plan.seed,
             features=self._unsteered.cache,
             prompt=prompt,
+            pooling=method.pooling or self.plan.pooling,
             show=False,
         )
         return fit(method.name, activations, attribute=attribute, **method.options), activations
