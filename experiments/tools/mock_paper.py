@@ -132,21 +132,21 @@ def noise(seed: int, side: int = 64) -> Image.Image:
     return Image.fromarray(cells).resize((side, side), Image.Resampling.NEAREST)
 
 
-def face(person: int, *values: int) -> Image.Image:
+def face(person: int, *values: int, side: int = 64) -> Image.Image:
     """The person's noise with something of each value mixed in."""
-    seen = noise(person)
+    seen = noise(person, side)
     for value in values:
-        seen = Image.blend(seen, noise(1000 + value), 0.3)
+        seen = Image.blend(seen, noise(1000 + value, side), 0.3)
     return seen
 
 
-def focus(folder: Path, people: Sequence[str]) -> None:
+def focus(folder: Path, people: Sequence[str], side: int = 64) -> None:
     names = {name: i for i, name in enumerate([*FOCUS.values["race"], *FOCUS.values["gender"]])}
     for number, (work, who) in enumerate(product(FOCUS.fixed["occupation"], people)):
         place = folder / "FOCUS" / work / who
         place.mkdir(parents=True, exist_ok=True)
         for race, gender in product(*FOCUS.values.values()):
-            face(number, names[race], names[gender]).save(place / f"{race}_{gender}.jpg", quality=95)
+            face(number, names[race], names[gender], side=side).save(place / f"{race}_{gender}.jpg", quality=95)
     found = read_layout(FOCUS, folder / "FOCUS")
     fewer = len(people) < len(FOCUS.fixed["identity"])
     write_manifest(placed(complete(found, FOCUS, fewer), folder / "reflect.csv"), folder / "reflect.csv")

@@ -157,6 +157,10 @@ def probe(
         str | None,
         typer.Option(help="Pictures: a manifest with path, occupation, identity and attributes; or a pattern."),
     ] = None,
+    wording: Annotated[
+        str | None,
+        typer.Option(help="A file with other questions, as `ggss data wording` writes one.", show_default=False),
+    ] = None,
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
     alpha: Strength = None,
     any_model: AnyModel = False,
@@ -232,7 +236,7 @@ def probe(
     size = batch(batch_size) or (64 if small else 8)
     if small:
         one_thread()
-    chosen = _suites(suite or _own_suite(model), images, tasks, max_side)
+    chosen = _suites(suite or _own_suite(model), images, wording, tasks, max_side)
     items = {task: own.items(task, limit) for task, own in chosen.items()}
 
     from ggss.analysis.asking import ask, source
@@ -253,7 +257,7 @@ def probe(
         from ggss.models.prompts import PromptLengths
         from ggss.study.checking import prompt_tokens
 
-        lengths = PromptLengths(vlm.processor)
+        lengths = PromptLengths(vlm.processor, vlm.family.name)
         vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in chosen))
 
     def one(task: str, **known: Any) -> "Run":
@@ -343,14 +347,17 @@ def _own_suite(model: str) -> str:
     return collection if embedded(model) and collection in suites.SUITES else "reflect"
 
 
-def _suites(name: str, images: str | None, tasks: str | None, max_side: int | None) -> "dict[str, Suite]":
+def _suites(
+    name: str, images: str | None, wording: str | None, tasks: str | None, max_side: int | None
+) -> "dict[str, Suite]":
     """Task -> the suite that asks it; everything is made and checked here, before a model is loaded."""
     from ggss import probes
     from ggss.probes import suites
 
     if name == "reflect" and images is None:
         raise InputError("suite 'reflect' asks about your own pictures: give --images, a manifest of them")
-    own = suites.load(name, **({"images": images} if images is not None else {})).shrunk(max_side)
+    material = {"images": images, "wording": wording}
+    own = suites.load(name, **{key: value for key, value in material.items() if value is not None}).shrunk(max_side)
     benchmarks = [task for task in probes.names() if probes.get(task).from_file]
     there = (*own.tasks, *benchmarks)
     named = own.default if tasks is None else own.tasks if tasks == "all" else (t.strip() for t in tasks.split(","))
@@ -360,7 +367,10 @@ def _suites(name: str, images: str | None, tasks: str | None, max_side: int | No
         raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], there)
     if not asked:
         raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(there)}")
-    chosen = {task: suites.benchmark(task).shrunk(max_side) if task in benchmarks else own for task in asked}
+    chosen = {
+        task: suites.benchmark(task, wording=wording).shrunk(max_side) if task in benchmarks else own
+        for task in asked
+    }
     for task, suite in chosen.items():
         suite.items(task)
     return chosen

@@ -193,7 +193,8 @@ class Item:
     varied in it; `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent
     and are resampled together. `options` are the answers whose probabilities are scored, with the text each stands
     for; `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" where none is.
-    `worth` is what each option counts in a mean (the middle of a salary band), if that is a number.
+    `worth` is what each option counts in a mean (the middle of a salary band), if that is a number. `shapes` are how
+    some families of models are asked: with a system turn, or with all pictures first.
     """
 
     key: str
@@ -207,6 +208,12 @@ class Item:
     about: str = ""
     context: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, float] = field(default_factory=dict)
+    shapes: Mapping[str, Callable[[str], str]] = field(default_factory=dict, repr=False)
+
+    def prompt_for(self, family: str) -> str:
+        """The prompt as a model of this family is asked it."""
+        shape = self.shapes.get(family)
+        return self.prompt if shape is None else shape(self.prompt)
 
 
 def _own_key(item: Item) -> str:

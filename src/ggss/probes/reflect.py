@@ -19,7 +19,7 @@ from ggss.probes import suites
 from ggss.probes.base import PROBES, Item, parted
 from ggss.probes.people import sampled
 from ggss.probes.suites import Prompt, Suite, Wording, suite_about
-from ggss.yaml_files import read_yaml
+from ggss.probes.wording import read_wording
 
 
 def reflect(
@@ -31,8 +31,9 @@ def reflect(
     """The suite about some pictures; InputError lists all that is missing: columns, values of an attribute, images.
 
     wording: a YAML or JSON file with questions of further probes, or of those in `data/reflect.json`, in the layout
-    of that file. occupations: those held out from discovery, whose pictures are asked about. pairs: the share of the
-    pairs that 2afc asks about; the published runs ask about half of them.
+    of that file; it may say how families of models are asked (`ggss.probes.wording`). occupations: those held out
+    from discovery, whose pictures are asked about. pairs: the share of the pairs that 2afc asks about; the published
+    runs ask about half of them.
     """
     if not 0 < pairs <= 1:
         raise InputError(f"pairs is the share of the pairs that are asked about, above 0 and at most 1, got {pairs}")
@@ -42,24 +43,16 @@ def reflect(
         asked = suite.make(task)
         return sampled(asked, pairs) if parted(task)[0] == "2afc" and pairs < 1 else asked
 
-    return replace(suite, make=items)
+    return replace(suite, make=items).shaped(read_wording(wording).shapes)
 
 
 def wordings(file: str | Path | None = None) -> dict[str, Wording]:
     """By probe, the suite's own questions, or those of the file if it has some for the probe."""
+    questions = read_wording(file).questions
     said = json.loads((files("ggss.probes") / "data" / "reflect.json").read_text(encoding="utf-8"))
-    said |= {} if file is None else _read(Path(file))
-    return {probe: Wording(_prompts(one), one.get("about", "")) for probe, one in said.items()}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    said = read_yaml(file, "the wording")
-    if not isinstance(said, dict):
-        raise InputError(f"the wording {str(file)!r} is no mapping of probes to their questions")
-    found = [f"{probe}: {wrong}" for probe, one in said.items() if (wrong := _wrong(probe, one))]
-    if found:
+    if found := [f"{probe}: {wrong}" for probe, one in questions.items() if (wrong := _wrong(probe, one))]:
         raise problems(f"the wording {str(file)!r}", found)
-    return said
+    return {probe: Wording(_prompts(one), one.get("about", "")) for probe, one in (said | dict(questions)).items()}
 
 
 def _wrong(probe: object, said: object) -> str:

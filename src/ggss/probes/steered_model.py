@@ -147,7 +147,7 @@ class SteeredModel:
                 for steerer, alpha in self._steerings(in_text=True) if self.cache.from_features else self.steerings:
                     live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
             return self.vlm.read(
-                [item.prompt + self.suffix for item in items],
+                [item.prompt_for(self.vlm.family.name) + self.suffix for item in items],
                 [[next(seen) for _ in item.images] for item in items],
                 [tuple(item.options) for item in items],
                 max_new_tokens,
@@ -191,7 +191,9 @@ def live_questions(cache: FeatureCache, items: Sequence[Item]) -> list[LiveQuest
         if not item.options:
             raise InputError(f"{item.key!r} has no options, and a method that learns from answers needs them")
         images = cache.features(item.images)
-        found.append(LiveQuestion(item.prompt, tuple(images), tuple(item.options), _people(item)))
+        found.append(
+            LiveQuestion(item.prompt_for(cache.vlm.family.name), tuple(images), tuple(item.options), _people(item))
+        )
     return found
 
 

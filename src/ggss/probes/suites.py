@@ -17,8 +17,10 @@ from ggss import errors
 from ggss.data.counterfactuals import CONTEXT_COLUMNS, Counterfactuals
 from ggss.data.pictures import Picture, shrunk
 from ggss.errors import InputError, no_such, problems
+from ggss.models.prompts import PICTURE
 from ggss.plugins import Registry
 from ggss.probes.base import Item, Probe, get, parted
+from ggss.probes.wording import Shape, read_wording
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,14 @@ class Suite:
 
         return self if max_side is None else replace(self, make=items, _made={}, _hashes={})
 
+    def shaped(self, shapes: Mapping[str, Shape]) -> "Suite":
+        """The same questions, asked of some families of models in another shape."""
+
+        def items(task: str) -> list[Item]:
+            return [replace(item, shapes=shapes) for item in self.make(task)]
+
+        return replace(self, make=items, _made={}, _hashes={}) if shapes else self
+
     def max_new_tokens(self, task: str) -> int:
         return self.new_tokens or get(task).max_new_tokens
 
@@ -240,22 +250,29 @@ def _asked(item: Item) -> list[Any]:
         item.expected,
         item.about,
         [picture.digest for picture in item.images],
+        *(
+            [sorted((family, shape(f"A{PICTURE}B{PICTURE}C")) for family, shape in item.shapes.items())]
+            if item.shapes
+            else []
+        ),
     ]
 
 
-def benchmark(task: str, path: str | None = None, suffix: str = "") -> "Suite":
+def benchmark(task: str, path: str | None = None, suffix: str = "", wording: str | Path | None = None) -> "Suite":
     """A benchmark whose questions are in a file (None: in the folder GGSS_DATA), as a suite of one task.
 
-    suffix: what is added to each question, as it is: such as a line that asks for the letter alone.
+    suffix: what is added to each question, as it is: such as a line that asks for the letter alone. wording: a file
+    with another suffix, and with shapes in which families of models are asked.
     """
-    probe = get(task)
+    probe, said = get(task), read_wording(wording)
+    suffix = suffix or said.suffixes.get(task, "")
     if not probe.from_file:
         raise InputError(f"{task!r} is no benchmark that is read from a file")
 
     def asked(_: str) -> list[Item]:
         return [replace(item, prompt=item.prompt + suffix) for item in probe.items(path)]
 
-    return Suite(task, (task,), asked, (task,))
+    return Suite(task, (task,), asked, (task,)).shaped(said.shapes)
 
 
 SUITES: Registry[Callable[..., Suite]] = Registry("suite", "ggss.suites")

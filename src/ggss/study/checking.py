@@ -196,11 +196,11 @@ def footprint(plan: Plan, name: str, items: PlanItems) -> Footprint:
     """From the model's config and processor, and the sizes of the pictures."""
     wanted = plan.model(name)
     config, processor = load_description(name, wanted.trust_remote_code)
-    size, lengths = ModelSize.of(config), PromptLengths(processor)
+    family = known_family(config)
+    size, lengths = ModelSize.of(config), PromptLengths(processor, family.name if family else "")
     place = placement(config, wanted.dtype, wanted.device_map, name)
     longest, too_long = _longest(plan, items, lengths, size.context)
     free = _free(place.device)
-    family = known_family(config)
     sites = [site for site in family.site_paths(config) if site != MLP1] if family and family.pack else []
     seen = sum(lengths.image_tokens(size_of(picture)) for picture in items.pictures())
     return Footprint(
@@ -225,7 +225,7 @@ def longest_prompt(plan: Plan, items: PlanItems, lengths: PromptLengths) -> int:
 
 def prompt_tokens(items: Sequence[Item], max_new_tokens: int, lengths: PromptLengths) -> list[int]:
     """The tokens of each item's prompt and of the longest answer to it."""
-    asked = [(item.prompt, [size_of(picture) for picture in item.images]) for item in items]
+    asked = [(item.prompt_for(lengths.family), [size_of(picture) for picture in item.images]) for item in items]
     return [length + max_new_tokens for length in lengths(asked)]
 
 

@@ -318,7 +318,7 @@ class VllmWorker(Worker):
         }
         answers = engine.call(
             EngineReader(engine.host, model.vlm.processor, model.vlm.name).read(
-                [item.prompt + model.suffix for item in own],
+                [item.prompt_for(model.vlm.family.name) + model.suffix for item in own],
                 [[images[picture.digest] for picture in item.images] for item in own],
                 [tuple(item.options) for item in own],
                 acting,

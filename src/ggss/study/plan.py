@@ -159,6 +159,7 @@ class Plan(Piece):
     description: str = ""
     plugins: tuple[str, ...] = ()
     suite: Annotated[SuitePlan, BeforeValidator(_named)]
+    wording: str | None = Field(None, description="a file with the questions and how families of models are asked")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
@@ -253,13 +254,15 @@ class Plan(Piece):
         def placed(value: str) -> str:
             return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
 
-        files = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
-        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **files})
+        own = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
+        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **own})
         benchmarks = {
             task: one.model_copy(update={"path": one.path and placed(one.path)})
             for task, one in self.benchmarks.items()
         }
-        return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)})
+        wording = self.wording and placed(self.wording)
+        files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery), "wording": wording}
+        return self.model_copy(update=files)
 
 
 def _consistent(plan: Plan, where: str) -> Plan:
@@ -377,16 +380,21 @@ class PlanItems:
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
         file = self.plan.benchmarks.get(task)
-        return self._suite if file is None else _benchmark(task, file.path, file.suffix, self.plan.max_side)
+        return (
+            self._suite
+            if file is None
+            else _benchmark(task, file.path, file.suffix, self.plan.wording, self.plan.max_side)
+        )
 
     @cached_property
     def _suite(self) -> Suite:
-        return suites.load(self.plan.suite.name, **self.plan.suite.options).shrunk(self.plan.max_side)
+        wording = {} if self.plan.wording is None else {"wording": self.plan.wording}
+        return suites.load(self.plan.suite.name, **(wording | self.plan.suite.options)).shrunk(self.plan.max_side)
 
 
 @cache
-def _benchmark(task: str, path: str | None, suffix: str, max_side: int | None) -> Suite:
-    return suites.benchmark(task, path, suffix).shrunk(max_side)
+def _benchmark(task: str, path: str | None, suffix: str, wording: str | None, max_side: int | None) -> Suite:
+    return suites.benchmark(task, path, suffix, wording).shrunk(max_side)
 
 
 COLUMN = "occupation"
