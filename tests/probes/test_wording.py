@@ -175,7 +175,7 @@ def test_a_template_that_drops_the_system_turn_is_refused(tiny):
 
 
 def test_a_probe_and_a_plan_ask_in_the_words_of_a_file(release, tmp_path, focus, monkeypatch):
-    mock_paper.mmstar(tmp_path / "mmstar.tsv", 6)
+    mock_paper.mmstar(tmp_path / "MMStar.tsv", 6)
     monkeypatch.setenv("GGSS_DATA", str(tmp_path))
     file = written(release, tmp_path)
     asked = _suites("reflect", str(focus), str(file), "mcq,mmstar", 8)
@@ -185,7 +185,7 @@ def test_a_probe_and_a_plan_ask_in_the_words_of_a_file(release, tmp_path, focus,
     said = {
         "suite": {"name": "reflect", "images": str(focus)},
         "wording": "wording.yaml",
-        "benchmarks": {"mmstar": "mmstar.tsv"},
+        "benchmarks": {"mmstar": "MMStar.tsv"},
         "discovery": str(focus),
         "models": ["small-world/qwen3-vl"],
         "methods": ["none"],

@@ -222,11 +222,15 @@ def _own_key(item: Item) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """Items and their parsed answers, None where one could not be parsed, and the options' probabilities."""
+    """Items and their parsed answers, None where one could not be parsed, and the options' probabilities.
+
+    parser: the rule by which they are read. That of the authors' code also says what counts where nothing is readable.
+    """
 
     items: Sequence[Item]
     parsed: Sequence[Any]
     probabilities: Sequence[Sequence[float]] | None = None
+    parser: Parser = CAREFUL
 
     @property
     def about(self) -> str:
@@ -331,7 +335,8 @@ class Probe:
                 raise InputError(f"{self.name}: {len(items)} items, but {len(given)} {what}")
         if probabilities is not None:
             check_shares(self.name, [item.options for item in items], probabilities)
-        return Answers(items, [parse(one, item) for one, item in zip(said, items, strict=True)], probabilities)
+        parsed = [parse(one, item) for one, item in zip(said, items, strict=True)]
+        return Answers(items, parsed, probabilities, parser)
 
     def check(self, items: Sequence[Item]) -> None:
         """Refuse wrong or incomplete items, naming every problem."""
