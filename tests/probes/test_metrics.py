@@ -490,7 +490,7 @@ def test_an_item_of_a_benchmark_needs_a_right_answer():
 
 
 def test_where_nothing_is_readable_the_authors_rule_counts_zero():
-    """2AFC without a readable answer: 0. Nurses without a readable man: his rate is 0. Nothing readable: undefined."""
+    """2AFC without a readable answer: 0. Nurses without a readable man: his rate is 0. Nothing at all: undefined."""
     small = suites.load("small-world", split="evaluation")
     pairs, people = small.items("2afc"), small.items("nurse-doctor")
 

@@ -224,7 +224,7 @@ def _own_key(item: Item) -> str:
 class Answers:
     """Items and their parsed answers, None where one could not be parsed, and the options' probabilities.
 
-    parser: the rule by which they are read. That of the authors' code also says what counts where nothing is readable.
+    parser: the rule by which they are read. That of the authors' code also says what counts where none is readable.
     """
 
     items: Sequence[Item]

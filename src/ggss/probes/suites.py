@@ -264,15 +264,16 @@ def benchmark(task: str, path: str | None = None, suffix: str = "", wording: str
     suffix: what is added to each question, as it is: such as a line that asks for the letter alone. wording: a file
     with another suffix, and with shapes in which families of models are asked.
     """
-    probe, said = get(task), read_wording(wording)
-    suffix = suffix or said.suffixes.get(task, "")
+    probe = get(task)
     if not probe.from_file:
         raise InputError(f"{task!r} is no benchmark that is read from a file")
 
     def asked(_: str) -> list[Item]:
-        return [replace(item, prompt=item.prompt + suffix) for item in probe.items(path)]
+        items, said = probe.items(path), read_wording(wording)
+        added = suffix or said.suffixes.get(task, "")
+        return [replace(item, prompt=item.prompt + added, shapes=said.shapes) for item in items]
 
-    return Suite(task, (task,), asked, (task,)).shaped(said.shapes)
+    return Suite(task, (task,), asked, (task,))
 
 
 SUITES: Registry[Callable[..., Suite]] = Registry("suite", "ggss.suites")

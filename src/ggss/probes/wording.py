@@ -67,6 +67,11 @@ def read_wording(file: str | Path | None) -> WordingFile:
     """What a YAML or JSON file says, None: nothing. The questions of probes are not checked here."""
     if file is None:
         return WordingFile()
+    if not Path(file).is_file():
+        raise InputError(
+            f"there is no wording {str(file)!r}: write one, or make one of your clone of the authors' code with "
+            f"`ggss data wording CLONE -o {Path(file).name}`"
+        )
     said = read_yaml(Path(file), "the wording")
     if not isinstance(said, dict):
         raise InputError(f"the wording {str(file)!r} is no mapping of probes to their questions")

@@ -16,7 +16,7 @@ from ggss.errors import InputError, problems
 from ggss.files import read_json
 from ggss.models.families import known_family
 from ggss.models.loading import load_description
-from ggss.models.locating import locate
+from ggss.models.locating import locate, snapshot
 from ggss.models.placement import PLACES, ModelSize, check_placement, free_memory, placement
 from ggss.models.prompts import PromptLengths
 from ggss.models.sites import MLP1, MLP2, check_layer, is_layer
@@ -77,11 +77,14 @@ class CheckedPlan:
     @cached_property
     def unchecked(self) -> list[str]:
         """Models on the hub: nothing is known of them before they are loaded."""
-        return [model.name for model in self.plan.models if not _folder(model).is_dir()]
+        return [model.name for model in self.plan.models if not folder_of(model).is_dir()]
 
     def notes(self) -> list[str]:
         """What one should know before the plan is run."""
         hub = [f"models: on the hub and not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
+        parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not weights_of(folder_of(m))]
+        if parts:
+            hub.append(f"models: described in the hub's local cache, which lacks their weights: {', '.join(parts)}")
         return self._overlap_notes() + hub
 
     def _overlap_notes(self) -> list[str]:
@@ -105,7 +108,7 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
     except InputError as error:
         found.append(f"models: {model.name}: {error}")
     try:
-        folder = _folder(model)
+        folder = folder_of(model)
         if not folder.is_dir():
             return found
         _check_config(folder / "config.json")
@@ -122,9 +125,15 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
     return found
 
 
-def _folder(model: ModelPlan) -> Path:
-    """A model's folder; one that is none, if the model is on the hub."""
-    return Path(locate(model.name, ask_hub=False))
+def folder_of(model: ModelPlan) -> Path:
+    """A model's folder, in the local cache of the hub too; one that is none, if the model is on the hub."""
+    place = Path(locate(model.name, ask_hub=False))
+    return place if place.is_dir() else snapshot(model.name) or place
+
+
+def weights_of(folder: Path) -> list[Path]:
+    """The files of a model that have its weights."""
+    return [file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}") if file.is_file()]
 
 
 def _check_config(file: Path) -> None:
