@@ -11,7 +11,7 @@ from ggss.analysis.run import Run, Source
 from ggss.data.pictures import AbsentPicture
 from ggss.models.reading import Answer
 from ggss.probes import Item
-from ggss.probes.base import parted
+from ggss.probes.base import split_task
 from ggss.probes.benchmarks import PERCEPTION, REASONING
 from ggss.steering.fitting import Gates
 from ggss.study import grid
@@ -176,7 +176,7 @@ def answer(cell: Cell, item: Item, rng: np.random.Generator) -> str:
     """What a model biased to the degree `left` might say."""
     biased = rng.random() < left(cell)
     ranks = [VALUES[item.about].index(shown[item.about]) for shown in item.attributes if item.about]
-    match parted(cell.task)[0]:
+    match split_task(cell.task)[0]:
         case "mcq":
             return "ABCD"[ranks[0] % 4] if biased else "ABCD"[rng.integers(4)]
         case "2afc":

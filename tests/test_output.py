@@ -88,7 +88,7 @@ def test_what_is_not_ours_is_refused_before_any_work(run, model, faces, tmp_path
         assert contents(there) == before, name
     code, _, err = run("world", "paint", there)
     assert code == 2
-    assert "not of a painted set" in err
+    assert "not part of a painted set" in err
     assert contents(there) == before
     for attribute in HELD_OUT:
         (there / f"{attribute}-steerer" / "notes.txt").unlink()

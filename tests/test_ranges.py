@@ -12,7 +12,7 @@ from ggss.activations.collect import collect
 from ggss.analysis.measures import Statistics
 from ggss.errors import InputError
 from ggss.probes.steered_model import batches
-from ggss.probes.suites import chosen
+from ggss.probes.suites import subset
 from ggss.smallworld.sets import town
 from ggss.stats import bootstrap, signflip
 from ggss.steering.steerer import checked_alpha
@@ -61,7 +61,7 @@ def test_other_counts(count, tiny, pictures, tmp_path):
     refused(lambda: vlm.read(["a ?"], [pictures[:1]], [[]], max_new_tokens=count), "longest answer")
     refused(lambda: train("pixtral", tmp_path, threads=count), "threads")
     refused(lambda: executor("processes", None, count), "workers")  # pyright: ignore[reportArgumentType]
-    refused(lambda: chosen([], count - 1), "items") if count <= 0 else None
+    refused(lambda: subset([], count - 1), "items") if count <= 0 else None
 
 
 @pytest.mark.parametrize("alpha", [1e308, math.nan, math.inf, -1e9, torch.tensor([1.0, 1e30])])

@@ -69,7 +69,7 @@ def run() -> list[dict[str, Any]]:
 def steering() -> int:
     """Bytes held while an image is steered: its rows, the result, the correction and mu; two references and a
     float32 copy; the corrections that are kept."""
-    return (4 + 3 + bend_token.KEPT) * FULL_TOKENS * FULL_WIDTH * 4
+    return (4 + 3 + bend_token.CACHED) * FULL_TOKENS * FULL_WIDTH * 4
 
 
 def fitting() -> int:

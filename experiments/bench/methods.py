@@ -73,7 +73,7 @@ def steer_row(name: str, steerer: ggss.Steerer) -> dict[str, Any]:
     place = torch.empty_like(rows)
 
     def steer() -> None:
-        operator.__dict__.pop("_kept", None)  # as if the image had not been seen before
+        operator.__dict__.pop("_cache", None)  # as if the image had not been seen before
         steerer.steer(rows, out=place)
 
     cost, memcpy = alternate(steer, lambda: place.copy_(rows), rounds=3 if reads else 7)

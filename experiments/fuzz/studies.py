@@ -95,7 +95,7 @@ def answered_study(folder: Path) -> None:
         for cell in grid.all_cells(plan):
             fit = _fit(plan, cell)
             store.remember(*cell[:3], fit)
-            options = {item.key: list(item.options) for item in runs.asked.items(cell.task)}
+            options = {item.key: list(item.options) for item in runs.plan_items.items(cell.task)}
             answers = {key: Answer(names[0], (1 / len(names),) * len(names)) for key, names in options.items()}
             store.write(runs.key(cell, fit), answers)
 
@@ -175,7 +175,7 @@ def _answer(study: Path, said: str, shares: list[Any]) -> None:
     fit = Fit(_fit(plan, cell).recipe, IDENTITY.hash, "other")
     with writing(study) as store:
         store.remember(*cell[:3], fit)
-        answers = {item.key: Answer(said, tuple(shares)) for item in runs.asked.items(cell.task)}
+        answers = {item.key: Answer(said, tuple(shares)) for item in runs.plan_items.items(cell.task)}
         store.write(runs.key(cell, fit), answers)
 
 

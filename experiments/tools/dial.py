@@ -27,7 +27,7 @@ from ggss.files import write_whole
 from ggss.methods import registry
 from ggss.models.features import FeatureCache
 from ggss.probes.steered_model import SteeredModel
-from ggss.smallworld import folders, own_name
+from ggss.smallworld import folders, short_name
 from ggss.smallworld.demo import HELD_OUT, load_model, suite
 from ggss.smallworld.sets import town
 from ggss.steering.fitting import fit
@@ -79,7 +79,7 @@ def worlds() -> dict[str, str]:
 
 def card(name: str) -> dict[str, str]:
     """What a model's card says, by name."""
-    path = Path(name) if Path(name).is_dir() else folders()[own_name(name)]
+    path = Path(name) if Path(name).is_dir() else folders()[short_name(name)]
     lines = (path / CARD).read_text(encoding="utf-8").splitlines()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
     return {key: value for key, value in cells if value}

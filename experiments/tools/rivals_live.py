@@ -72,5 +72,5 @@ class LiveRows:
         faces = DiscoverySet(self.plan).of(attribute)
         suite = suites.load(self.plan.suite.name, images=faces)
         tasks = self.plan.steering[attribute].tasks
-        asked = [item for task in tasks for item in suites.chosen(suite.items(task), QUESTIONS)]
+        asked = [item for task in tasks for item in suites.subset(suite.items(task), QUESTIONS)]
         return fit_live(label, cache.vlm, live_questions(cache, asked), attribute, sites="all")

@@ -13,7 +13,7 @@ from ggss.cli import explained
 from ggss.cli.arguments import Force, say
 from ggss.errors import InputError
 from ggss.files import check_folder, marked
-from ggss.smallworld import own_name
+from ggss.smallworld import short_name
 
 training = typer.Typer()
 
@@ -37,7 +37,7 @@ def train(
     force: Force = False,
 ) -> None:
     """Train one of the tiny models from nothing: about twenty minutes. One of the dial takes a few."""
-    if separation is not None and own_name(name) != NAME:
+    if separation is not None and short_name(name) != NAME:
         raise InputError(f"the models of the dial are of the class of {NAME}, seen {name!r}: leave out --separation")
     check_folder(out, COMMAND, marked(COMMAND, CARD), force)
     if separation is None:

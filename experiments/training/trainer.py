@@ -41,7 +41,7 @@ from experiments.training.recipe import STAGES, Recipe
 from ggss import errors
 from ggss.models import Vlm
 from ggss.models.families import known_family
-from ggss.smallworld import own_name
+from ggss.smallworld import short_name
 from ggss.smallworld.bias_questions import ask_pair
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.questions import Painted, Question
@@ -264,7 +264,7 @@ def train(
     number of threads: sums are taken in another order, and small differences grow.
     """
     errors.SEED.check("the seed", seed)
-    name = own_name(name)
+    name = short_name(name)
     recipe = Recipe.of(name)
     if steps is not None:
         stages = dict(zip(STAGES, steps, strict=True))

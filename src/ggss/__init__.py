@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ggss.steering.fitting import fit, fit_live, tune
     from ggss.steering.steerer import Steerer
 
-_HOME = {
+_HOME = {  # the module that has each name
     "Activations": "activations",
     "collect": "activations.collect",
     "Counterfactuals": "data.counterfactuals",

@@ -1,6 +1,6 @@
-"""The one exception for input that the user can correct, the nearest name to a wrong one, and what Ctrl-C leaves.
+"""The exception for input that the user can correct, and what its messages need.
 
-The ranges of the numbers that a user gives: a command's option and the function behind it have the same.
+Here are also the ranges of numbers that users give: a command's option and the function behind it use the same range.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,38 +13,38 @@ class InputError(ValueError):
     """What was wrong, what was seen, what to do: one sentence. The command line prints it and exits with 2."""
 
 
-def problems(what: str, found: list[str], shown: int = 20) -> InputError:
-    """One error for many problems: the first `shown`, then a count of the rest."""
-    lines = [f"{what}: {len(found)} problem{'s' if len(found) != 1 else ''}"]
-    lines += [f"  - {line}" for line in found[:shown]]
-    if len(found) > shown:
-        lines.append(f"  ... and {len(found) - shown} more")
+def problems(what: str, messages: list[str], limit: int = 20) -> InputError:
+    """One error for many problems: the first `limit` messages, then a count of the rest."""
+    lines = [f"{what}: {len(messages)} problem{'s' if len(messages) != 1 else ''}"]
+    lines += [f"  - {line}" for line in messages[:limit]]
+    if len(messages) > limit:
+        lines.append(f"  ... and {len(messages) - limit} more")
     return InputError("\n".join(lines))
 
 
-def no_such(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error of a name that does not exist: `what`, the nearest name if one is near, and all names there are."""
-    names = list(known)
+def no_such(what: str, name: str, choices: Iterable[str]) -> InputError:
+    """The error for a name that does not exist: `what`, a similar name if there is one, and all choices."""
+    names = list(choices)
     near = nearest(name, names)
     return InputError(f"{what}: {f'{near} ' if near else ''}there are {', '.join(names) or 'none'}")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'ggss'?` for `gggs`; empty if no name is near. Upper and lower case are the same here.
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """`did you mean 'ggss'?` for `gggs`; "" if no choice is similar. Case does not matter.
 
-    What names have in common up to the last slash, as `small-world/`, does not make them near.
+    A common beginning up to the last slash, such as `small-world/`, does not make names similar.
     """
     from difflib import get_close_matches
 
     shared = name.lower()[: name.rfind("/") + 1]
-    spelled = {one.lower().removeprefix(shared): one for one in known}
-    found = get_close_matches(name.lower().removeprefix(shared), spelled, n=1)
-    return f"did you mean {spelled[found[0]]!r}?" if found else ""
+    spelled = {choice.lower().removeprefix(shared): choice for choice in choices}
+    matches = get_close_matches(name.lower().removeprefix(shared), spelled, n=1)
+    return f"did you mean {spelled[matches[0]]!r}?" if matches else ""
 
 
 @contextmanager
 def keeps(what: str) -> Iterator[None]:
-    """If Ctrl-C stops the block: say what is kept and how to go on."""
+    """If Ctrl-C stops the block, add a note to the exception. what: what is kept and how to continue."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -53,7 +53,7 @@ def keeps(what: str) -> Iterator[None]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Python's, numpy's or torch's, which has a type for a GPU's memory and only a message for the machine's."""
+    """Whether memory ran out, in Python, numpy or torch; for CPU memory torch has no exception type but a message."""
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
@@ -63,7 +63,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Range:
-    """Both ends are allowed."""
+    """A range of numbers, both ends included."""
 
     least: float
     most: float
@@ -71,24 +71,24 @@ class Range:
     def check(self, what: str, value: float, advice: str = "") -> None:
         """InputError unless the value is in the range; NaN never is."""
         if not self.least <= value <= self.most:
-            also = f"; {advice}" if advice else ""
-            raise InputError(f"{what} must be from {self.least:,.10g} to {self.most:,.10g}, seen {value}{also}")
+            ending = f"; {advice}" if advice else ""
+            raise InputError(f"{what} must be from {self.least:,.10g} to {self.most:,.10g}, seen {value}{ending}")
 
     @property
     def bounds(self) -> dict[str, Any]:
-        """Of a typer option."""
+        """The arguments `min` and `max` of a typer option."""
         return {"min": self.least, "max": self.most}
 
 
 SEED = Range(0, 2**32 - 1)  # what numpy, torch and scikit-learn all take
 ITEMS = Range(1, 1_000_000_000)
 BATCH = Range(1, 65_536)
-AUTO, AUTO_BATCH = "auto", 64  # a batch as large as there is memory for, up to so many questions
+AUTO, AUTO_BATCH = "auto", 64  # a batch as large as memory allows, up to this many questions
 TOKENS = Range(1, 1_000_000)
 SIDE = Range(1, 65_536)  # pixels of a picture's longer side
 THREADS = Range(1, 1_024)
 WORKERS = Range(1, 1_024)
 ALPHA = Range(-1_000.0, 1_000.0)
-MAX_ALPHA = 1.5  # that a request may ask a server for: the end of the paper's sweep
+MAX_ALPHA = 1.5  # of a request to a server: the end of the paper's sweep
 KAPPA = Range(0.0, 1e6)
 SHARE = Range(0.0, 1.0)

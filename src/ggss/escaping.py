@@ -1,8 +1,6 @@
-"""Text from outside as text: escaped for a terminal, Markdown, LaTeX, a spreadsheet and a plot, each in one place.
+"""Escaping of text from outside: for a terminal, Markdown, LaTeX, a spreadsheet, a plot, and HTML in notebooks.
 
-HTML is left to jinja2, which escapes by itself (`autoescape`).
-
-Small pieces of HTML for notebooks: text is escaped, pictures are inside, nothing is fetched.
+Pages are escaped by jinja2 (`autoescape`). The HTML here has its pictures inside, and fetches nothing.
 """
 
 import base64
@@ -17,8 +15,9 @@ from ggss.errors import InputError
 if TYPE_CHECKING:
     from PIL import Image
 
-
-BAR = r"\|"  # of a table's cell, where Markdown looks for bars first of all
+BAR = r"\|"  # in a table's cell, where Markdown looks for bars before anything else
+SIDE = 72  # pixels of a thumbnail
+_CELL = "text-align:left;padding:2px 10px"
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _MARKDOWN = re.compile(
     r"[\\`*|<~]"  # marks wherever they are; ~ strikes out
@@ -50,12 +49,12 @@ _LATEX = {
 
 
 def visible(text: str) -> str:
-    r"""Control characters, and bytes of file names that are not UTF-8, as `\x1b`; line ends and tabs stay."""
-    return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+    r"""The text with control characters, and bytes that are not UTF-8, as `\x1b`; line ends and tabs stay."""
+    return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def is_unicode(text: str) -> bool:
-    """False if a part of it came from bytes that are not UTF-8, as a file's name may: no file of text can hold it."""
+    """False if a part of it came from bytes that are not UTF-8, as in some file names: no text file can hold it."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -64,17 +63,17 @@ def is_unicode(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Visible, with every run of white space as one space."""
+    """`visible` text, with every run of white space as one space."""
     return visible(re.sub(r"\s+", " ", text))
 
 
 def markdown(text: str) -> str:
-    """One line of Markdown that shows this text, also in the cell of a table."""
-    return _MARKDOWN.sub(lambda found: "\\" + found[0], one_line(text))
+    """One line of Markdown that shows this text, in the cell of a table too."""
+    return _MARKDOWN.sub(lambda match: "\\" + match[0], one_line(text))
 
 
 def code(text: str) -> str:
-    """The same as code, between as many backquotes as it needs."""
+    """One line of Markdown that shows this text as code, between as many backquotes as it needs."""
     line = one_line(text)
     fence = "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
     pad = " " if "`" in line else ""
@@ -83,12 +82,12 @@ def code(text: str) -> str:
 
 def latex(text: str) -> str:
     r"""One line of LaTeX that shows this text. A bracket at its beginning would be read as an argument of `\\`."""
-    shown = "".join(_LATEX.get(sign, sign) for sign in one_line(text))
-    return f"{{[}}{shown[1:]}" if shown.startswith("[") else shown
+    escaped = "".join(_LATEX.get(sign, sign) for sign in one_line(text))
+    return f"{{[}}{escaped[1:]}" if escaped.startswith("[") else escaped
 
 
 def spreadsheet(text: str) -> str:
-    """A cell of words. Spreadsheets compute what begins with one of = + - @, unless a quote comes before it."""
+    """A cell with text. Spreadsheets compute what begins with one of = + - @, unless a quote comes before it."""
     computed = re.match(r"\s*[=+\-@]|[\t\r]", text) and not _is_number(text)
     return visible(f"'{text}" if computed else text)
 
@@ -106,17 +105,13 @@ def _is_number(text: str) -> bool:
     return True
 
 
-SIDE = 72  # pixels of a thumbnail
-_CELL = "text-align:left;padding:2px 10px"
-
-
 def text(value: object) -> str:
-    """A value as text of a page, whatever is in it; right-to-left text does not turn what is beside it."""
+    """A value as HTML text; right-to-left text does not change the direction of the text next to it."""
     return f"<bdi>{escape(visible(str(value)), quote=True)}</bdi>"
 
 
 def titled(title: object, *parts: str) -> str:
-    """A title and what follows it, each part HTML already."""
+    """A title and the parts after it, which are HTML already."""
     return f"<div><strong>{text(title)}</strong>{''.join(parts)}</div>"
 
 
@@ -126,27 +121,27 @@ def line(value: object) -> str:
 
 def table(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     """A table of text; the first cell of a row is its name."""
-    head = "".join(f'<th scope="col" style="{_CELL}">{text(one)}</th>' for one in columns)
+    head = "".join(f'<th scope="col" style="{_CELL}">{text(cell)}</th>' for cell in columns)
     body = ""
-    for first, *others in rows:
-        cells = "".join(f'<td style="{_CELL}">{text(one)}</td>' for one in others)
+    for first, *values in rows:
+        cells = "".join(f'<td style="{_CELL}">{text(cell)}</td>' for cell in values)
         body += f'<tr><th scope="row" style="{_CELL}">{text(first)}</th>{cells}</tr>'
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def picture(image: "Image.Image", said: str, side: int = SIDE) -> str:
-    """A thumbnail with a text for those who do not see it."""
+def picture(image: "Image.Image", alt: str, side: int = SIDE) -> str:
+    """A thumbnail as HTML. alt: its text for those who do not see it."""
     small = image.convert("RGB")
     small.thumbnail((side, side))
     data = io.BytesIO()
     small.save(data, "JPEG", quality=80)
     code = base64.b64encode(data.getvalue()).decode()
-    words = escape(visible(said), quote=True)
+    words = escape(visible(alt), quote=True)
     return f'<img src="data:image/jpeg;base64,{code}" alt="{words}" title="{words}" style="margin:2px">'
 
 
 def new_axis(axis: Any = None) -> Any:
-    """The matplotlib axis to draw on: the given one, or that of a new figure."""
+    """The matplotlib axis to draw on; that of a new figure, if it is None."""
     if axis is not None:
         return axis
     from matplotlib import pyplot as plt
@@ -155,7 +150,7 @@ def new_axis(axis: Any = None) -> Any:
 
 
 def pandas() -> Any:
-    """The library pandas, which is not installed with ggss; InputError says how to get it."""
+    """The module pandas, which is not installed with ggss. InputError says how to install it."""
     try:
         import pandas
     except ImportError as error:

@@ -1,9 +1,8 @@
-"""Files that the user names: read whole and within bounds, written completely or not at all, even if killed.
+"""Files that the user names: read within bounds, written completely or not at all, even if the process is killed.
 
-Where a command may write: a new place, or over what the same command wrote before. All else needs --force.
-
-A command calls `check_file` or `check_folder` before its long work starts. What it writes says in its first lines
-which command wrote it (`mark`, `marked`), unless its content says so already, as a steerer's config.json does.
+A command may write a new file, or replace what the same command wrote before. Anything else needs --force. It calls
+`check_file` or `check_folder` before its long work starts. Its files say in their first lines which command wrote
+them (`mark`, `marked`), unless their content says so already, as a steerer's config.json does.
 """
 
 import contextlib
@@ -18,8 +17,9 @@ from typing import Any, NoReturn
 from ggss.errors import InputError
 
 LARGEST = 2**30  # bytes of a file that is read into memory
-GROWTH = 2**20  # bytes that a file may have beyond its size: files of the system say that they have none
-DEEPEST = 32  # lists and objects inside each other in a JSON file
+GROWTH = 2**20  # bytes that a file may have beyond its size: those of /proc and /sys have size 0
+DEEPEST = 32  # nested lists and objects in a JSON file
+_HEAD = 2048  # bytes in which a mark is searched
 _SPECIAL = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -28,6 +28,9 @@ _SPECIAL = {
     stat.S_IFBLK: "a device",
 }
 
+Ours = Callable[[Path], bool]
+"""Whether an existing file or folder was written by the command that wants to replace it."""
+
 
 def require_file(path: str | os.PathLike[str], what: str) -> int:
     """The size of an ordinary file; InputError for anything else. It is not opened: a FIFO would wait forever.
@@ -35,15 +38,15 @@ def require_file(path: str | os.PathLike[str], what: str) -> int:
     what: the file's role in messages, such as "the plan".
     """
     try:
-        seen = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError as error:
         raise InputError(f"{what} {str(path)!r} does not exist: correct its path") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{what} {str(path)!r} cannot be read: {_reason(error)}") from error
-    if not stat.S_ISREG(seen.st_mode):
-        kind = _SPECIAL.get(stat.S_IFMT(seen.st_mode), "no ordinary file")
+    if not stat.S_ISREG(status.st_mode):
+        kind = _SPECIAL.get(stat.S_IFMT(status.st_mode), "no ordinary file")
         raise InputError(f"{what} {str(path)!r} is {kind}: give an ordinary file")
-    return seen.st_size
+    return status.st_size
 
 
 def read_bounded(path: str | os.PathLike[str], what: str, largest: int = LARGEST) -> bytes:
@@ -101,9 +104,9 @@ def _reason(error: Exception) -> str:
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes], advice: str = "choose another place") -> None:
-    """Write a temporary file in the same folder, then rename it; folders are created. InputError if that fails.
+    """Write a file completely or not at all: a temporary file in the same folder is renamed. Folders are created.
 
-    data: all of it, or its pieces in order.
+    data: all of it, or its pieces in order. InputError if it cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -118,18 +121,12 @@ def write_whole(path: Path, data: bytes | Iterable[bytes], advice: str = "choose
             unfinished.unlink(missing_ok=True)
 
 
-_HEAD = 2048  # bytes in which a mark is looked for
-
-Ours = Callable[[Path], bool]
-"""Whether a file or a folder that exists was written by the command that wants to write it again."""
-
-
 @contextlib.contextmanager
 def locked(lock: Path, refusal: str) -> Iterator[None]:
-    """While inside, this process alone holds the lock file. The system frees the lock of a killed process.
+    """Hold a lock file inside the block. The system frees the lock of a killed process.
 
     refusal: the message of the InputError if another process holds it. OSError if the file cannot be created.
-    The file is not the one that is protected: on Windows nobody can read a locked file.
+    Use a file of its own, not the protected one: on Windows nobody can read a locked file.
     """
     from filelock import FileLock, Timeout  # takes a tenth of a second, and most commands lock nothing
 
@@ -142,12 +139,12 @@ def locked(lock: Path, refusal: str) -> Iterator[None]:
 
 
 def mark(command: str) -> str:
-    """What a command writes into the first lines of its files."""
+    """The text that a command writes into the first lines of its files."""
     return f"Written by `{command}`"
 
 
 def marked(command: str, name: str = "") -> Ours:
-    """Ours is a file with the mark of a command; with a name, a folder whose file of this name has it."""
+    """A test for the mark of a command: in a file, or with `name` in the file of this name in a folder."""
 
     def ours(path: Path) -> bool:
         file = path / name if name else path
@@ -157,7 +154,7 @@ def marked(command: str, name: str = "") -> Ours:
 
 
 def never(path: Path) -> bool:
-    """Ours is nothing: whatever exists needs --force."""
+    """A test that is always False: whatever exists needs --force."""
     return False
 
 
@@ -167,9 +164,9 @@ def head(file: Path, size: int = _HEAD) -> bytes:
 
 
 def check_file(path: Path, command: str, ours: Ours, force: bool = False) -> None:
-    """Refuse, with InputError, a file that is not ours, unless forced; and a place that cannot be written to.
+    """InputError for a file that is not ours, unless forced, and for a folder that cannot be written to.
 
-    command: as the user calls it, such as `ggss probe`.
+    command: as the user types it, such as `ggss probe`.
     """
     if path.is_dir():
         raise InputError(f"{str(path)!r} is a folder: name a file in it")
@@ -185,21 +182,21 @@ def check_file(path: Path, command: str, ours: Ours, force: bool = False) -> Non
 
 
 def check_folder(folder: Path, command: str, ours: Ours, force: bool = False) -> None:
-    """Refuse, with InputError, a folder with files that is not ours, unless forced; and one that is not writable."""
+    """InputError for a folder with files that is not ours, unless forced, and for one that is not writable."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{str(folder)!r} is a file: give a folder")
     if folder.is_dir() and not force:
-        there = min(folder.iterdir(), default=None)
-        if there is not None and not ours(folder):
+        first = min(folder.iterdir(), default=None)
+        if first is not None and not ours(folder):
             raise InputError(
-                f"{str(folder)!r} is there, with {there.name!r}, and does not say that `{command}` wrote it: "
+                f"{str(folder)!r} is there, with {first.name!r}, and does not say that `{command}` wrote it: "
                 "give a new folder, or --force to write into this one"
             )
     check_writable(folder)
 
 
 def check_writable(folder: Path) -> None:
-    """Write into the folder, or where it would be created; nothing of it stays, even if the process is killed."""
+    """InputError unless a file can be written in the folder, or where it would be created. No file is left behind."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:

@@ -21,7 +21,7 @@ def of(value: Any) -> str:
 def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor] | None = None) -> str:
     """SHA-256 of the names, dtypes, shapes and bytes of tensors. Several are hashed at a time: a model has gigabytes.
 
-    rounded: what is done to real numbers first, one tensor at a time.
+    rounded: applied to each floating-point tensor first.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         names = list(tensors)
@@ -31,14 +31,14 @@ def of_tensors(tensors: Mapping[str, Tensor], rounded: Callable[[Tensor], Tensor
 
 
 def of_tensor(name: str, tensor: Tensor, rounded: Callable[[Tensor], Tensor] | None = None) -> str:
-    """SHA-256 of one of them."""
+    """SHA-256 of the name, dtype, shape and bytes of a tensor. rounded: as in `of_tensors`."""
     digest = hashlib.sha256()
     add_tensor(digest, name, rounded(tensor) if rounded and tensor.is_floating_point() else tensor)
     return digest.hexdigest()
 
 
 def of_digests(digests: Mapping[str, str]) -> str:
-    """What `of_tensors` gives, from what `of_tensor` gave for each name: so not all need be in memory together."""
+    """`of_tensors`, from the results of `of_tensor` by name: so tensors need not be in memory together."""
     return of([digests[name] for name in sorted(digests)])
 
 
@@ -49,6 +49,7 @@ def add(digest: Any, tensors: Mapping[str, Tensor]) -> None:
 
 
 def add_tensor(digest: Any, name: str, tensor: Tensor) -> None:
+    """Add the name, dtype, shape and bytes of a tensor to a hash."""
     values = tensor.detach().cpu().contiguous()
     digest.update(f"{name} {values.dtype} {list(values.shape)}\n".encode())
     digest.update(values.view(-1).view(torch.uint8).numpy().data)

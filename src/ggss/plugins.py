@@ -2,8 +2,8 @@
 
 An entry comes from ggss itself, from an installed package by an entry point of the registry's group, or from a module
 that a study plan names under `plugins`. The entry point's value is a module that registers its entries when it is
-imported. Every entry is stored with its package, and the error of a refused registration names the package.
-Its module is stored too: answers are kept under a digest of the code that registered an entry (`Registry.code`).
+imported. Every entry is stored with its package, and the error of a refused registration names the package. Its
+module is stored too: stored answers depend on a digest of the code that registered an entry (`Registry.code`).
 """
 
 import ast
@@ -30,15 +30,15 @@ _package = OURS  # the package whose entries are being registered
 @contextmanager
 def _registering(package: str) -> Iterator[None]:
     global _package
-    before, _package = _package, package
+    previous, _package = _package, package
     try:
         yield
     finally:
-        _package = before
+        _package = previous
 
 
 class _Registrar(NamedTuple):
-    """Who registers an entry: the package, and the module with its file; "" for ggss itself."""
+    """What registers an entry: the package, and the module with its file; "" for ggss itself."""
 
     package: str
     module: str = ""
@@ -46,7 +46,7 @@ class _Registrar(NamedTuple):
 
 
 def _registrar() -> _Registrar:
-    """The code that registers: ggss for its own modules, even if another package imports them."""
+    """The code that is registering an entry: ggss for its own modules, even if another package imports them."""
     frame: FrameType | None = sys._getframe(1)
     caller: FrameType | None = None
     while frame:
@@ -65,7 +65,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 
 class Registry(Generic[T]):
-    """One registry. `what` names an entry in messages; `group` is the entry-point group of other packages' entries.
+    """A registry. what: the word for an entry in messages. group: the entry-point group of other packages' entries.
 
     check: returns what is wrong with an entry, or "".
     """
@@ -80,13 +80,13 @@ class Registry(Generic[T]):
     def add(self, name: str, entry: T) -> T:
         """Register an entry. InputError, naming the package, if the name is taken or the entry is malformed."""
         registrar = _registrar()
-        by = "" if registrar.package == OURS else f" (from {registrar.package})"
+        origin = "" if registrar.package == OURS else f" (from {registrar.package})"
         if wrong := self._check(entry) or ("" if name else "it has no name"):
-            raise InputError(f"the {self.what} {name!r}{by} cannot be registered: {wrong}")
+            raise InputError(f"the {self.what} {name!r}{origin} cannot be registered: {wrong}")
         if name in self._entries:
             raise InputError(
-                f"the {self.what} {name!r}{by} cannot be registered: {self._packages[name]} has one of that name; "
-                "choose another"
+                f"the {self.what} {name!r}{origin} cannot be registered: {self._packages[name]} has one of that "
+                "name; choose another"
             )
         self._entries[name] = entry
         self._packages[name] = registrar.package
@@ -94,7 +94,7 @@ class Registry(Generic[T]):
         return entry
 
     def register(self, entry: T) -> T:
-        """Add an entry under the name it has itself; docs/adding.md has examples.
+        """Add an entry under its attribute `name`; docs/adding.md has examples.
 
         Args:
             entry: such as a `ggss.methods.Method` or a `ggss.probes.Probe`.
@@ -136,10 +136,10 @@ class Registry(Generic[T]):
             name: see `names()`.
 
         Returns:
-            The table's row.
+            The entry.
 
         Raises:
-            InputError: if there is none, with all names and the nearest one.
+            InputError: if there is none; it lists all names and the nearest one.
 
         Examples:
             >>> ggss.methods.get("ggss").summary
@@ -160,9 +160,10 @@ class Registry(Generic[T]):
         return self._packages[name]
 
     def code(self, name: str) -> dict[str, str]:
-        """By the name of a plug-in's package or module, a digest of its code; empty for an entry of ggss.
+        """{plug-in's package or module: digest of its code}; {} for an entry of ggss.
 
-        All files of the package count. If the plug-in is a single file, so do the modules beside it that it imports.
+        All files of the package count. If the plug-in is a single file, the modules in its folder that it imports
+        count too.
         """
         self.get(name)
         module, file = self._modules[name]
@@ -182,21 +183,22 @@ class Registry(Generic[T]):
 
 @cache
 def _code(module: str, file: str) -> dict[str, str]:
-    """Read once in a process: a file that is edited later is not the code that was imported."""
+    """{package or module: digest of its code}. Cached: a file edited later is not the code that was imported."""
     parts = module.split(".")
-    # The outermost package with a file of its own: those above it are namespaces, which others share.
+    # The outermost package with an __init__.py: those above it are namespaces, which others share.
     for name in (".".join(parts[: count + 1]) for count in range(len(parts))):
         package = sys.modules.get(name)
         if package and getattr(package, "__path__", None) and package.__file__:
             root = Path(package.__file__).parent
-            return {name: code_digest({str(own.relative_to(root)): own.read_bytes() for own in files_under(root)})}
+            sources = {str(source.relative_to(root)): source.read_bytes() for source in files_under(root)}
+            return {name: code_digest(sources)}
     if Path(file).is_file():
-        return {module: code_digest({own.name: own.read_bytes() for own in _with_imported(Path(file))})}
+        return {module: code_digest({source.name: source.read_bytes() for source in _with_imported(Path(file))})}
     return {module: code_digest({f"{module}.py": "".join(linecache.getlines(file)).encode()})}  # a notebook's cell
 
 
 def _with_imported(file: Path) -> set[Path]:
-    """A file and, one after the other, the modules in its folder that it imports; of installed ones itself alone."""
+    """A file and the modules in its folder that it imports, directly or not; only itself if it is installed."""
     files, waiting = {file}, [file]
     installed = {"site-packages", "dist-packages"} & {file.parent.name}
     while waiting and not installed:
@@ -207,7 +209,7 @@ def _with_imported(file: Path) -> set[Path]:
         imported = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
         imported += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
         beside = {file.with_name(name.partition(".")[0] + ".py") for name in imported}
-        waiting += [own for own in beside - files if own.is_file()]
+        waiting += [neighbour for neighbour in beside - files if neighbour.is_file()]
         files |= set(waiting)
     return files
 
@@ -221,7 +223,7 @@ def _load(point: EntryPoint, group: str) -> None:
             point.load()
         except InputError:
             raise
-        except Exception as error:  # the module of another package may raise anything
+        except Exception as error:  # another package's module may raise anything
             raise InputError(
                 f"the package {package} cannot be used: its entry point {point.name!r} of {group} fails "
                 f"({type(error).__name__}: {error}); fix it or uninstall it"

@@ -1,8 +1,8 @@
-"""The terminal: the one place that makes a rich console, so that text is never read as markup, and no table is cut.
+"""The terminal: text and tables with rich, and the progress of long work.
 
-Style is given apart from the text: `Text(question, "bold")`, `Text.assemble((name, "bold"), ": ", found)`.
-
-Progress of work that takes longer than two seconds: a bar on a terminal, a line now and then in a log.
+No other module makes a rich console, so text is never read as markup and no table is cut. Style is given separately
+from the text: `Text(question, "bold")`, `Text.assemble((name, "bold"), ": ", answer)`. Progress is a bar on a
+terminal, and a line every `EVERY` seconds in a log.
 """
 
 import os
@@ -21,21 +21,24 @@ from rich.text import Text
 
 from ggss.escaping import visible
 
-QUIET = "GGSS_QUIET"  # the variable that `ggss --quiet` sets; worker processes see it too
+T = TypeVar("T")
+
+QUIET = "GGSS_QUIET"  # the variable that `ggss --quiet` sets; worker processes inherit it
 UNLIMITED = 10_000  # columns of a file or a pipe
-PROSE = 32  # characters: what is longer may be broken between words
+PROSE = 32  # characters: longer cells may be wrapped
+EVERY = 30.0  # seconds between two lines of a log
 
 
 def quiet() -> bool:
-    """Whether progress and notes are silent. Results, which go to stdout, and errors are not."""
+    """Whether progress and notes are silent. Results, on stdout, and errors are always printed."""
     return bool(os.environ.get(QUIET))
 
 
 class Terminal(Console):
-    """Prints text as it is; control characters, also those of styled text, are shown and not sent.
+    """Prints text as it is. Control characters, also those of styled text, are made visible.
 
     A table that does not fit the screen is printed as a list. Files and pipes are as wide as it needs, unless COLUMNS
-    says how wide they are. stderr is for progress and notes: nothing is printed there if the user wants quiet.
+    says how wide they are. stderr is for progress and notes: with `--quiet` nothing is printed there.
     """
 
     def __init__(self, stderr: bool = False) -> None:
@@ -43,8 +46,8 @@ class Terminal(Console):
         if not self.is_terminal and "COLUMNS" not in os.environ:
             self.width = UNLIMITED
 
-    def print(self, *shown: Any, **options: Any) -> None:
-        super().print(*(self.fitting(one) if isinstance(one, Table) else one for one in shown), **options)
+    def print(self, *renderables: Any, **options: Any) -> None:
+        super().print(*(self.fitting(part) if isinstance(part, Table) else part for part in renderables), **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)
@@ -54,11 +57,11 @@ class Terminal(Console):
             yield Segment(text if control else visible(text), style, control)
 
     def status(self, status: RenderableType, **options: Any) -> Status:
-        """A spinner before a text while a block runs; rich itself would read the text as markup."""
+        """A spinner with a text while a block runs; rich itself would read the text as markup."""
         return super().status(Text(status) if isinstance(status, str) else status, **options)
 
     def fitting(self, table: Table) -> RenderableType:
-        """The table, the names of its columns broken if need be; or a list, if names and numbers had to be broken."""
+        """The table, its column headers wrapped if needed; a list, if names and numbers would have to be wrapped."""
         if self._measured(table).maximum <= self.width:
             return table
         for column in table.columns:
@@ -68,34 +71,29 @@ class Terminal(Console):
         frame = self._measured(table).maximum - sum(widths)
         return table if sum(min(width, PROSE) for width in widths) + frame <= self.width else _as_list(table)
 
-    def _measured(self, shown: RenderableType) -> Measurement:
-        """The width with all lines broken between words, and with none."""
-        return Measurement.get(self, self.options.update(width=UNLIMITED), shown)
+    def _measured(self, renderable: RenderableType) -> Measurement:
+        """The width with all lines wrapped between words (minimum), and with none (maximum)."""
+        return Measurement.get(self, self.options.update(width=UNLIMITED), renderable)
 
 
 def _as_list(table: Table) -> Group:
-    """For each row its first cell, then a line for each other one that is not empty, after the column's name."""
+    """For each row its first cell, then for each other cell that is not empty a line with the column's name."""
     blocks: list[RenderableType] = [table.title] if table.title else []
-    for first, *others in zip(*(column.cells for column in table.columns), strict=True):
+    for first, *values in zip(*(column.cells for column in table.columns), strict=True):
         lines = Table.grid("name", "value", padding=(0, 2))
         lines.columns[0].no_wrap = True
         lines.columns[1].overflow = "fold"
-        for column, cell in zip(table.columns[1:], others, strict=True):
+        for column, cell in zip(table.columns[1:], values, strict=True):
             if str(cell):
                 lines.add_row(column.header, cell)
         blocks += [first, Padding(lines, (0, 0, 0, 2), expand=False)]
     return Group(*blocks)
 
 
-T = TypeVar("T")
-
-EVERY = 30.0  # seconds between two lines of a log
-
-
 def track(items: Iterable[T], what: str, total: int | None = None, show: bool | None = None) -> Iterator[T]:
-    """Yield the items while they are counted on stderr: by a bar on a terminal, by lines elsewhere.
+    """Yield the items and show on stderr how many are done: by a bar on a terminal, by lines elsewhere.
 
-    total: how many there are, if `items` has no length. show: False is silent, as is a user who wants quiet.
+    total: how many there are, if `items` has no length. show: False is silent; so is `--quiet`.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -113,31 +111,30 @@ def track(items: Iterable[T], what: str, total: int | None = None, show: bool | 
 
 
 def note(*lines: str) -> None:
-    """Lines on stderr that are no errors; none if the user wants quiet."""
-
+    """Print lines on stderr that are not errors; none with `--quiet`."""
     for line in () if quiet() else lines:
         print(visible(line), file=sys.stderr, flush=True)
 
 
 def _logged(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
-    """The items, with a line every EVERY seconds, and a last one if there was any: short work says nothing."""
-    start = said = monotonic()
+    """Yield the items; print a line every EVERY seconds, and at the end if there was any. Short work prints none."""
+    start = last_note = monotonic()
     count = 0
     for count, item in enumerate(items, start=1):
         yield item
         now = monotonic()
-        if now - said >= EVERY:
-            said = now
+        if now - last_note >= EVERY:
+            last_note = now
             note(f"{what}: {_counted(count, total, now - start)}")
-    if said > start:
+    if last_note > start:
         note(f"{what}: {count:,} done in {_duration(monotonic() - start)}")
 
 
 def _counted(count: int, total: int | None, seconds: float) -> str:
     if not total:
         return f"{count:,}"
-    left = _duration(seconds / count * max(total - count, 0))
-    return f"{count:,} of {total:,} ({count / total:.0%}), about {left} left"
+    remaining = _duration(seconds / count * max(total - count, 0))
+    return f"{count:,} of {total:,} ({count / total:.0%}), about {remaining} left"
 
 
 def _duration(seconds: float) -> str:

@@ -1,9 +1,9 @@
-"""The version of ggss, of the libraries that decide its numbers, and of code: ggss's own and that of plug-ins.
+"""The version of ggss and of the libraries that determine its numbers, and digests of code.
 
-A version number does not tell code from edited code, so what is kept across runs is kept under a digest of the code.
-The digest is of the syntax tree without comments and docstrings: to reword a comment or to break a line elsewhere
-changes no number, and would otherwise make every study in development ask everything again. Names and types count,
-because nothing proves that they do not.
+A version number does not change when code is edited, so what is kept across runs depends on a digest of the code. The
+digest is of the syntax tree without comments and docstrings: editing a comment or breaking a line elsewhere changes
+no number, and must not make a study ask everything again. Names and types count, because nothing proves that they
+change no number.
 """
 
 import ast
@@ -16,8 +16,8 @@ from pathlib import Path
 
 __version__ = "0.1.0.dev0"
 
-# Paths in the package of ggss. What probes ask, and the longest answer, are in the keys by content; their parsers and
-# metrics read the stored answers anew each time.
+# Paths in the package of ggss. Probes are not among them: what they ask, and the longest answer, are in the keys by
+# content, and their parsers and metrics read the stored answers again each time.
 ANSWERING = (
     *("data", "models", "vllm_plugin", "probes/steered_model.py"),
     *("analysis/asking.py", "study/worker.py", "study/executors.py"),
@@ -31,14 +31,14 @@ def library_versions() -> dict[str, str]:
 
 @cache
 def installed_version(name: str) -> str:
-    """Read once: a study asks for it before every question."""
+    """The version of an installed package. Cached: a study needs it before every question."""
     return version(name)
 
 
 def ggss_code() -> dict[str, str]:
-    """The code of ggss that answers questions and, apart from it, the code that fits and steers.
+    """Digests of the code of ggss that answers questions, and of the code that fits and steers.
 
-    Digests in a source tree; the release number in an installed release, whose code is that of its number.
+    In an installed release both are the release number, because its code does not change.
     """
     package = Path(__file__).parent
     if "dev" not in __version__ and not (package.parents[1] / "pyproject.toml").exists():
@@ -56,7 +56,7 @@ def _digest_of_paths(package: Path, paths: tuple[str, ...]) -> str:
 
 
 def files_under(path: Path) -> Iterator[Path]:
-    """A file, or all files of a folder but hidden ones and what Python has compiled."""
+    """A file, or all files of a folder except hidden and compiled ones."""
     if path.is_file():
         yield path
         return
@@ -67,12 +67,12 @@ def files_under(path: Path) -> Iterator[Path]:
 
 
 def code_digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 of files by name: of Python the syntax tree, of anything else the bytes."""
+    """SHA-256 of files by name: of the syntax tree of Python files, of the bytes of others."""
     digest = hashlib.sha256()
     for name in sorted(files):
         content = files[name]
         if name.endswith(".py"):
-            with suppress(SyntaxError, ValueError):  # no Python, whatever its name says
+            with suppress(SyntaxError, ValueError):  # not Python, whatever its name says
                 content = "".join(_spelled(ast.parse(content))).encode(errors="surrogatepass")
         digest.update(f"{name} {len(content)}\n".encode(errors="surrogateescape"))
         digest.update(content)
@@ -85,7 +85,7 @@ def _spelled(node: object) -> Iterable[str]:
         yield f"({type(node).__name__}"
         for name in node._fields:
             value = getattr(node, name, None)
-            # `kind`: whether a text has a u before it. None is a value only where it is a constant.
+            # `kind`: whether a string has the prefix u. None is a value only in a constant.
             if value == [] or name == "kind" or (value is None and not isinstance(node, ast.Constant)):
                 continue
             yield f" {name}="

@@ -1,4 +1,4 @@
-"""Reading YAML written by people: plain data, and a sentence with the line for what would be misread."""
+"""Reading YAML written by people, as plain data. Errors name the line."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ import yaml
 from ggss.errors import InputError
 from ggss.files import DEEPEST, read_utf8
 
-_LARGEST = 2**63  # of whole numbers: larger ones can be neither counted with nor stored
-_MERGED = 10_000  # keys of a mapping, with those that `<<` adds
+_LARGEST = 2**63  # integers must be smaller, to be stored
+_MERGED = 10_000  # keys of a mapping, including those that `<<` adds
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = [_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 
@@ -18,7 +18,7 @@ _PLAIN = [_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq",
 def read_yaml(path: Path, what: str) -> Any:
     """The content of a file: text, numbers, true, false, null, lists and mappings; dates are text.
 
-    InputError if it cannot be read, is not YAML, or has a key twice. what: what the sentence calls it: "the plan".
+    InputError if it cannot be read, is not YAML, or has a key twice. what: its name in messages, such as "the plan".
     """
     text = read_utf8(path, what)
     try:

@@ -1,4 +1,4 @@
-"""BendVLM-style retrieval equalisation as the paper's appendix prints it, with all tokens of an image in a row.
+"""BendVLM-style retrieval equalisation with all tokens of an image in a row, as the paper's appendix prints it.
 
     e = vec(H), e^ = e / |e|          R_i: the discovery images' e^, with their values
     1. z = e^ - B B^T e^              B: orthonormal, spans the differences of the values' centres
@@ -9,29 +9,26 @@
     bend-token-spherical    the same in the tangent space at the Fréchet mean mu of the R_i, with t = log_mu(e^) for
                             e^ and log_mu(R_i) for R_i: |x - pi_r| is equal for all r;  |e| exp_mu(t + alpha (x - t))
 
-Both sets of conditions are linear in x, so step 3 is one least-squares solution. The spherical form keeps the norm
-of the whole image, |e|, but not the norm of each token.
+Both sets of conditions are linear in x, so step 3 is one least-squares solution. The spherical form keeps the norm of
+the image, |e|, but not the norm of each token.
 
 **Memory.** The references of 400 images of 2880 tokens of 4096 numbers are 19 GB in float32 (9 GB in bfloat16) and
 stay on disk: the token cache while fitting, `streams.safetensors` in an artefact, one image mapped at a time.
-Everything above is linear in e^ and the R_i, so all algebra is done on coefficients, with the Gram matrix K = R R^T
-[n, n] (1.3 MB) and q = R e^ [n]: one pass over the references for q, one for the correction sum_i w_i R_i. In memory
-are the image's rows, the result, the correction, mu, two references (the one in use and the next), a float32 copy,
-and the corrections of the last 4 images: eleven times 47 MB, 0.5 GB. Fitting holds a block of 256 MB for K.
+Everything above is linear in e^ and the R_i, so all algebra is done on coefficients:
 
-**Cost.** Two passes over all references per image: the only method whose cost is not a small multiple of a memcpy.
-If an image comes again, at a later decoding step or with another strength, its correction is taken from a cache.
-
-Left open by the paper: centres are means of the R_i; retrieval sees the image as it is, before step 1; step 3 starts
-from the projected z, as BendVLM's two steps do. Every image must have as many tokens as the references; `bend`, which
-compares mean tokens as the authors' code does, has no such limit.
-
-The reference images of `bend_token`: they stay on disk, and every product with them is computed as a stream.
-
-    R_i = vec(H_i) / |H_i|      q = R e^ [n]      sum_i w_i R_i      K = R R^T [n, n], once, while fitting
+    q = R e^ [n]      sum_i w_i R_i      K = R R^T [n, n], once, while fitting (1.3 MB)
 
 q and the sum take one pass over the references each, one reference at a time. K takes one pass for each block of
-token positions; a block has these positions of all references. Products are float32, summed in float64.
+token positions; a block has these positions of all references, 256 MB. Products are float32, summed in float64. When
+an image is steered, memory holds its rows, the result, the correction, mu, two references (the one in use and the
+next), a float32 copy, and the corrections of the last 4 images: eleven times 47 MB, 0.5 GB.
+
+**Cost.** Two passes over all references per image: the only method whose cost is not a small multiple of a memcpy. If
+an image comes again, at a later decoding step or with another strength, its correction is taken from a cache.
+
+Left open by the paper: centres are means of the R_i; retrieval uses the image before step 1; step 3 starts from the
+projected z, as BendVLM's two steps do. Every image must have as many tokens as the references; `bend`, which compares
+mean tokens as the authors' code does, has no such limit.
 """
 
 import hashlib
@@ -56,11 +53,13 @@ from ggss.terminal import track
 
 ROUNDING = 1e-4  # of a cosine from float32 products
 BLOCK = 2**26  # numbers in a block of token positions of all references
+CACHED = 4  # images whose corrections are cached
+RESOLUTION = 1e-6  # squared distances of centres below this are rounding errors of float32 products
 
 
 @dataclass(frozen=True)
 class References(Operator):
-    """References [n] of [T, D] with their norms [n], labels [n] and the Gram matrix [n, n] of their directions."""
+    """n references [T, D] with their norms [n], labels [n] and the Gram matrix K [n, n] of their directions."""
 
     references: Sequence[Tensor]
     norms: Annotated[Tensor, Array("n", dtype=torch.float64, ge=1e-30)]
@@ -79,17 +78,19 @@ class References(Operator):
         count, shape = len(self.norms), (self.tokens, self.length)
         if len(self.references) != count:
             raise InputError(f"{len(self.references)} references do not fit a Gram matrix of {count}")
-        for i, one in enumerate(self.references):
-            if one.shape != shape or not one.is_floating_point():
-                raise InputError(f"reference {i} is {tuple(one.shape)} of {one.dtype}, not {shape} of floating point")
+        for i, reference in enumerate(self.references):
+            if reference.shape != shape or not reference.is_floating_point():
+                raise InputError(
+                    f"reference {i} is {tuple(reference.shape)} of {reference.dtype}, not {shape} of floating point"
+                )
         skewed = max((self.gram - self.gram.T).abs().max(), (self.gram.diagonal() - 1).abs().max())
         if skewed > ROUNDING:
             raise InputError(f"the Gram matrix is not symmetric with a diagonal of 1 (off by {float(skewed):.1e})")
 
     def cosines(self, rows: Tensor, norm: float) -> Tensor:
-        """q = R e^ [n] in float64 for an image [T, D] of a given norm: a pass over the references."""
+        """q = R e^ [n] in float64 for an image [T, D] and its norm: a pass over the references."""
         image = rows.cpu()
-        dots = [float(torch.linalg.vecdot(image, one.float()).double().sum()) for one in self.references]
+        dots = [float(torch.linalg.vecdot(image, reference.float()).double().sum()) for reference in self.references]
         if not all(map(math.isfinite, dots)):
             raise InputError(
                 "the references hold numbers that are not finite, or overflow float32: nothing was steered"
@@ -99,18 +100,18 @@ class References(Operator):
     def combined(self, coefficients: Tensor) -> Tensor:
         """sum_i w_i R_i as [T, D] in float32: a pass over the references that have a weight."""
         total = torch.zeros(self.tokens, self.length)
-        for one, weight in zip(self.references, (coefficients / self.norms).tolist(), strict=True):
+        for reference, weight in zip(self.references, (coefficients / self.norms).tolist(), strict=True):
             if weight:
-                total.add_(one, alpha=weight)
+                total.add_(reference, alpha=weight)
         return total
 
     def nearest(self, cosines: Tensor, count: int) -> Tensor:
         """The mean of each value's `count` nearest references, as coefficients [A, n]."""
-        chosen = torch.zeros(int(self.labels.max()) + 1, len(cosines), dtype=torch.float64)
-        for value, row in enumerate(chosen):
-            own = (self.labels == value).nonzero().flatten()
-            row[own[cosines[own].topk(count).indices]] = 1 / count
-        return chosen
+        coefficients = torch.zeros(int(self.labels.max()) + 1, len(cosines), dtype=torch.float64)
+        for value, row in enumerate(coefficients):
+            members = (self.labels == value).nonzero().flatten()
+            row[members[cosines[members].topk(count).indices]] = 1 / count
+        return coefficients
 
     @property
     def centre_differences(self) -> Tensor:
@@ -120,15 +121,15 @@ class References(Operator):
         return centres - centres.mean(0)
 
 
-def compared(tokens: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def norms_and_gram(tokens: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The norms [n] of images [T, D] and the Gram matrix [n, n] of their directions, in float64.
 
     InputError if they differ in their number of tokens, or one is zero.
     """
     count = len(tokens[0])
-    others = [f"image {i} has {len(one)}" for i, one in enumerate(tokens) if len(one) != count]
-    if others:
-        raise problems(f"image 0 has {count} tokens and every image needs as many", others)
+    unequal = [f"image {i} has {len(image)}" for i, image in enumerate(tokens) if len(image) != count]
+    if unequal:
+        raise problems(f"image 0 has {count} tokens and every image needs as many", unequal)
     gram = gram_matrix(tokens)
     norms = gram.diagonal().sqrt()
     if not bool((norms > 0).all()):
@@ -141,19 +142,15 @@ def gram_matrix(tokens: Sequence[Tensor]) -> Tensor:
     count, width = tokens[0].shape
     gram = torch.zeros(len(tokens), len(tokens), dtype=torch.float64)
     step = min(count, max(1, BLOCK // (len(tokens) * width)))
-    room = torch.empty(len(tokens) * step * width)  # reused: a new block beside the old one would double the memory
+    buffer = torch.empty(len(tokens) * step * width)  # reused: a new block beside the old one would double the memory
     for start in track(range(0, count, step), "comparing references"):
-        some = min(step, count - start)
-        block = room[: len(tokens) * some * width].view(len(tokens), some, width)
-        for i, one in enumerate(tokens):
-            block[i] = one[start : start + some]
+        positions = min(step, count - start)
+        block = buffer[: len(tokens) * positions * width].view(len(tokens), positions, width)
+        for i, image_tokens in enumerate(tokens):
+            block[i] = image_tokens[start : start + positions]
         flat = block.flatten(1)
         gram += (flat @ flat.T).double()
     return gram
-
-
-KEPT = 4  # images whose corrections are kept
-RESOLUTION = 1e-6  # squared distances of centres below this are rounding errors of float32 products
 
 
 class Correction(NamedTuple):
@@ -167,9 +164,9 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class BendToken(References):
-    """The references, and how many of each value are averaged into its prototype.
+    """Base of both forms. neighbours: how many references of each value are averaged into its prototype.
 
-    Every vector is given by its coefficients on n vectors, whose Gram matrix is `space`.
+    Every vector is represented by its coefficients on n vectors, whose Gram matrix is `space`.
     """
 
     neighbours: Neighbours = 10
@@ -186,50 +183,52 @@ class BendToken(References):
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        for own in rows_by_image(images, len(rows)):
-            mine = rows[own]
-            if len(mine) != self.tokens:
+        for index in rows_by_image(images, len(rows)):
+            image_rows = rows[index]
+            if len(image_rows) != self.tokens:
                 raise InputError(
-                    f"an image of {len(mine)} tokens cannot be compared with references of {self.tokens}: use images "
-                    "of the same size and collect the discovery images with max_tokens no smaller than that, or use "
+                    f"an image of {len(image_rows)} tokens cannot be compared with references of {self.tokens}: use "
+                    "images of the same size and collect the discovery images with max_tokens no smaller than that, "
+                    "or use "
                     f"{self.kind.replace('-token', '')!r}"
                 )
-            norm = float(torch.linalg.vector_norm(mine, dtype=torch.float64))
+            norm = float(torch.linalg.vector_norm(image_rows, dtype=torch.float64))
             if not norm < float("inf"):
-                require_finite(mine, len(rows))
-            out[own] = self.bent(mine, norm, float(alpha[own][0])) if norm > 0 else mine
+                require_finite(image_rows, len(rows))
+            steered = self.steer_image(image_rows, norm, float(alpha[index][0])) if norm > 0 else image_rows
+            out[index] = steered
 
-    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
-        """The corrected rows of one image of a given norm."""
+    def steer_image(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
+        """The steered rows of one image [T, D] with this norm."""
         raise NotImplementedError
 
-    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
+    def solve(self, products: Tensor) -> tuple[Tensor, Correction]:
         """Coefficients [n] of the correction on the references, and its scalars, from q = R e^ [n]."""
         raise NotImplementedError
 
     def correction(self, rows: Tensor, norm: float) -> Correction:
         """The correction of an image; the last few are cached."""
         key = hashlib.blake2b(rows.detach().cpu().contiguous().numpy().data).hexdigest()
-        found = self._kept.get(key)
-        if found is None:
-            coefficients, scalars = self.corrected(self.cosines(rows, norm))
-            found = scalars._replace(tensor=self.combined(coefficients))
-            for old in list(self._kept)[: len(self._kept) + 1 - KEPT]:
-                self._kept.pop(old, None)
-            self._kept[key] = found
-        return found._replace(tensor=found.tensor.to(rows.device))
+        correction = self._cache.get(key)
+        if correction is None:
+            coefficients, scalars = self.solve(self.cosines(rows, norm))
+            correction = scalars._replace(tensor=self.combined(coefficients))
+            for oldest in list(self._cache)[: len(self._cache) + 1 - CACHED]:
+                self._cache.pop(oldest, None)
+            self._cache[key] = correction
+        return correction._replace(tensor=correction.tensor.to(rows.device))
 
     @cached_property
-    def _kept(self) -> dict[str, Correction]:
+    def _cache(self) -> dict[str, Correction]:
         return {}
 
     @cached_property
     def centre_basis(self) -> Tensor:
         """B as coefficients [n, k]: orthonormal, spans the centres' differences."""
         differences = self.centre_differences
-        size, vectors = torch.linalg.eigh(differences @ self.space @ differences.T)
-        kept = size > RANK * size[-1]
-        return differences.T @ (vectors[:, kept] / size[kept].sqrt())
+        eigenvalues, vectors = torch.linalg.eigh(differences @ self.space @ differences.T)
+        nonzero = eigenvalues > RANK * eigenvalues[-1]
+        return differences.T @ (vectors[:, nonzero] / eigenvalues[nonzero].sqrt())
 
 
 def equalised(gram: Tensor, products: Tensor, basis: Tensor, prototypes: Tensor, offsets: Tensor) -> Tensor:
@@ -254,14 +253,14 @@ class BendTokenEuclidean(BendToken):
     def space(self) -> Tensor:
         return self.gram
 
-    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
+    def solve(self, products: Tensor) -> tuple[Tensor, Correction]:
         prototypes = self.nearest(products, self.neighbours)
         lengths = ((prototypes @ self.gram) * prototypes).sum(1, keepdim=True).clamp(min=0).sqrt()
         prototypes = prototypes / torch.where(lengths > 0, lengths, 1)
-        none = torch.zeros(len(prototypes), dtype=torch.float64)
-        return equalised(self.gram, products, self.centre_basis, prototypes, none), Correction(none)
+        zeros = torch.zeros(len(prototypes), dtype=torch.float64)
+        return equalised(self.gram, products, self.centre_basis, prototypes, zeros), Correction(zeros)
 
-    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
+    def steer_image(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
         return torch.add(rows, self.correction(rows, norm).tensor, alpha=alpha * norm)
 
 
@@ -272,7 +271,7 @@ class BendTokenSpherical(BendToken):
 
     @cached_property
     def centre(self) -> Tensor:
-        """The Fréchet mean of the references' directions, as coefficients [n]: the Karcher iteration on K."""
+        """The Fréchet mean of the references' directions, as coefficients [n], by the Karcher iteration on K."""
         count = len(self.gram)
         a = torch.full((count,), 1 / count, dtype=torch.float64)
         if float(a @ self.gram @ a) < RESOLUTION:  # they cancel out: start from one of them, as `sphere` does
@@ -299,32 +298,32 @@ class BendTokenSpherical(BendToken):
         f = inverse_sinc(k)
         return f[:, None] * f * (self.gram - k[:, None] * k)
 
-    def corrected(self, products: Tensor) -> tuple[Tensor, Correction]:
+    def solve(self, products: Tensor) -> tuple[Tensor, Correction]:
         a, tangents = self.centre, self.space
         k = self.gram @ a
         f = inverse_sinc(k)
         cosine = (a @ products).clamp(-1, 1)
-        seen = inverse_sinc(cosine) * f * (products - cosine * k)
+        tangent_products = inverse_sinc(cosine) * f * (products - cosine * k)
         prototypes = self.nearest(products, self.neighbours)
         halves = ((prototypes @ tangents) * prototypes).sum(1) / 2
-        w = equalised(tangents, seen, self.centre_basis, prototypes, halves)
-        on_references = w * f - (w * f @ k) * a
-        return on_references, Correction(w, float(cosine), float(w @ seen), float(w @ tangents @ w))
+        w = equalised(tangents, tangent_products, self.centre_basis, prototypes, halves)
+        coefficients = w * f - (w * f @ k) * a
+        return coefficients, Correction(w, float(cosine), float(w @ tangent_products), float(w @ tangents @ w))
 
-    def bent(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
+    def steer_image(self, rows: Tensor, norm: float, alpha: float) -> Tensor:
         tensor, cosine, along, energy = self.correction(rows, norm)
         cosine = torch.tensor(cosine, dtype=torch.float64)
         f = float(inverse_sinc(cosine))
         n = (torch.arccos(cosine) ** 2 + 2 * alpha * along + alpha**2 * energy).clamp(min=0).sqrt()
         s = float(torch.sinc(n / torch.pi))
-        towards_mu = float(torch.cos(n)) - s * f * float(cosine)
-        bent = rows * (s * f)
-        bent.add_(self.mu.to(rows.device), alpha=norm * towards_mu).add_(tensor, alpha=norm * s * alpha)
-        return bent.mul_(norm / float(torch.linalg.vector_norm(bent, dtype=torch.float64)))
+        mu_weight = float(torch.cos(n)) - s * f * float(cosine)
+        steered = rows * (s * f)
+        steered.add_(self.mu.to(rows.device), alpha=norm * mu_weight).add_(tensor, alpha=norm * s * alpha)
+        return steered.mul_(norm / float(torch.linalg.vector_norm(steered, dtype=torch.float64)))
 
 
 def inverse_sinc(cosine: Tensor) -> Tensor:
-    """theta / sin theta of an angle's cosine."""
+    """theta / sin theta, from cos theta."""
     cosine = cosine.clamp(-1, 1)
     sine = (1 - cosine * cosine).sqrt()
     return torch.where(sine > 1e-6, torch.atan2(sine, cosine) / sine, 1)
@@ -333,24 +332,24 @@ def inverse_sinc(cosine: Tensor) -> Tensor:
 def fit(activations: Activations, attribute: Attribute, options: BendOptions, kind: type[BendToken]) -> Fitted:
     known, tokens = classes(activations, attribute), activations.tokens
     check_counts(known, options.neighbours)
-    norms, gram = compared(tokens)
+    norms, gram = norms_and_gram(tokens)
     count, width = tokens[0].shape
     operator = kind(tokens, norms, known.labels, gram, count, width, options.neighbours)
     differences = operator.centre_differences
     if not float((differences @ operator.space @ differences.T).trace()) > RESOLUTION:
         raise InputError(
-            f"the mean images of all values of {attribute!r} are equal to the resolution of float32: "
+            f"the mean images of all values of {attribute!r} are equal within the resolution of float32: "
             "there is nothing to equalise"
         )
     return Fitted(operator)
 
 
-def _method(kind: type[BendToken], summary: str) -> None:
-    def fitted(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
+def _register(kind: type[BendToken], summary: str) -> None:
+    def fit_kind(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
         return fit(activations, attribute, options, kind)
 
-    register(Method(kind.kind, summary, REFERENCE, fitted, BendOptions, needs_tokens=True))
+    register(Method(kind.kind, summary, REFERENCE, fit_kind, BendOptions, needs_tokens=True))
 
 
-_method(BendTokenEuclidean, "all tokens of an image in a row, made equally near to every value's references")
-_method(BendTokenSpherical, "the same in tangent space, the norm of the whole image kept")
+_register(BendTokenEuclidean, "all tokens of an image in a row, made equally near to every value's references")
+_register(BendTokenSpherical, "the same in tangent space, the norm of the image restored")

@@ -1,7 +1,7 @@
 """`directional-ablation`: the directions between the values' means are projected out (Ratzlaff et al. 2024).
 
     d_a = mean of the images of value a - mean of all images        V: orthonormal basis of all d_a
-    h_steered = h - alpha V V^T h
+    steered = h - alpha V V^T h
 
 **What the paper does.** It takes the mean activations of a language model while it writes text that names the
 protected attribute, subtracts those of text that does not, and projects this one direction out of the residual
@@ -39,7 +39,7 @@ class AblationOptions(Options):
     around: Centre = Field("origin", description="what is projected around: the origin, as published, or the mean")
 
 
-def removing(basis: Tensor, pooled: Tensor, around: Centre) -> Euclidean:
+def projection(basis: Tensor, pooled: Tensor, around: Centre) -> Euclidean:
     """The orthogonal projection that removes span(basis) around the origin or the mean of pooled rows [N, D]."""
     mean = pooled.mean(0) if around == "mean" else torch.zeros(pooled.shape[1])
     return Euclidean(mean.float(), oriented(basis).float().contiguous())
@@ -50,13 +50,13 @@ def fit(activations: Activations, attribute: Attribute, options: AblationOptions
     refuse_equal(pooled)
     differences = known.means(pooled) - pooled.mean(0)
     refuse_none(differences, float(pooled.norm(dim=1).mean()))
-    _, size, directions = torch.linalg.svd(differences, full_matrices=False)
-    rank = min(int((size > RANK * size[0]).sum()), len(known.values) - 1)
+    _, singular, directions = torch.linalg.svd(differences, full_matrices=False)
+    rank = min(int((singular > RANK * singular[0]).sum()), len(known.values) - 1)
     k = rank if options.k is None else options.k
     if k > rank:
         raise InputError(f"k = {k} directions were asked for, but the mean rows of {known.values} span {rank}")
-    energy = size[: len(known.values) - 1] ** 2
-    return Fitted(removing(directions[:k].T, pooled, options.around), {"explained_variance": energy / energy.sum()})
+    energy = singular[: len(known.values) - 1] ** 2
+    return Fitted(projection(directions[:k].T, pooled, options.around), {"explained_variance": energy / energy.sum()})
 
 
 register(

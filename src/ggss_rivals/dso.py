@@ -17,13 +17,14 @@ what can be lost elsewhere (theorem 2). The strength (omega there) is chosen whe
 **Done otherwise here.** The sites are this library's, so only image tokens are steered: at the projector, or at
 layers of the text model if such sites are named. A question has few one-token options, so the expectation over
 answers is computed, not sampled: the gradient is that of REINFORCE without its noise, through the frozen model. Any
-number of values: the stereotype is the sign of each value's difference from the mean over values, and its own mean
-over values is taken off the reward, which makes theorem 1 exact for more than two. The L1 step is proximal, so that
-dimensions become exactly zero. The KL bound has a multiplier that rises after a pass that exceeds it and falls after
-one that does not. How often each value gets an answer is known from the last pass over the questions.
+number of values: the stereotype is the sign of each value's difference from the mean over values, and the mean of
+these signs over values is subtracted from the reward, which makes theorem 1 exact for more than two. The L1 step is
+proximal, so that dimensions become exactly zero. The KL bound has a multiplier that rises after a pass that exceeds
+it and falls after one that does not. How often each value gets an answer is known from the last pass over the
+questions.
 
-**Mind** that it learns answers to the questions it is given, not an attribute: what other questions do is not known
-to it. It needs the model: `ggss.fit_live("dso", vlm, questions, attribute)`.
+**Mind** that it learns answers to these questions, not an attribute: how other questions are answered is not part of
+the objective. It needs the model: `ggss.fit_live("dso", vlm, questions, attribute)`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 64  # questions in one pass through the model
-PATIENCE = 2.0  # how fast the multiplier of the KL bound rises
+PATIENCE = 2.0  # how fast the multiplier of the KL bound rises and falls
 
 
 class DsoOptions(Options):
@@ -90,39 +91,42 @@ class LiveModel:
     paths: Mapping[str, str]
 
     def logits(self, numbers: Sequence[int], weights: Weights) -> tuple[Tensor, Tensor, Tensor]:
-        """Of some questions: the next token's logits [n, vocabulary], the options' tokens [n, options] and a mask of
-        those that a question has."""
+        """The next token's logits [n, vocabulary] for some questions, and their options' tokens [n, options].
+
+        The third result is a mask [n, options] of the options that each question has.
+        """
         with self._steering(weights) as steered:
-            asked = [
-                (own.prompt, [steered(one) for one in own.images], own.options)
-                for own in (self.questions[i] for i in numbers)
+            questions = [
+                (question.prompt, [steered(features) for features in question.images], question.options)
+                for question in (self.questions[i] for i in numbers)
             ]
-            logits, tokens = self.vlm.option_logits(asked)
-        most = max(map(len, tokens))
-        padded = torch.tensor([own + [0] * (most - len(own)) for own in tokens], device=logits.device)
-        there = torch.tensor([[k < len(own) for k in range(most)] for own in tokens], device=logits.device)
-        return logits, padded, there
+            logits, tokens = self.vlm.option_logits(questions)
+        width = max(map(len, tokens))
+        padded = torch.tensor([options + [0] * (width - len(options)) for options in tokens], device=logits.device)
+        exists = torch.tensor([[k < len(options) for k in range(width)] for options in tokens], device=logits.device)
+        return logits, padded, exists
 
     def probabilities(self, numbers: Sequence[int], weights: Weights, options: int) -> tuple[Tensor, Tensor]:
         """The options' probabilities [n, options], which sum to 1, and log probabilities [n, vocabulary] of all."""
-        logits, tokens, there = self.logits(numbers, weights)
-        own = logits.gather(1, tokens).masked_fill(~there, -torch.inf).softmax(1)
-        padding = own.new_zeros(len(own), options - own.shape[1])
-        return torch.cat([own, padding], 1).cpu(), logits.log_softmax(1).cpu()
+        logits, tokens, exists = self.logits(numbers, weights)
+        probabilities = logits.gather(1, tokens).masked_fill(~exists, -torch.inf).softmax(1)
+        padding = probabilities.new_zeros(len(probabilities), options - probabilities.shape[1])
+        return torch.cat([probabilities, padding], 1).cpu(), logits.log_softmax(1).cpu()
 
     @contextmanager
     def _steering(self, weights: Weights) -> "Iterator[Callable[[Features], Features]]":
-        """Inside the block text layers are steered; what is given steers the rows of features."""
+        """Steer text layers inside the block; yield a function that steers the rows of features."""
 
-        def changed(rows: Tensor, own: Tensor) -> Tensor:
-            wide = rows.float()
-            return (wide + own[0] * wide + own[1]).to(rows.dtype)
+        def scale_and_shift(rows: Tensor, weight: Tensor) -> Tensor:
+            float_rows = rows.float()
+            return (float_rows + weight[0] * float_rows + weight[1]).to(rows.dtype)
 
         def steered(features: "Features") -> "Features":
-            own = {site: changed(rows, weights[site]) for site, rows in features.rows.items() if site in weights}
-            return replace(features, rows=features.rows | own)
+            sites = [site for site in features.rows if site in weights]
+            rows = {site: scale_and_shift(features.rows[site], weights[site]) for site in sites}
+            return replace(features, rows=features.rows | rows)
 
-        inside = [site for site in weights if in_text(site)]
+        text_sites = [site for site in weights if in_text(site)]
         image = getattr(self.vlm.model.config, "image_token_id", None)
         ids: list[Tensor] = []
 
@@ -133,17 +137,17 @@ class LiveModel:
             def hook(module: Any, args: Any, output: Any) -> Any:
                 hidden = output[0] if isinstance(output, tuple) else output
                 mask = (ids[0] == image)[..., None]
-                replaced = torch.where(mask, changed(hidden, weights[site]), hidden)
-                return (replaced, *output[1:]) if isinstance(output, tuple) else replaced
+                steered_hidden = torch.where(mask, scale_and_shift(hidden, weights[site]), hidden)
+                return (steered_hidden, *output[1:]) if isinstance(output, tuple) else steered_hidden
 
             return hook
 
         from ggss.models import resolve  # this imports transformers, which takes seconds
 
         with ExitStack() as hooks:
-            if inside:
+            if text_sites:
                 hooks.callback(self.vlm.model.register_forward_pre_hook(watch, with_kwargs=True).remove)
-            for site in inside:
+            for site in text_sites:
                 module = resolve(self.vlm.model, self.paths[site])
                 hooks.callback(module.register_forward_hook(hook_for(site)).remove)
             yield steered
@@ -155,56 +159,58 @@ def fit_live(
     """Learn scale and shift of all sites together. The images of the questions must be features."""
     live = _live(vlm, questions, sites)
     compared = Comparisons.of(questions)
-    most = max(len(own.options) for own in questions)
+    option_count = max(len(question.options) for question in questions)
     weights = {site: torch.zeros(2, _width(live, site), requires_grad=True) for site in sites}
     adam = torch.optim.Adam(list(weights.values()), lr=options.rate)
-    slower = torch.optim.lr_scheduler.CosineAnnealingLR(adam, options.passes)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, options.passes)
     generator = torch.Generator().manual_seed(options.seed)
 
     @torch.no_grad()
-    def everything() -> tuple[Tensor, Tensor]:
-        parts = [live.probabilities(own, weights, most) for own in _batches(list(range(len(questions))))]
-        return torch.cat([own for own, _ in parts]), torch.cat([all_of for _, all_of in parts])
+    def all_answers() -> tuple[Tensor, Tensor]:
+        """The options' probabilities and all log probabilities, for all questions."""
+        batches = _batches(list(range(len(questions))))
+        results = [live.probabilities(batch, weights, option_count) for batch in batches]
+        return torch.cat([probabilities for probabilities, _ in results]), torch.cat([logs for _, logs in results])
 
-    answers, before = everything()
+    answers, before = all_answers()
     history, multiplier = [(float(compared.bias(answers)), 0.0)], 0.0
     for _ in track(range(options.passes), f"{vlm.name}: steering learned from {len(questions)} questions"):
-        moved = 0.0
+        mean_kl = 0.0
         for batch in _batches(torch.randperm(len(questions), generator=generator).tolist()):
             rewards = compared.rewards(answers)[batch]
-            probabilities, logs = live.probabilities(batch, weights, most)
-            share, away = len(batch) / len(questions), divergence(logs, before[batch])
-            loss = -(probabilities * rewards).sum() / share + multiplier * away
+            probabilities, logs = live.probabilities(batch, weights, option_count)
+            share, kl = len(batch) / len(questions), divergence(logs, before[batch])
+            loss = -(probabilities * rewards).sum() / share + multiplier * kl
             adam.zero_grad()
             loss.backward(inputs=list(weights.values()))
             adam.step()
             _penalise(adam, options.l1)
             answers[batch] = probabilities.detach()
-            moved += share * float(away.detach())
-        slower.step()
-        multiplier = max(0.0, multiplier + PATIENCE * (moved - options.kl))
-        history.append((float(compared.bias(answers)), moved))
-    answers, after = everything()
+            mean_kl += share * float(kl.detach())
+        schedule.step()
+        multiplier = max(0.0, multiplier + PATIENCE * (mean_kl - options.kl))
+        history.append((float(compared.bias(answers)), mean_kl))
+    answers, after = all_answers()
     history.append((float(compared.bias(answers)), float(divergence(after, before))))
-    said = []
+    warnings = []
     if history[-1][1] > 1.1 * options.kl:
-        said.append(
-            f"The bound on the KL divergence, {options.kl:g}, is not kept: {history[-1][1]:.2f}. Use more passes."
+        warnings.append(
+            f"The bound on the KL divergence, {options.kl:g}, was exceeded: {history[-1][1]:.2f}. Use more passes."
         )
     return {
         site: Fitted(
-            ScaleAndShift(own[0].contiguous(), own[1].contiguous()),
-            {"bias": torch.tensor([one for one, _ in history]), "kl": torch.tensor([one for _, one in history])},
+            ScaleAndShift(weight[0].contiguous(), weight[1].contiguous()),
+            {"bias": torch.tensor([bias for bias, _ in history]), "kl": torch.tensor([kl for _, kl in history])},
             {
                 "questions": len(questions),
                 "bias_before": history[0][0],
                 "bias_after": history[-1][0],
                 "kl": history[-1][1],
-                "dimensions_used": float((own != 0).any(0).double().mean()),
-                "warnings": said,
+                "dimensions_used": float((weight != 0).any(0).double().mean()),
+                "warnings": warnings,
             },
         )
-        for site, own in ((site, own.detach()) for site, own in weights.items())
+        for site, weight in ((site, weight.detach()) for site, weight in weights.items())
     }
 
 
@@ -217,14 +223,14 @@ def divergence(after: Tensor, before: Tensor) -> Tensor:
 def _penalise(adam: torch.optim.Adam, l1: float) -> None:
     """The proximal step of the L1 penalty, in the units in which Adam has just stepped."""
     for group in adam.param_groups:
-        for own in group["params"]:
-            state = adam.state[own]
+        for parameter in group["params"]:
+            state = adam.state[parameter]
             spread = (state["exp_avg_sq"] / (1 - group["betas"][1] ** state["step"])).sqrt() + group["eps"]
-            own.copy_(shrunk(own, group["lr"] * l1 / spread))
+            parameter.copy_(shrunk(parameter, group["lr"] * l1 / spread))
 
 
 def shrunk(values: Tensor, by: Tensor) -> Tensor:
-    """Values nearer to zero, and zero where they were nearer than that."""
+    """Soft thresholding: values moved towards zero by `by`, and zero where they were closer to it."""
     return values.sign() * (values.abs() - by).clamp(min=0)
 
 
@@ -233,34 +239,39 @@ def _batches(numbers: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _live(vlm: "Vlm", questions: Sequence[LiveQuestion], sites: Sequence[str]) -> LiveModel:
-    """The model with questions whose features are copied: what inference mode has made can have no gradient."""
-    if inner := [site for site in sites if in_tower(site)]:
-        raise InputError(f"dso learns behind the vision tower, not at {inner[0]!r}: name the projector or lm-layers")
+    """The model, and the questions with copies of their features: tensors made in inference mode have no gradient."""
+    if tower_sites := [site for site in sites if in_tower(site)]:
+        raise InputError(
+            f"dso learns behind the vision tower, not at {tower_sites[0]!r}: name the projector or lm-layers"
+        )
     from ggss.models import Features  # this imports transformers, which takes seconds
 
-    for one in (one for question in questions for one in question.images):
-        if not isinstance(one, Features):
+    for features in (features for question in questions for features in question.images):
+        if not isinstance(features, Features):
             raise InputError(
-                "dso learns from encoded pictures: give the questions features, as vlm.encode makes them"
+                "dso learns from encoded pictures: give the questions features, which vlm.encode returns"
             )
-        if missing := [site for site in sites if site not in one.rows and not in_text(site)]:
+        if missing := [site for site in sites if site not in features.rows and not in_text(site)]:
             raise InputError(f"the features have no rows of {missing[0]!r}: encode the pictures with sites={sites!r}")
     copies: dict[int, Features] = {}
 
-    def copied(one: "Features") -> "Features":
-        if id(one) not in copies:
-            rows, inputs = ({name: own.clone() for name, own in these.items()} for these in (one.rows, one.inputs))
-            copies[id(one)] = replace(one, rows=rows, inputs=inputs)
-        return copies[id(one)]
+    def copied(features: "Features") -> "Features":
+        if id(features) not in copies:
+            rows, inputs = (
+                {name: tensor.clone() for name, tensor in tensors.items()}
+                for tensors in (features.rows, features.inputs)
+            )
+            copies[id(features)] = replace(features, rows=rows, inputs=inputs)
+        return copies[id(features)]
 
-    own = [replace(question, images=tuple(map(copied, question.images))) for question in questions]
-    return LiveModel(vlm, own, vlm.sites(list(sites)))
+    copied_questions = [replace(question, images=tuple(map(copied, question.images))) for question in questions]
+    return LiveModel(vlm, copied_questions, vlm.sites(list(sites)))
 
 
 def _width(live: LiveModel, site: str) -> int:
     if in_text(site):
         return live.vlm.model.config.get_text_config().hidden_size
-    return next(one.rows[site].shape[1] for question in live.questions for one in question.images)
+    return next(features.rows[site].shape[1] for question in live.questions for features in question.images)
 
 
 def fit(activations: Activations, attribute: Attribute, options: DsoOptions) -> Fitted:

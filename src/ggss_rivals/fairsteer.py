@@ -2,7 +2,7 @@
 
     P(a | x) = softmax(W x + b)_a         a: one of the values, or neutral         x: the mean row of the image
     a^ = argmax P                         v_a = mean of all images - mean of value a's images         v_neutral = 0
-    h_steered = h + alpha v_a^            if P(a^ | x) > threshold, else h
+    steered = h + alpha v_a^            if P(a^ | x) > threshold, else h
 
 **What the paper does.** Per layer of a language model, on the activation of the last token: a linear classifier is
 trained to tell biased answers from unbiased ones; a debiasing vector is the mean difference between the activations
@@ -13,8 +13,8 @@ classifier says biased, that is where its probability is above one half.
 The classifier is multinomial logistic regression with one class a value and one more, neutral: the centres of the
 contexts, each the mean over all values, which is what a picture looks like when its attribute cannot be read. Of
 two values the paper has one vector; here each value has its own, towards the mean of all. An image has many tokens,
-so it is detected as a whole and all of its tokens are steered; `detect="token"` asks the classifier about every
-token by itself. `meandiff-lr-euclidean` is the same without a neutral class and without a threshold. `steerer.gate`
+so the classifier gets its mean row and all of its tokens are steered; `detect="token"` gives it every token
+separately. `meandiff-lr-euclidean` is the same without a neutral class and without a threshold. `steerer.gate`
 is 1 where the vector was added.
 """
 
@@ -36,7 +36,7 @@ from ggss.methods.subspace import classes, logistic_regression, span
 class FairSteerOptions(Options):
     c: float = Field(1.0, gt=0, description="inverse strength of the detector's L2 penalty")
     threshold: float = Field(0.5, ge=0, lt=1, description="probability above which an image is steered")
-    detect: Literal["image", "token"] = Field("image", description="whole images are detected, or single tokens")
+    detect: Literal["image", "token"] = Field("image", description="what is classified: images, or single tokens")
 
 
 @register_kind
@@ -63,16 +63,18 @@ class DetectedShift(Operator):
         vectors = self.vectors.to(rows.device)
         if out.data_ptr() != rows.data_ptr():
             out.copy_(rows)
-        for own in rows_by_image(images, len(rows)):
-            seen = rows[own].to(precise(rows)) if self.by_token else mean_row(rows[own], precise(rows))[None]
-            label, detected = self.detected(seen)
-            gate[own] = detected.float()
-            out[own] = out[own] + alpha[own] * detected.float()[:, None] * vectors[label]
+        for index in rows_by_image(images, len(rows)):
+            dtype = precise(rows)
+            label, detected = self.detect(
+                rows[index].to(dtype) if self.by_token else mean_row(rows[index], dtype)[None]
+            )
+            gate[index] = detected.float()
+            out[index] = out[index] + alpha[index] * detected.float()[:, None] * vectors[label]
         return gate
 
-    def detected(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """The class of each row [n, D], and whether it is steered: a value, and above the threshold."""
-        scores = seen @ self.weights.to(seen).T + self.intercepts.to(seen)
+    def detect(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The class of each row [n, D], and whether it is steered: its class is a value, above the threshold."""
+        scores = rows @ self.weights.to(rows).T + self.intercepts.to(rows)
         probability, label = scores.softmax(1).max(1)
         return label, (probability > self.threshold) & (label < len(self.vectors) - 1)
 
@@ -94,14 +96,14 @@ def fit(activations: Activations, attribute: Attribute, options: FairSteerOption
         options.threshold,
         options.detect == "token",
     )
-    _, steered = operator.detected(pooled)
-    _, wrongly = operator.detected(data.mean + neutral @ data.directions.T)
+    _, detected = operator.detect(pooled)
+    _, neutral_detected = operator.detect(data.mean + neutral @ data.directions.T)
     return Fitted(
         operator,
         diagnostics={
             "accuracy": detector.accuracy,
-            "detected": float(steered.double().mean()),
-            "neutral_detected": float(wrongly.double().mean()),
+            "detected": float(detected.double().mean()),
+            "neutral_detected": float(neutral_detected.double().mean()),
         },
     )
 

@@ -4,11 +4,11 @@
     P in the Fantope               0 <= P <= I, trace P = k: the convex hull of the orthogonal projections of rank k
 
     repeat:  W, b <- one step of gradient descent      P <- Fantope projection of (P + one step of gradient ascent)
-    V: the k eigenvectors of P with the largest eigenvalues             h_steered = h - alpha V V^T h
+    V: the k eigenvectors of P with the largest eigenvalues             steered = h - alpha V V^T h
 
-The Fantope projection keeps the eigenvectors of a symmetric matrix and shifts its eigenvalues by a constant, cut
-off at 0 and 1, such that they sum to k. x are pooled rows, y the values, loss the cross-entropy. Of the P seen on
-the way, the one is kept whose rounded projection leaves the best possible probe the largest loss. The best probe is
+The Fantope projection keeps the eigenvectors of a symmetric matrix and shifts its eigenvalues by a constant, clipped
+to 0 and 1, such that they sum to k. x are pooled rows, y the values, loss the cross-entropy. The result is the P, of
+those evaluated, whose rounded projection leaves the best possible probe the largest loss. The best probe is
 scikit-learn's logistic regression with the same penalty.
 
 **What the paper does.** It plays the same game with stochastic gradients (batches of 128, up to 75,000 of them),
@@ -34,9 +34,9 @@ from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import classes, logistic_regression, span
-from ggss_rivals.directional_ablation import Centre, removing
+from ggss_rivals.directional_ablation import Centre, projection
 
-EVALUATED_EVERY = 20  # steps of the game between two looks at the best possible probe
+EVALUATED_EVERY = 20  # steps of the game between two evaluations by the best possible probe
 
 
 class RlaceOptions(Options):
@@ -56,7 +56,7 @@ def fantope(matrix: Tensor, k: int) -> Tensor:
 
 
 def capped(values: Tensor, k: int) -> Tensor:
-    """clip(values - shift, 0, 1) with the shift for which they sum to k. The sum is piecewise linear: it is exact."""
+    """clip(values - shift, 0, 1) with the shift for which they sum to k; exact, as the sum is piecewise linear."""
     corners = torch.cat([values, values - 1]).sort().values
     sums = (values - corners[:, None]).clamp(0, 1).sum(1)  # falls from len(values) to 0
     i = min(int((sums >= k).sum()) - 1, len(corners) - 2)
@@ -65,40 +65,40 @@ def capped(values: Tensor, k: int) -> Tensor:
     return (values - corners[i].lerp(corners[i + 1], share)).clamp(0, 1)
 
 
-def value(rows: Tensor, labels: Tensor, basis: Tensor, c: float) -> float:
-    """The loss of the best probe on rows [N, r] without the span of an orthonormal basis [r, k]."""
-    left = rows - rows @ basis @ basis.T
-    probe = logistic_regression(left, labels, c)
-    scores = left @ probe.weights.T + probe.intercepts
+def probe_loss(rows: Tensor, labels: Tensor, basis: Tensor, c: float) -> float:
+    """The loss of the best probe on rows [N, r] after the span of an orthonormal basis [r, k] is removed."""
+    remaining = rows - rows @ basis @ basis.T
+    probe = logistic_regression(remaining, labels, c)
+    scores = remaining @ probe.weights.T + probe.intercepts
     if len(probe.weights) == 1:  # of two values scikit-learn keeps one row: the score of the second
         scores = torch.cat([torch.zeros_like(scores), scores], 1)
     return float(cross_entropy(scores, labels))
 
 
 def play(rows: Tensor, labels: Tensor, k: int, options: RlaceOptions) -> tuple[Tensor, list[float]]:
-    """The basis [r, k] of the best projection for rows [N, r], and the value of the game at each look; float64."""
+    """The basis [r, k] of the best projection for rows [N, r], and the probe's loss at each evaluation; float64."""
     count, width = rows.shape
-    truth = one_hot(labels).double()
+    targets = one_hot(labels).double()
     generator = torch.Generator().manual_seed(options.seed)
     start = 0.1 * torch.randn(width, width, generator=generator, dtype=torch.float64)
     p = fantope((start + start.T) / 2, k)
-    weights, intercepts = rows.new_zeros(truth.shape[1], width), rows.new_zeros(truth.shape[1])
-    best, values = rows.new_zeros(width, k), [-math.inf]
+    weights, intercepts = rows.new_zeros(targets.shape[1], width), rows.new_zeros(targets.shape[1])
+    best, losses = rows.new_zeros(width, k), [-math.inf]
     for step in range(1, options.steps + 1):
-        left = rows - rows @ p
-        error = ((left @ weights.T + intercepts).softmax(1) - truth) / count
-        weights = weights - options.descent * (error.T @ left + weights / (options.c * count))
+        remaining = rows - rows @ p
+        error = ((remaining @ weights.T + intercepts).softmax(1) - targets) / count
+        weights = weights - options.descent * (error.T @ remaining + weights / (options.c * count))
         intercepts = intercepts - options.descent * error.sum(0)
-        error = ((left @ weights.T + intercepts).softmax(1) - truth) / count
-        slope = -rows.T @ error @ weights
-        p = fantope(p + options.ascent * (slope + slope.T) / 2, k)
+        error = ((remaining @ weights.T + intercepts).softmax(1) - targets) / count
+        gradient = -rows.T @ error @ weights
+        p = fantope(p + options.ascent * (gradient + gradient.T) / 2, k)
         if step % EVALUATED_EVERY == 0 or step == options.steps:
             basis = torch.linalg.eigh(p)[1][:, -k:]
-            seen = value(rows, labels, basis, options.c)
-            if seen > max(values):
+            loss = probe_loss(rows, labels, basis, options.c)
+            if loss > max(losses):
                 best = basis
-            values.append(seen)
-    return best, values[1:]
+            losses.append(loss)
+    return best, losses[1:]
 
 
 def fit(activations: Activations, attribute: Attribute, options: RlaceOptions) -> Fitted:
@@ -111,12 +111,12 @@ def fit(activations: Activations, attribute: Attribute, options: RlaceOptions) -
             f"a projection of rank {k} was asked for, but these {len(pooled)} images differ in {width} dimensions"
         )
     rows = data.coordinates / data.coordinates.square().mean().sqrt()
-    basis, values = play(rows, known.labels, k, options)
-    before = value(rows, known.labels, basis[:, :0], options.c)
+    basis, losses = play(rows, known.labels, k, options)
+    before = probe_loss(rows, known.labels, basis[:, :0], options.c)
     return Fitted(
-        removing(data.directions @ basis, pooled, options.around),
-        {"values": torch.tensor(values)},
-        {"probe_loss_before": before, "probe_loss": max(values), "chance_loss": math.log(len(known.values))},
+        projection(data.directions @ basis, pooled, options.around),
+        {"values": torch.tensor(losses)},
+        {"probe_loss_before": before, "probe_loss": max(losses), "chance_loss": math.log(len(known.values))},
     )
 
 

@@ -1,34 +1,34 @@
-"""`sae`: the features of a sparse autoencoder that tell the attribute's values apart are switched off.
+"""`sae`: a sparse autoencoder's features that separate the attribute's values are switched off.
 
     z_j(h) = the activation of feature j          d_j = its decoder direction          (`SparseAutoencoder`)
     s_j = share of the variance of z_j between the variants of a context that the attribute's value explains
     S = {j: s_j >= separation}
-    h_steered = h - alpha sum over j in S of scale z_j(h) d_j
+    steered = h - alpha sum over j in S of scale z_j(h) d_j
 
 z_j of an image is the mean over its tokens. s_j is eta squared: of the deviations of z_j from the mean of its
 context, the part that the means of the values explain.
+
+**The autoencoder** is a small BatchTopK (Bussmann et al. 2024), trained in seconds on discovery tokens.
+
+    x = (h - centre) / scale          a = relu(E x + b)          z = a if among the top * B largest of a batch
+    x^ = D^T z                        minimise mean |x - x^|^2 with Adam; rows of D are kept at length 1
+
+The number of active features is `top` on average over a batch of B tokens. After training a feature is active where
+it is above one threshold, the mean of the smallest activation that the last batches kept. So each feature of a token
+can be computed alone, and a method needs only the rows of the features that it uses. Features that die are not
+revived. The draw of tokens, the first weights and the batches come from one seed.
 
 **What the papers do.** DeBiasLens (An et al. 2026) trains sparse autoencoders on the outputs of a model's image or
 text encoder over large sets of faces or captions, without labels, calls those features social that respond most to
 one group, and sets them to zero. SEM (Guimard et al. 2026) scores the features of an autoencoder of CLIP's text
 embeddings by how they respond to biased prompts and to the query, and attenuates or boosts each by its score.
 
-**Done otherwise here.** The autoencoder is small and is trained on the tokens of the discovery set alone, in
-seconds, where both papers have millions of samples and Matryoshka dictionaries; with few pictures its features are
-coarser than theirs. Features are chosen by how the counterfactual variants of a context differ in them, for any
-number of values, and are switched off as in DeBiasLens. The rest of the token, and what the autoencoder cannot
-reconstruct, is kept: the features are subtracted from the token, not left out of a reconstruction. InputError if no
-feature separates the values.
-
-A small sparse autoencoder of tokens: BatchTopK (Bussmann et al. 2024), trained in seconds on discovery tokens.
-
-    x = (h - centre) / scale          a = relu(E x + b)          z = a if among the top * B largest of a batch
-    x^ = D^T z                        minimise mean |x - x^|^2 with Adam; rows of D are kept at length 1
-
-The number of active features is `top` on average over a batch of B tokens. After training a feature is active where
-it is above one threshold, the mean of the smallest activation that the last batches kept. So a feature of a token
-can be computed alone: what a method needs of the autoencoder are the rows of its own features. Features that die
-are not revived. The draw of tokens, the first weights and the batches come from one seed.
+**Done otherwise here.** The autoencoder is small and is trained on the tokens of the discovery set alone, where both
+papers have millions of samples and Matryoshka dictionaries; with few pictures its features are coarser than theirs.
+Features are chosen by how the counterfactual variants of a context differ in them, for any number of values, and are
+switched off as in DeBiasLens. The rest of the token, and what the autoencoder cannot reconstruct, is kept: the
+features are subtracted from the token, not left out of a reconstruction. InputError if no feature separates the
+values.
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,10 @@ from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import refuse_equal
 from ggss.terminal import track
 
-TOKENS_OF_IMAGE = 64  # at most
-NUMBERS = 2**26  # of all tokens in memory: 256 MB
+TOKENS_OF_IMAGE = 64  # drawn of each image, at most
+NUMBERS = 2**26  # in all tokens drawn: 256 MB
 LAST = 100  # batches whose thresholds are averaged
+MOST_FEATURES = 1024  # by default: more would take minutes to train
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,10 @@ class SparseAutoencoder:
         return self.centre + self.scale * (features @ self.decoder)
 
 
-def drawn(tokens: Sequence[Tensor], generator: torch.Generator) -> Tensor:
-    """Tokens of all images, some of each, [M, D] float32."""
-    room = max(NUMBERS // (len(tokens) * tokens[0].shape[1]), 1)
-    some = [own[torch.randperm(len(own), generator=generator)[: min(room, TOKENS_OF_IMAGE)]] for own in tokens]
-    return torch.cat([own.float() for own in some])
+def sample_tokens(tokens: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """Randomly drawn tokens of all images, equally many of each, [M, D] float32."""
+    count = min(max(NUMBERS // (len(tokens) * tokens[0].shape[1]), 1), TOKENS_OF_IMAGE)
+    return torch.cat([image[torch.randperm(len(image), generator=generator)[:count]].float() for image in tokens])
 
 
 def train(
@@ -94,25 +94,22 @@ def train(
     encoder = decoder.detach().clone().requires_grad_()
     bias = torch.zeros(count, requires_grad=True)
     adam = torch.optim.Adam([encoder, bias, decoder], lr=2e-3)
-    smallest: list[float] = []
+    thresholds: list[float] = []
     for _ in track(range(steps), "sparse autoencoder", steps):
-        seen = x[torch.randint(len(x), (batch,), generator=generator)]
+        batch_rows = x[torch.randint(len(x), (batch,), generator=generator)]
         with torch.enable_grad():
-            a = torch.relu(seen @ encoder.T + bias)
-            least = a.detach().flatten().topk(top * batch).values[-1]
-            z = torch.where(a >= least, a, 0)
-            loss = (seen - z @ decoder).square().sum(1).mean()
+            a = torch.relu(batch_rows @ encoder.T + bias)
+            smallest_active = a.detach().flatten().topk(top * batch).values[-1]
+            z = torch.where(a >= smallest_active, a, 0)
+            loss = (batch_rows - z @ decoder).square().sum(1).mean()
             adam.zero_grad()
             loss.backward()
         adam.step()
         with torch.no_grad():
             decoder /= decoder.norm(dim=1, keepdim=True)
-        smallest.append(float(least))
-    threshold = sum(smallest[-LAST:]) / len(smallest[-LAST:])
+        thresholds.append(float(smallest_active))
+    threshold = sum(thresholds[-LAST:]) / len(thresholds[-LAST:])
     return SparseAutoencoder(encoder.detach(), bias.detach(), decoder.detach(), centre, scale, threshold)
-
-
-MOST_FEATURES = 1024  # unless more are asked for: more would take minutes to train
 
 
 class SaeOptions(Options):
@@ -129,7 +126,7 @@ class SaeOptions(Options):
 @register_kind
 @dataclass(frozen=True)
 class SwitchedOff(Operator):
-    """Encoder rows [k, D] and biases [k] of the features in the token's own units, decoder rows [k, D], threshold."""
+    """Removes k features. encoder [k, D] and bias [k] in the units of tokens, decoder [k, D]."""
 
     encoder: Annotated[Tensor, Array("k", "D")]
     bias: Annotated[Tensor, Array("k")]
@@ -151,47 +148,47 @@ class SwitchedOff(Operator):
 
 
 def separations(table: Tensor) -> Tensor:
-    """The share [F] of the variance between the variants of a context that the value explains, of [U, A, F]."""
+    """s [F]: the share of the variance between variants that the value explains, from features [U, A, F]."""
     deviations = table - table.mean(1, keepdim=True)
     total = deviations.square().sum((0, 1))
     explained = len(table) * deviations.mean(0).square().sum(0)
     return torch.where(total > 0, explained / total, 0)
 
 
-def switched_off(found: SparseAutoencoder, chosen: Tensor) -> SwitchedOff:
+def switched_off(autoencoder: SparseAutoencoder, features: Tensor) -> SwitchedOff:
     """The operator for some features [k]. The autoencoder's centre and scale are folded into the weights."""
-    encoder = found.encoder[chosen] / found.scale
-    bias = found.bias[chosen] - encoder @ found.centre
-    return SwitchedOff(encoder, bias, found.scale * found.decoder[chosen], found.threshold)
+    encoder = autoencoder.encoder[features] / autoencoder.scale
+    bias = autoencoder.bias[features] - encoder @ autoencoder.centre
+    return SwitchedOff(encoder, bias, autoencoder.scale * autoencoder.decoder[features], autoencoder.threshold)
 
 
 def fit(activations: Activations, attribute: Attribute, options: SaeOptions) -> Fitted:
     groups = activations.groups(attribute)
     generator = torch.Generator().manual_seed(options.seed)
-    rows = drawn(activations.tokens, generator)
+    rows = sample_tokens(activations.tokens, generator)
     refuse_equal(rows.double())
     count = min(activations.pooled.shape[1], MOST_FEATURES) if options.features is None else options.features
     if options.top >= count:
         raise InputError(f"top = {options.top} active features of {count}: choose fewer, or more features")
-    found = train(rows, count, options.top, options.steps, options.batch, generator)
-    means = torch.stack([found.features(tokens).double().mean(0) for tokens in activations.tokens])
+    autoencoder = train(rows, count, options.top, options.steps, options.batch, generator)
+    means = torch.stack([autoencoder.features(tokens).double().mean(0) for tokens in activations.tokens])
     separation = separations(groups.of(means))
-    chosen = (separation >= options.separation).nonzero().flatten()
-    if not len(chosen):
+    features = (separation >= options.separation).nonzero().flatten()
+    if not len(features):
         raise InputError(
             f"no feature of {count} separates {groups.values}: the value explains {separation.max():.0%} of "
-            f"the best one's variance, {options.separation:.0%} is wanted; lower separation or use more images"
+            f"the best one's variance, {options.separation:.0%} is needed; lower separation or use more images"
         )
-    left = (rows - found.decoded(found.features(rows))).double().square().sum()
-    explained = 1 - float(left / (rows - found.centre).double().square().sum())
+    residual = (rows - autoencoder.decoded(autoencoder.features(rows))).double().square().sum()
+    explained = 1 - float(residual / (rows - autoencoder.centre).double().square().sum())
     return Fitted(
-        switched_off(found, chosen),
-        {"separation": separation.float(), "switched_off": chosen},
+        switched_off(autoencoder, features),
+        {"separation": separation.float(), "switched_off": features},
         {
             "reconstructed": explained,
-            "switched_off": len(chosen),
+            "switched_off": len(features),
             "never_active": int((means.sum(0) == 0).sum()),
-            "active": float((found.features(rows) > 0).double().sum(1).mean()),
+            "active": float((autoencoder.features(rows) > 0).double().sum(1).mean()),
         },
     )
 

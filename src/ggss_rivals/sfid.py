@@ -15,8 +15,8 @@ validation set: confidence is out-of-bag, from the trees that did not see an ima
 the dimensions is imputed unless given, and the least confident tenth of the images always counts as of low
 confidence, so that there is always something to impute. alpha goes from nothing to the paper's overwriting at 1.
 
-**Mind** that the method believes in dimensions: an attribute that lies in directions across all of them, as a
-rotated one does, is only weakened.
+**Mind** that the method changes single dimensions: an attribute along directions that mix all of them, such as a
+rotated one, is only weakened.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from ggss.methods.operator import Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import classes, refuse_equal
 
-LEAST_SHARE = 0.1  # of the images, the least confident ones: always of low confidence
+LEAST_SHARE = 0.1  # of the images, the least confident: they always count as of low confidence
 
 
 class SfidOptions(Options):
@@ -46,7 +46,7 @@ class SfidOptions(Options):
 @register_kind
 @dataclass(frozen=True)
 class Imputation(Operator):
-    """The numbers of some dimensions [k], and the value [k] that each of them is set to."""
+    """dimensions J [k], and the values [k] that they are set to."""
 
     dimensions: Annotated[Tensor, Array("k", dtype=torch.int64, ge=0)]
     values: Annotated[Tensor, Array("k")]
@@ -60,11 +60,11 @@ class Imputation(Operator):
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
         require_finite(rows, len(rows))
-        own, values = self.dimensions.to(rows.device), self.values.to(rows.device)
+        dimensions, values = self.dimensions.to(rows.device), self.values.to(rows.device)
         if out.data_ptr() != rows.data_ptr():
             out.copy_(rows)
-        seen = rows[:, own]
-        out[:, own] = seen + alpha * (values - seen)
+        unsteered = rows[:, dimensions]
+        out[:, dimensions] = unsteered + alpha * (values - unsteered)
 
     def validate(self) -> None:
         largest = int(self.dimensions.max())
@@ -87,16 +87,17 @@ def fit(activations: Activations, attribute: Attribute, options: SfidOptions) ->
     forest = RandomForestClassifier(options.trees, oob_score=True, random_state=options.seed, n_jobs=1)
     forest.fit(pooled.numpy(), known.labels.numpy())
     importance = torch.from_numpy(forest.feature_importances_)
-    chosen = importance.argsort(descending=True, stable=True)[:count].sort().values
-    sure = torch.from_numpy(forest.oob_decision_function_).max(1).values
-    unsure = sure.argsort(stable=True)[: max(int((sure < options.confidence).sum()), ceil(LEAST_SHARE * len(sure)))]
-    values = pooled.double()[unsure][:, chosen].mean(0).float()
+    dimensions = importance.argsort(descending=True, stable=True)[:count].sort().values
+    confidence = torch.from_numpy(forest.oob_decision_function_).max(1).values
+    unsure_count = max(int((confidence < options.confidence).sum()), ceil(LEAST_SHARE * len(confidence)))
+    unsure = confidence.argsort(stable=True)[:unsure_count]
+    values = pooled.double()[unsure][:, dimensions].mean(0).float()
     return Fitted(
-        Imputation(chosen, values, width),
-        {"importance": importance.float(), "confidence": sure.float()},
+        Imputation(dimensions, values, width),
+        {"importance": importance.float(), "confidence": confidence.float()},
         {
             "accuracy": float(forest.oob_score_),
-            "importance_share": float(importance[chosen].sum()),
+            "importance_share": float(importance[dimensions].sum()),
             "low_confidence_images": len(unsure),
         },
     )

@@ -49,7 +49,7 @@ def test_all_holes_are_listed():
         (lambda: Activations([], [], []), "empty"),
         (lambda: Activations([torch.ones(3)], [{}], [0]), "not \\[T, D\\]"),
         (lambda: Activations([torch.ones(0, 3)], [{}], [0]), "image 0 has no tokens"),
-        (lambda: Activations([torch.ones(1, 3), torch.ones(1, 4)], [{}, {}], [0, 1]), "one width"),
+        (lambda: Activations([torch.ones(1, 3), torch.ones(1, 4)], [{}, {}], [0, 1]), "the same width"),
         (lambda: Activations([torch.ones(1, 3)], [{}, {}], [0]), "one entry per image"),
         (lambda: Activations([torch.full((1, 3), float("nan"))], [{}], [0]), "not finite for 1 of 1"),
         (lambda: acts().at("elsewhere"), "no activations at site 'elsewhere'"),

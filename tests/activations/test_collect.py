@@ -291,7 +291,7 @@ def test_what_acts_before_the_site_is_refused_by_name_and_nothing_is_written(tin
         }
         assert named.get(intervene, "linear_1") in str(refused.value)
         assert not cache.exists()
-        with pytest.raises(InputError, match="must not be kept"):
+        with pytest.raises(InputError, match="must not be cached"):
             _ = vlm.identity
     finally:
         handle.remove()

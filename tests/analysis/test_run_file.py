@@ -341,7 +341,8 @@ def test_a_file_that_has_lost_lines_is_no_run_and_the_same_call_completes_it(som
     whole = path.read_bytes()
     lines = whole.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[kept]))
-    with pytest.raises(InputError, match=r"(?s)has lost lines .*(mcq|ceo): \d+ items were asked, and the file has \d+"):
+    lost = r"(?s)has lost lines .*(mcq|ceo): \d+ items were asked, and the file has \d+"
+    with pytest.raises(InputError, match=lost):
         records.load(path)
     assert ask(path, some) > 0
     assert path.read_bytes() == whole

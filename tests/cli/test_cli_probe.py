@@ -121,7 +121,7 @@ def test_a_comparison_recommends_its_strength_to_its_own_steerer_alone(run, mode
     zero = under_steering(before, 0.0, content, tmp_path / "zero.jsonl")
     refused = {
         "is not the steerer of the second file": (before, other, folder),
-        "no single steering whose strength": (before, before, folder),
+        "it has no strength to recommend": (before, before, folder),
         "give the unsteered one first": (after, before, folder),
         "no steerer at": (before, after, tmp_path / "nowhere"),
         "above 0": (before, zero, folder),

@@ -23,7 +23,7 @@ RAMP = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
 
 @pytest.fixture(autouse=True)
 def nothing_said_yet(monkeypatch):
-    monkeypatch.setattr(pictures, "_said", set())
+    monkeypatch.setattr(pictures, "_logged", set())
 
 
 def encoded(image, form="PNG", **options):

@@ -134,7 +134,7 @@ def test_an_executor(monkeypatch):
         def open(self, model):
             return self, model
 
-    monkeypatch.setattr("ggss.study.worker.Worker", InventedWorker)
+    monkeypatch.setattr("ggss.study.executors.Worker", InventedWorker)
     run("my_executor.py")
     pool = executor("threads", invented_study.PLAN, 3)
     assert pool.slots == 3

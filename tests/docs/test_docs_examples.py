@@ -81,7 +81,7 @@ def shown(tmp_path_factory):
             "steerer": steerer,
         },
         **{"model": model, "suite": suite, "before": before, "after": after},
-        **{"found": ggss.analysis.compare(before, after), "found_recognition": ggss.analysis.compare(*runs)},
+        **{"comparison": ggss.analysis.compare(before, after), "recognition": ggss.analysis.compare(*runs)},
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ggss.serve.guard import BUCKETS, HELP, ServerMetrics
-from ggss.serve.schema import SteeringRecord
+from ggss.steering import SteeringRecord
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "howto-monitor.md").read_text(encoding="utf-8")
@@ -49,7 +49,7 @@ def test_a_metric_that_does_not_exist_is_noticed():
 def test_what_is_exposed_is_what_a_server_shows():
     metrics = ServerMetrics()
     metrics.request(200, 1.0)
-    metrics.answer({"race": SteeringRecord(1.0, 1, 16, 0.5)}, 1, 1)
+    metrics.answer({"race": SteeringRecord(1.0, 1, 16, 16, 8.0)}, 1, 1)
     shown = {re.split(r"[{ ]", line)[0] for line in metrics.text(True, {}).splitlines() if line[0] != "#"}
     assert shown <= exposed()
     assert {f"{name}_bucket" for name in BUCKETS} <= shown

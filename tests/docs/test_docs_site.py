@@ -87,7 +87,7 @@ def test_the_reference_names_the_whole_public_api():
 def test_the_examples_begin_with_what_the_page_makes():
     made = re.findall(r"^(\w+(?:, \w+)*) = ", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     names = {name for line in made for name in line.split(", ")}
-    used = "faces vlm acts steerer model suite before after found found_recognition"
+    used = "faces vlm acts steerer model suite before after comparison recognition"
     assert set(used.split()) <= names
 
 

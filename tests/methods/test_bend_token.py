@@ -125,7 +125,7 @@ def test_the_arithmetic_of_memory():
     """400 references of 2880 x 4096: what is held at once, by the numbers in the code."""
     one = 2880 * 4096 * 4
     steering = (
-        4 + 3 + bend_token.KEPT
+        4 + 3 + bend_token.CACHED
     ) * one  # rows, result, correction, mu; two references, a float32 copy; the kept ones
     fitting = 4 * bend_token.BLOCK + one + 400 * 400 * 8  # a block, a reference while it is copied, the Gram matrix
     assert 400 * one > 18e9
@@ -142,7 +142,7 @@ def test_an_image_seen_again_is_not_compared_again(acts, name):
     assert_same(steerer.steer(rows.clone()), first)
     steerer.steer(rows, alpha=0.5)
     assert watched.reads == 0
-    for seed in range(20, 20 + bend_token.KEPT):
+    for seed in range(20, 20 + bend_token.CACHED):
         steerer.steer(image(seed))
     watched.reads = 0
     assert_same(steerer.steer(rows), first)
@@ -247,7 +247,7 @@ def test_bad_references_are_refused(name):
     assert ggss.fit(name, few, attribute="race", neighbours=4).values
     rows = [{"race": r} for _ in range(10) for r in "ab"]
     same = ggss.Activations([torch.ones(2, 8)] * 20, rows, [i // 2 for i in range(20)])
-    with pytest.raises(ggss.InputError, match="are equal to the resolution of float32: there is nothing"):
+    with pytest.raises(ggss.InputError, match="are equal within the resolution of float32: there is nothing"):
         ggss.fit(name, same, attribute="race")
     zero = ggss.Activations([torch.zeros(2, 8)] * 20, rows, [i // 2 for i in range(20)])
     with pytest.raises(ggss.InputError, match="it has no direction"):
@@ -266,7 +266,7 @@ def test_values_closer_than_the_rounding_of_products_are_refused(name):
         return ggss.Activations(tokens, rows, [i // 2 for i in range(20)])
 
     assert ggss.fit(name, of(1e-1), attribute="race").values
-    with pytest.raises(ggss.InputError, match="equal to the resolution of float32"):
+    with pytest.raises(ggss.InputError, match="equal within the resolution of float32"):
         ggss.fit(name, of(1e-4), attribute="race")
 
 

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -15,8 +14,8 @@ import ggss
 from ggss import InputError, cli
 from ggss.cli.app import app
 from ggss.models import load_vlm
-from ggss.serve.engine import WorkerSetup
-from ggss.serve.worker import loaded
+from ggss.serve.engine import Load, WorkerSetup
+from ggss.serve.worker import load_model
 from ggss.steering.artefact import signed
 from ggss.steering.checkpoints import read_pt
 from planted import planted
@@ -236,8 +235,8 @@ def test_a_server_runs_no_code_and_cannot_be_told_to(folder, marker, plant):
     assert "trust_remote_code" in served["ask"].__annotations__
     assert "trust_remote_code" not in served["serve"].__annotations__
     plant(folder)
-    setup = asdict(WorkerSetup(str(folder), {}, 4, 8, 100, 0)) | {"trust_remote_code": True}
+    assert "trust_remote_code" not in WorkerSetup.__annotations__
     with pytest.raises(InputError, match="code"):
-        loaded(setup)
+        load_model(Load(WorkerSetup(str(folder), {}, 4, 8, 100, 0)))
     assert not marker.exists()
     assert sys.stdin.tell() == 0, "nobody was asked"

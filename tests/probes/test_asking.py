@@ -147,7 +147,7 @@ def test_without_room_in_memory_a_picture_is_decoded_once_and_reads_the_same(qwe
     readings = tight.read(ITEMS, 1, batch_size=2)
     close(readings, expected)
     assert set(DECODED.values()) == {1}
-    for kept in (tight._kept, tight.cache._memory):
+    for kept in (tight._steered_features, tight.cache._memory):
         assert not any(picture.digest in kept for item in ITEMS for picture in item.images)
     DECODED.clear()
     close(tight.read(ITEMS, 1, batch_size=2), readings)

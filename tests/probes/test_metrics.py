@@ -10,7 +10,7 @@ from scipy.spatial.distance import jensenshannon
 
 from ggss.errors import InputError
 from ggss.probes import Item, Probe, get, names, register, suites
-from ggss.probes.base import PROBES, Display, parted, task_label
+from ggss.probes.base import PROBES, Display, split_task, task_label
 from ggss.probes.benchmarks import mme
 from ggss.probes.metrics import (
     accuracy,
@@ -386,9 +386,9 @@ def test_a_metric_is_shown_as_its_probe_says():
 
 def test_a_task_is_a_probe_or_a_probe_and_an_attribute():
     assert get("mcq-age") is get("mcq")
-    assert parted("recognition-gender") == ("recognition", "gender")
-    assert parted("nurse-doctor") == ("nurse-doctor", "")
-    assert parted("nurse-doctor-age") == ("nurse-doctor", "age")
+    assert split_task("recognition-gender") == ("recognition", "gender")
+    assert split_task("nurse-doctor") == ("nurse-doctor", "")
+    assert split_task("nurse-doctor-age") == ("nurse-doctor", "age")
     assert task_label("mcq", "race") == "MCQ ×10³"
     assert task_label("mcq-age", "age") == "MCQ ×10³ (age)"
     assert task_label("recognition-age", "age") == "age recognition (%)"

@@ -12,7 +12,7 @@ from ggss.data.counterfactuals import Counterfactuals
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
 from ggss.probes import metrics, suites
-from ggss.probes.suites import asked_about
+from ggss.probes.suites import probe_pictures
 from ggss.smallworld.bias_questions import bias_items
 from ggss.smallworld.suite import smallmme, smallstar
 from ggss.stats import bootstrap
@@ -279,7 +279,7 @@ def test_a_task_needs_its_occupations(tmp_path):
     assert "mcq" in suite.tasks
     nurses = Counterfactuals.load(tmp_path / "manifest.csv", include={"occupation": "nurse"})
     with pytest.raises(InputError, match="no doctor among the occupations nurse"):
-        asked_about(probes.get("nurse-doctor"), nurses.pictures)
+        probe_pictures(probes.get("nurse-doctor"), nurses.pictures)
 
 
 @pytest.mark.parametrize(

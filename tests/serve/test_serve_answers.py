@@ -16,11 +16,13 @@ from ggss.methods.spherical import Geodesic
 from ggss.models import Vlm
 from ggss.models.features import steered_with_gates
 from ggss.serve import batching
-from ggss.serve.batching import BatchSteering, ShownPicture
-from ggss.serve.engine import framed, received
+from ggss.serve.answers import AnswerPiece, AnswerStart, AnswerText, ChatAnswer
+from ggss.serve.batching import BatchSteering, EncodedPicture
+from ggss.serve.engine import Load, WorkerSetup
 from ggss.serve.sampling import AnswerRow, RowSampler
-from ggss.serve.schema import AnswerPiece, AnswerText, Began, ChatAnswer, ChatJob, SteeringRecord
-from ggss.serve.worker import ServedModel
+from ggss.serve.schema import ChatJob
+from ggss.serve.worker import ServedModel, load_model
+from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
 from test_attachment import steerer_for
@@ -126,7 +128,7 @@ def test_every_row_ends_for_itself():
     assert [(one.text, one.finish) for one in long] == [("b", None), ("b", "length")]
     assert [(one.text, one.finish) for one in cut] == [("", None), ("", "stop")]
     assert left == []
-    assert [one.over for one in rows] == [True] * 4
+    assert [one.finished for one in rows] == [True] * 4
 
 
 def test_a_sampled_row_leaves_the_others_alone():
@@ -151,7 +153,7 @@ def test_a_sampled_row_leaves_the_others_alone():
 
 
 def test_a_stream_says_what_the_whole_answer_says():
-    record = SteeringRecord(0.75, 1, 64, 0.4)
+    record = SteeringRecord(0.75, 1, 64, 64, 25.6)
     pieces = [
         AnswerPiece(0, "a", 1),
         AnswerPiece(1, "x", 1),
@@ -159,8 +161,8 @@ def test_a_stream_says_what_the_whole_answer_says():
         AnswerPiece(1, "", 1, [], "stop"),
         AnswerPiece(0, "", 1, [], "length"),
     ]
-    answer = ChatAnswer("m", ChatJob([], choices=2), Began(10, {"race": record}))
-    whole = answer.whole(pieces)
+    answer = ChatAnswer("m", ChatJob([], choices=2), AnswerStart(10, {"race": record}))
+    whole = answer.completion(pieces)
     assert [one["message"]["content"] for one in whole["choices"]] == ["a b", "x"]
     assert [one["finish_reason"] for one in whole["choices"]] == ["length", "stop"]
     assert whole["usage"] == {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
@@ -171,7 +173,7 @@ def test_a_stream_says_what_the_whole_answer_says():
             for piece in pieces:
                 yield piece
 
-        return [one async for one in ChatAnswer("m", answer.job, answer.began).events(events(), True)]
+        return [one async for one in ChatAnswer("m", answer.job, answer.start).events(events(), True)]
 
     *chunks, last = asyncio.run(streamed())
     assert last == "data: [DONE]\n\n"
@@ -183,16 +185,6 @@ def test_a_stream_says_what_the_whole_answer_says():
     assert text == {0: "a b", 1: "x"}
     assert read[0]["ggss"] == whole["ggss"]
     assert read[-1]["usage"] == whole["usage"]
-
-
-def test_messages_come_through_whole():
-    pictures = [b"", b"\n{}\n", bytes(range(256))]
-    sent = framed({"do": "ask", "text": "a\nb\ud800"}, pictures) + framed({"do": "cancel"})
-    stream = io.BytesIO(sent)
-    assert received(stream) == ({"do": "ask", "text": "a\nb\ud800"}, pictures)
-    assert received(stream) == ({"do": "cancel"}, [])
-    assert received(stream) is None
-    assert received(io.BytesIO(sent[:5])) is None
 
 
 # steering and batches
@@ -217,14 +209,14 @@ def served(vlm) -> ServedModel:
     return model
 
 
-def answered(model: ServedModel, jobs: list[ChatJob]) -> list[list[Began | AnswerPiece]]:
-    told: list[list[Began | AnswerPiece]] = [[] for _ in jobs]
+def answered(model: ServedModel, jobs: list[ChatJob]) -> list[list[AnswerStart | AnswerPiece]]:
+    told: list[list[AnswerStart | AnswerPiece]] = [[] for _ in jobs]
     ready = [model.prepare(one, own.append, lambda: False) for one, own in zip(jobs, told, strict=True)]
     model.answer(ready, lambda: None)
     return told
 
 
-def tokens(told: list[Began | AnswerPiece]) -> list[dict]:
+def tokens(told: list[AnswerStart | AnswerPiece]) -> list[dict]:
     return [one for piece in told if isinstance(piece, AnswerPiece) for one in piece.logprobs]
 
 
@@ -262,7 +254,7 @@ def test_a_mixed_batch_is_every_request_alone(served):
     assert ties <= len(jobs) // 4
     for job, told in zip(jobs, together, strict=True):
         began = told[0]
-        assert isinstance(began, Began)
+        assert isinstance(began, AnswerStart)
         assert {name: one.alpha for name, one in began.steering.items()} == job.strengths
         for name, one in began.steering.items():
             acted = bool(job.strengths[name])
@@ -339,7 +331,7 @@ def test_what_a_model_cannot_do_is_said(served):
 
 
 def test_a_steerer_that_did_not_act_is_an_error(served):
-    shown = [ShownPicture("noise", served.vlm.encode([noise(0)])[0])]
+    shown = [EncodedPicture("noise", served.vlm.encode([noise(0)])[0])]
     silent, steering = Steerer(method="ggss", attribute="none", values=(), operators={}), BatchSteering(2**20)
     with pytest.raises(NeverFired, match="'race' was to act on 1 pictures and changed 0 tokens"):
         steering({"race": silent}, [shown], [{"race": 1.0}])
@@ -357,7 +349,7 @@ def test_a_picture_is_steered_once_for_each_strength_and_steerer(served, monkeyp
 
     monkeypatch.setattr(batching, "steered_with_gates", counted)
     site, steerers = "projection-mlp2", dict(served.steerers)
-    shown = [ShownPicture(f"noise-{seed}", one) for seed, one in enumerate(served.vlm.encode([noise(0), noise(1)]))]
+    shown = [EncodedPicture(f"noise-{seed}", one) for seed, one in enumerate(served.vlm.encode([noise(0), noise(1)]))]
 
     def rows(steering, strengths, picture=0):
         (((features,), records),) = steering(steerers, [[shown[picture]]], [strengths])
@@ -448,3 +440,8 @@ def test_a_server_shrinks_the_pictures_it_gets(qwen):
         model = ServedModel(qwen, **limits, max_side=max_side)
         lengths.append(len(model.prepare(asked, lambda _: None, lambda: False).ids))
     assert lengths[0] == lengths[1] > lengths[2]
+
+
+def test_the_worker_gets_the_cap_on_pictures():
+    model, _ = load_model(Load(WorkerSetup("small-world/qwen3-vl", {}, 4, 8, 100, 2**20, max_side=32)))
+    assert model.max_side == 32

@@ -203,9 +203,9 @@ def test_few_connections_are_accepted_at_a_time():
         listening.bind(("127.0.0.1", 0))
         listening.listen(64)
         listening.setblocking(False)
-        clients = [socket.create_connection(listening.getsockname()) for _ in range(app.BATCH + 4)]
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(app.ACCEPTED_TOGETHER + 4)]
         accepted = []
-        for expected in (app.BATCH, app.BATCH + 4):
+        for expected in (app.ACCEPTED_TOGETHER, app.ACCEPTED_TOGETHER + 4):
             with pytest.raises(BlockingIOError):
                 while True:
                     accepted.append(listening.accept()[0])

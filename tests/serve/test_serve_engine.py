@@ -15,9 +15,10 @@ import pytest
 from ggss.errors import InputError
 from ggss.serve import app as running_server
 from ggss.serve import engine
+from ggss.serve.answers import AnswerPiece, AnswerStart
 from ggss.serve.engine import WorkerEngine, WorkerSetup
 from ggss.serve.guard import ApiKeys, Guard, ServerMetrics
-from ggss.serve.schema import AnswerPiece, Began, ChatJob, Limits, Refusal
+from ggss.serve.schema import ChatJob, Limits, Refusal
 
 COMMAND = (sys.executable, str(Path(__file__).parents[1] / "invented_worker.py"))
 
@@ -32,18 +33,20 @@ async def running(folder: Path, patience: float = 60.0, lost=lambda: None):
         yield engine
     finally:
         await engine.stop()
-        assert engine._process.returncode is not None
+        assert engine._worker.exit_code is not None
 
 
 def job(text: str, pictures: int = 0) -> ChatJob:
-    return ChatJob([("user", [text])], [b"\n" * 100_000] * pictures)
+    """It streams: what a worker that dies has answered is known."""
+    return ChatJob([("user", [text])], [b"\n" * 100_000] * pictures, stream=True)
 
 
 async def answer(engine: WorkerEngine, text: str, pictures: int = 0) -> str:
     async with aclosing(engine.ask(job(text, pictures))) as events:
-        began, *pieces = [one async for one in events]
-    assert isinstance(began, Began)
-    return "".join(piece.text for piece in pieces if isinstance(piece, AnswerPiece))
+        start, *pieces = [part async for part in events]
+    assert isinstance(start, AnswerStart)
+    assert all(isinstance(piece, AnswerPiece) for piece in pieces), "an answer starts once"
+    return "".join(piece.text for piece in pieces)
 
 
 def test_requests_are_answered_together(tmp_path):
@@ -78,6 +81,7 @@ def test_a_worker_that_dies_is_replaced_and_its_request_tried_once_more_alone(tm
             assert said == ["die once alone 0", "other 3"]
             assert engine.facts["worker_restarts"] == 1
             assert engine.ready
+            assert await answer(engine, "start and die once") == "start and die once alone 0"
 
     asyncio.run(run())
 
@@ -91,6 +95,30 @@ def test_a_request_that_kills_twice_or_has_begun_its_answer_is_refused(tmp_path,
             assert refused.status == 503
             assert other == "x 0"
             assert engine.facts["worker_restarts"] == restarts
+
+    asyncio.run(run())
+
+
+def test_a_worker_whose_event_cannot_be_read_is_replaced(tmp_path):
+    async def run():
+        async with running(tmp_path) as engine:
+            assert await answer(engine, "damaged once") == "damaged once alone 0"
+            assert engine.facts["worker_restarts"] == 1
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_reads_nothing_does_not_stop_the_server(tmp_path):
+    """More is sent to it than a pipe holds."""
+
+    async def run():
+        async with running(tmp_path) as engine:
+            os.kill(engine._worker._process.pid, signal.SIGSTOP)
+            answers = [asyncio.ensure_future(answer(engine, f"q{number}", 5)) for number in range(4)]
+            await asyncio.sleep(0)
+            assert len(engine._tickets) == 4
+            os.kill(engine._worker._process.pid, signal.SIGCONT)
+            assert await asyncio.gather(*answers) == [f"q{number} 5" for number in range(4)]
 
     asyncio.run(run())
 
@@ -145,6 +173,26 @@ def test_reloading_and_going_back(tmp_path):
             await answer(engine, "die once")  # the next worker loads what is used now
             assert engine.steerers["race"].content == "v2"
             assert (await engine.reload("race", str(tmp_path / "race"))).content == "v1"
+
+    asyncio.run(run())
+
+
+def test_a_reload_whose_client_has_gone_still_counts(tmp_path):
+    """The worker uses the new steerer, so the server must say so, and go on."""
+
+    async def run():
+        async with running(tmp_path) as engine:
+            (tmp_path / "new").write_text("v2")
+            reload = asyncio.create_task(engine.reload("race", str(tmp_path / "new")))
+            await asyncio.sleep(0)
+            reload.cancel()
+            assert await answer(engine, "next") == "next 0"
+            assert engine.steerers["race"].content == "v2"
+            refused = asyncio.create_task(engine.reload("race", str(tmp_path / "none")))
+            await asyncio.sleep(0)
+            refused.cancel()
+            assert await answer(engine, "next") == "next 0"
+            assert engine.steerers["race"].content == "v2"
 
     asyncio.run(run())
 

@@ -21,7 +21,8 @@ from ggss.serve.guard import (
     RequestLog,
     ServerMetrics,
 )
-from ggss.serve.schema import Limits, SteeringRecord
+from ggss.serve.schema import Limits
+from ggss.steering import SteeringRecord
 
 KEY, ADMIN = "0123456789abcdef", "fedcba9876543210"
 
@@ -264,7 +265,7 @@ def test_metrics_are_what_prometheus_reads():
     metrics = ServerMetrics()
     for status, seconds in [(200, 0.05), (200, 0.3), (400, 0.01), (200, 500.0)]:
         metrics.request(status, seconds)
-    steering = {"race": SteeringRecord(0.5, 1, 16, 0.35), "gender": SteeringRecord(0.0, 0, 0, None)}
+    steering = {"race": SteeringRecord(0.5, 1, 16, 20, 7.0), "gender": SteeringRecord(0.0)}
     metrics.answer(steering, 100, 7)
     metrics.request(401, 99.0)
     text = metrics.text(True, {"worker_restarts": 1, "batches": 2, "cached_bytes": 5_000_000})
@@ -300,7 +301,7 @@ def test_metrics_are_what_prometheus_reads():
 
 def test_the_share_of_requests_that_steered_nothing_can_be_read():
     metrics = ServerMetrics()
-    acts, rests = SteeringRecord(1.0, 1, 300, 0.5), SteeringRecord(0.0, 0, 0, None)
+    acts, rests = SteeringRecord(1.0, 1, 300, 300, 150.0), SteeringRecord(0.0)
     for steering in ({"race": acts, "gender": rests}, {"race": rests, "gender": rests}, {"race": acts}, {}):
         metrics.answer(steering, 1, 1)
     lines = metrics.text(True, {}).splitlines()
@@ -315,7 +316,7 @@ def test_the_log_has_what_was_applied_and_is_rotated(tmp_path):
         await echo(scope, receive, send)
 
     file = tmp_path / "requests.jsonl"
-    log = RequestLog(str(file), largest=400, kept=2)
+    log = RequestLog(str(file), largest=400, backups=2)
     guarded = guard(answers, log=log)
     for _ in range(20):
         asked(guarded, body=b'{"messages": "what is asked"}')

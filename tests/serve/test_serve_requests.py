@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -22,7 +23,7 @@ from ggss.serve.schema import (
     Refusal,
     ServedSteerer,
     SteeringRules,
-    applied,
+    applied_header,
     picture_bytes,
     read_job,
 )
@@ -82,8 +83,6 @@ def test_text_and_pictures_keep_their_places_over_several_turns():
         ("user", [None, "and this ?"]),
     ]
     assert read.pictures == [PNG, other, PNG]
-    assert ChatJob.of_message(read.message(), read.pictures) == read
-    assert "pictures" not in read.message()
 
 
 def test_the_fields_of_clients_are_read():
@@ -123,7 +122,7 @@ def test_the_fields_of_clients_are_read():
         ({"n": 17}, "n must be at most 16"),
         ({"top_logprobs": 2}, "needs logprobs=true"),
         ({"content": "\ud800"}, "no Unicode text"),
-        ({"messages": [{"role": "assistant", "content": [image()]}]}, "only the user shows images"),
+        ({"messages": [{"role": "assistant", "content": [image()]}]}, "only the user may send images"),
     ],
 )
 def test_what_would_be_left_out_is_refused(fields, said):
@@ -219,8 +218,8 @@ def test_strengths_are_the_servers_or_the_requests():
     assert job([image()], ggss={"race": 0}).strengths == {"race": 0, "gender": 0.5}
     assert job("no image").strengths == {}
     assert job("no image", ggss={"race": 0}).strengths == {}
-    assert applied({"race": 0.75, "gender": 1.0}) == "race=0.75, gender=1"
-    assert applied({}) == "none"
+    assert applied_header({"race": 0.75, "gender": 1.0}) == "race=0.75, gender=1"
+    assert applied_header({}) == "none"
 
 
 def test_strengths_that_are_refused():
@@ -341,10 +340,12 @@ def test_the_servers_process_never_imports_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
-def test_nothing_is_pickled():
-    from pathlib import Path
-
+def test_only_the_connection_to_our_own_worker_is_unpickled():
+    """multiprocessing is used for pipes alone, which no address leads to."""
     import ggss.serve
 
-    for file in Path(ggss.serve.__file__).parent.glob("*.py"):
-        assert not re.search(r"^\s*(import|from) (pickle|marshal|shelve|multiprocessing)", file.read_text(), re.M)
+    sources = {file.name: file.read_text() for file in Path(ggss.serve.__file__).parent.glob("*.py")}
+    words = re.compile(r"^\s*(?:import|from) .*\b(?:pickle|marshal|shelve|multiprocessing)\b.*$", re.MULTILINE)
+    assert {name: words.findall(source) for name, source in sources.items() if words.search(source)} == {
+        "engine.py": ["from multiprocessing import Pipe", "from multiprocessing.connection import Connection"]
+    }

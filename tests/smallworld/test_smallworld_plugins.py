@@ -13,7 +13,7 @@ from ggss.errors import InputError
 from ggss.models import COLLECTIONS
 from ggss.probes.base import PROBES
 from ggss.probes.suites import SUITES
-from ggss.smallworld import own_name
+from ggss.smallworld import short_name
 from ggss.smallworld.demo import load_model
 
 
@@ -47,7 +47,7 @@ def test_the_benchmarks_are_probes_like_others():
 
 
 def test_both_spellings_of_a_model_are_the_same(tmp_path, monkeypatch):
-    assert own_name("pixtral") == own_name("small-world/pixtral") == "pixtral"
+    assert short_name("pixtral") == short_name("small-world/pixtral") == "pixtral"
     for name in ("pixtral", "small-world/pixtral"):
         assert load_model(name).name == "small-world/pixtral"
     folder = smallworld.CHECKPOINTS / "pixtral"

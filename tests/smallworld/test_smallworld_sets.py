@@ -74,7 +74,7 @@ def test_an_earlier_set_is_replaced_whole(painted: Path) -> None:
 
 def test_a_foreign_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_text("precious")
-    with pytest.raises(InputError, match=r"holds 1 things .* 'holiday.jpg'"):
+    with pytest.raises(InputError, match=r"holds 1 files or folders .* 'holiday.jpg'"):
         paint_focus_set(tmp_path)
     assert os.listdir(tmp_path) == ["holiday.jpg"]
     with pytest.raises(InputError, match="is a file"):

@@ -10,7 +10,7 @@ import pytest
 from experiments.training.questions import LESSONS, draw_training
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, PLACES, RACES, WORK
-from ggss.smallworld.questions import DIMENSIONS, LETTERS, NUMBERS, TEMPLATES, Question, held_to
+from ggss.smallworld.questions import DIMENSIONS, LETTERS, NUMBERS, TEMPLATES, Question, verified
 from ggss.smallworld.scenes import COLOURS, MIXES, SHAPES, TIPS, Scene
 from ggss.smallworld.suite import CATEGORIES, PERCEPTION, REASONING, SMALLSTAR_VERSION, smallmme, smallstar
 
@@ -189,9 +189,9 @@ def test_portraits_and_scenes_both_appear() -> None:
 
 
 def test_a_changed_suite_is_noticed() -> None:
-    assert held_to(SMALLSTAR_VERSION, smallstar()) == smallstar()
+    assert verified(SMALLSTAR_VERSION, smallstar()) == smallstar()
     with pytest.raises(RuntimeError, match="is on record"):
-        held_to(SMALLSTAR_VERSION, smallstar()[1:])
+        verified(SMALLSTAR_VERSION, smallstar()[1:])
 
 
 def test_templates_know_the_facts_of_the_scenes() -> None:

@@ -59,7 +59,7 @@ def mock(tmp_path_factory) -> Path:
 def results(mock: Path) -> Results:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Vlm, "read", read)
-        patch.setattr(fitting, "read_tokens", lambda *tokens, **how: None)  # a diagnostic that decides no number
+        patch.setattr(fitting, "probe_tokens", lambda *tokens, **how: None)  # a diagnostic that decides no number
         runner.run(Plan.load(mock / "paper.yaml"), mock / "study", show=False)
     return Results.load(mock / "study")
 
@@ -104,7 +104,7 @@ def test_no_picture_that_is_asked_about_takes_part_in_discovery(mock):
     checked = CheckedPlan(plan)
     assert checked.overlaps == []
     for task, occupations in HELD_OUT.items():
-        shown = {item.context["occupation"] for item in checked.asked.items(task)}
+        shown = {item.context["occupation"] for item in checked.plan_items.items(task)}
         assert shown == occupations, task
     for steering in plan.steering.values():
         for task in steering.tasks:

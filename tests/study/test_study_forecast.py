@@ -80,7 +80,7 @@ def test_the_command_says_how_long_it_measures(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["study", "plan", str(tmp_path / "plan.yaml")])
     assert done.exit_code == 0
     assert "for at most about 30 s; --no-forecast leaves it out" in done.stderr
-    assert f"{MODELS[0]}: its time was not measured: to load its" in " ".join(done.stdout.split())
+    assert f"{MODELS[0]}: its time was not measured: loading its" in " ".join(done.stdout.split())
     done = CliRunner().invoke(app, ["study", "plan", str(tmp_path / "plan.yaml"), "--no-forecast"])
     assert "its time was not measured" not in done.stdout
     assert "--no-forecast" not in done.stderr

@@ -119,7 +119,7 @@ def test_any_task_of_a_file_is_a_benchmark_and_any_attribute_a_steering():
         )
     )
     assert plan.tasks == ("mcq-age", "nurse-doctor-age", "mmstar", "mme", "recognition-age")
-    assert grid.own_attribute(plan, "recognition-age") == "age"
+    assert grid.attribute_of(plan, "recognition-age") == "age"
     assert plan.threads == 2
 
 
@@ -223,7 +223,7 @@ def test_what_is_no_mapping_gets_a_sentence(tmp_path, text):
 @pytest.mark.parametrize("task", ["mcq", "2afc", "nurse-doctor", "smallmme"])
 def test_a_limited_task_stays_balanced_and_measurable(task):
     items = suites.load("small-world").items(task)
-    some = suites.chosen(items, 40)
+    some = suites.subset(items, 40)
     assert 20 <= len(some) <= max(60, 2 * 90), "at least two people, each of whom is in 90 ordered pairs"
     clusters = {item.cluster for item in some}
     assert len(clusters) >= 2
@@ -302,7 +302,7 @@ def test_the_plan_release_says_what_it_needs_and_knows_models_of_the_local_cache
     release = invented_release.write(tmp_path / "clone")
     (tmp_path / "data" / "wording.yaml").write_text(yaml.safe_dump(released(release)))
     checked = CheckedPlan(plan)
-    assert [len(checked.asked.items(task)) for task in ("mcq", "2afc", "nurse-doctor")] == [80, 360, 160]
+    assert [len(checked.plan_items.items(task)) for task in ("mcq", "2afc", "nurse-doctor")] == [80, 360, 160]
     assert checked.unchecked == [model.name for model in plan.models]
     cached = tmp_path / "hub" / "models--mistral-community--pixtral-12b"
     (cached / "refs").mkdir(parents=True)

@@ -79,5 +79,5 @@ def test_bad_input_to_an_actor_is_one_sentence_here(tmp_path):
 
 
 def test_more_workers_than_the_cluster_has_room_for_are_refused():
-    with pytest.raises(InputError, match="3 workers need as many processors, and the Ray cluster has 2"):
+    with pytest.raises(InputError, match="3 workers need as many CPUs, and the Ray cluster has 2"):
         executors.executor("ray", PLAN, 3)

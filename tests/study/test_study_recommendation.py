@@ -126,7 +126,7 @@ def test_a_study_that_has_not_chosen_yet_says_so(fit, tmp_path):
 def test_answers_of_a_study_are_read_by_the_rule_of_its_plan(study):
     plan, runs = opened(study)
     assert {run.parser for run in runs.values()} == {"careful"}
-    released = StoredRuns(Plan.of(PLAN | {"parser": "release"}), runs.store, runs.asked)
+    released = StoredRuns(Plan.of(PLAN | {"parser": "release"}), runs.store, runs.plan_items)
     assert {run.parser for run in released.values()} == {"release"}  # the same answers: nothing is asked again
     assert len(released) == len(runs) > 0
     assert plan.parser == "careful"

@@ -170,7 +170,7 @@ def test_a_changed_plan_asks_only_what_is_new(study, tmp_path):
 def test_results_of_another_recipe_are_not_shown(study):
     _, runs = opened(study)
     other = Plan.of(TINY | {"methods": ["none", {"name": "ggss", "options": {"kappa": 10}}]})
-    hidden = Results(other, type(runs)(other, runs.store, runs.asked))
+    hidden = Results(other, type(runs)(other, runs.store, runs.plan_items))
     assert hidden.run(MODEL, "none", "mcq") is not None
     assert hidden.run(MODEL, "ggss", "mcq", alpha=1.0) is None
 
@@ -298,9 +298,9 @@ def test_another_model_in_the_same_folder_is_asked_again(tmp_path):
         change()
         again = run(unsteered, tmp_path / "study")
         assert (again.asked, again.reused) == (asked / 2, 0)
-        assert again.changed == (f"{copy} is not what it was, and is asked again; changed: {part}",)
+        assert again.changed == (f"{copy} has changed since it was last run, and is asked again; changed: {part}",)
     _, runs = opened(tmp_path / "study")
-    results = Results(both, type(runs)(both, runs.store, runs.asked))
+    results = Results(both, type(runs)(both, runs.store, runs.plan_items))
     assert results.run(str(copy), "none", "mcq") is not None
     assert results.comparison(str(copy), "ggss", "mcq", alpha=1.0) is None, "only its unsteered answers are new"
     assert run(both, tmp_path / "study").asked == asked / 2

@@ -14,17 +14,17 @@ from ggss.models.identity import skeleton
 from ggss.models.locating import locate
 from ggss.models.sites import MLP2
 from ggss.models.vlm import Vlm
+from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.vllm_plugin import steering as steering_module
 from ggss.vllm_plugin.engine import NARROWEST, head_size, widened
-from ggss.vllm_plugin.plugin import _checked, named_torchvision
+from ggss.vllm_plugin.plugin import _checked, placeholder_torchvision
 from ggss.vllm_plugin.steering import (
     AskedStrengths,
     PictureRows,
     PictureStrengths,
     ProjectorSteering,
-    SteeringCount,
-    SteeringCounts,
+    SteeringRecords,
     folders,
     key_of,
     packed,
@@ -193,8 +193,8 @@ def test_folders_are_read_from_a_line():
 
 
 def test_counts_forget_the_least_recently_asked_for():
-    counts = SteeringCounts(most=2)
-    done = {"c": SteeringCount(1.0, 1, 4, None)}
+    counts = SteeringRecords(most=2)
+    done = {"c": SteeringRecord(1.0, 1, 4)}
     counts.add(1, done)
     counts.add(2, {})
     assert counts.get(1) == done
@@ -253,9 +253,9 @@ def test_each_picture_is_steered_at_its_own_strengths(steering):
     assert torch.equal(steered[1, 4:], plain[1, 4:])
     assert torch.equal(steered[2], plain[2])
     assert torch.equal(after, plain)
-    count = acting.counts.get(1)[race.content_hash]
+    count = acting.records.get(1)[race.content_hash]
     assert (count.alpha, count.calls, count.tokens) == (0.25, 1, 4)
-    assert acting.counts.get(2) == {}
+    assert acting.records.get(2) == {}
 
 
 def test_steering_that_does_not_happen_is_an_error(steering):
@@ -263,7 +263,7 @@ def test_steering_that_does_not_happen_is_an_error(steering):
     picture = PictureStrengths(1, {race.content_hash: 1.0})
     with pytest.raises(NeverFired, match="acted at none"), acting.acting([picture], [PictureRows(4, 4)]):
         pass  # the projector is not called
-    assert acting.counts.get(1) is None
+    assert acting.records.get(1) is None
     with pytest.raises(NeverFired, match="should have 4 rows"), acting.acting([picture], [PictureRows(4, 4)]):
         projector(torch.zeros(5, WIDTH))
     with (
@@ -283,7 +283,7 @@ def test_a_steerer_of_other_weights_is_refused(steering, tmp_path):
 
 
 def test_torchvision_is_a_name_only_while_modules_are_imported():
-    with named_torchvision():
+    with placeholder_torchvision():
         from torchvision.transforms.v2 import functional
 
         assert functional.anything is not None

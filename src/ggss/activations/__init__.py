@@ -18,17 +18,16 @@ SITE = MLP2  # the site that the paper steers
 
 @dataclass(frozen=True)
 class Rows:
-    """One site's rows: pooled [N, D] float32, and the tokens [T, D] of each image if they were kept."""
+    """The rows of a site: pooled [N, D] float32, and each image's tokens [T, D] if they were kept."""
 
     pooled: Tensor
     tokens: Sequence[Tensor] | None = None
 
 
 class LazyTensors(Sequence[Tensor]):
-    """Tensors that are made one at a time, when they are indexed, and freed with their last reference.
+    """A sequence whose tensors are made when they are indexed, one at a time. A slice makes no tensor.
 
-    sources: what each tensor is made from. make: from a source to its tensor; a function that can be pickled.
-    A slice makes no tensor.
+    sources: what each tensor is made from. make: source -> tensor; a function that can be pickled.
     """
 
     def __init__(self, sources: Sequence[Any], make: Callable[[Any], Tensor]) -> None:
@@ -69,16 +68,16 @@ class Activations:
         tokens: one [T, D] tensor per image.
         attributes: one dict per image, such as {"race": "jade", "gender": "woman"}: what is varied.
         contexts: one hashable per image that names what is held fixed (occupation, identity).
-        site: the name of the place in the model where the tokens were taken.
+        site: the name of the site in the model where the tokens were taken.
 
     Raises:
-        InputError: lists tokens of wrong shape, of several widths or not finite, and lists of unequal length.
+        InputError: for tokens of a wrong shape, of several widths or not finite, and for lists of unequal length.
 
     Examples:
         >>> tokens = [torch.randn(4, 8) for _ in range(4)]
         >>> races = [{"race": "jade"}, {"race": "pearl"}] * 2
-        >>> own = ggss.Activations(tokens, races, contexts=["nurse/01", "nurse/01", "cook/07", "cook/07"])
-        >>> len(own), own.pooled.shape, own.groups("race").values
+        >>> acts = ggss.Activations(tokens, races, contexts=["nurse/01", "nurse/01", "cook/07", "cook/07"])
+        >>> len(acts), acts.pooled.shape, acts.groups("race").values
         (4, torch.Size([4, 8]), ('jade', 'pearl'))
     """
 
@@ -89,13 +88,13 @@ class Activations:
         contexts: Sequence[Hashable],
         site: str = SITE,
     ) -> None:
-        found = [
+        flaws = [
             f"image {i} has tokens of shape {tuple(t.shape)}, not [T, D]" for i, t in enumerate(tokens) if t.ndim != 2
         ] or [f"image {i} has no tokens" for i, t in enumerate(tokens) if t.shape[0] == 0]
-        if found:
-            raise problems("these activations cannot be used", found)
+        if flaws:
+            raise problems("these activations cannot be used", flaws)
         if len({t.shape[1] for t in tokens}) > 1:
-            raise InputError(f"all images need tokens of one width, seen {sorted({t.shape[1] for t in tokens})}")
+            raise InputError(f"all images need tokens of the same width, seen {sorted({t.shape[1] for t in tokens})}")
         if not tokens:
             raise InputError("no activations: the list of tokens is empty")
         pooled = torch.stack([pool(t) for t in tokens])
@@ -109,7 +108,7 @@ class Activations:
         contexts: Sequence[Hashable],
         source: Mapping[str, Any] | None = None,
     ) -> "Activations":
-        """From pooled rows of one or more sites; `source` says which model and data they came from."""
+        """Activations from the rows of one or more sites. source: the model and data they came from."""
         new = cls.__new__(cls)
         new._set(dict(sites), attributes, contexts, dict(source or {}))
         return new
@@ -155,7 +154,7 @@ class Activations:
         return Activations.from_rows({site: self.sites[site]}, self.attributes, self.contexts, self.source)
 
     def of(self, images: Sequence[int]) -> "Activations":
-        """The same activations of some of the images, in this order; tokens are loaded when they are accessed."""
+        """The activations of some of the images, in this order; tokens are loaded when they are accessed."""
         index = torch.tensor(images, dtype=torch.long)
         sites = {}
         for site, rows in self.sites.items():
@@ -167,40 +166,40 @@ class Activations:
     def labels(self, attribute: str | tuple[str, ...]) -> list[Hashable]:
         """Each image's value of an attribute, or its tuple of values of several (intersectional groups)."""
         names = (attribute,) if isinstance(attribute, str) else attribute
-        known = sorted({name for row in self.attributes for name in row})
+        existing = sorted({name for row in self.attributes for name in row})
         if len(set(names)) < len(names):
             raise InputError(f"the attributes {', '.join(names)} are crossed, so each may be named once")
         for name in names:
             if any(name not in row for row in self.attributes):
-                raise no_such(f"no attribute {name!r} in these activations", name, known)
+                raise no_such(f"no attribute {name!r} in these activations", name, existing)
         if isinstance(attribute, str):
             return [row[attribute] for row in self.attributes]
         return [tuple(row[name] for name in names) for row in self.attributes]
 
     def groups(self, attribute: str | tuple[str, ...]) -> Groups:
-        """The table of contexts u by values a. One InputError lists every missing or duplicate entry."""
+        """The table of contexts u by values a. An InputError lists every missing or duplicate entry."""
         names = (attribute,) if isinstance(attribute, str) else attribute
         labels = self.labels(attribute)
         values = tuple(sorted(set(labels), key=str))
         if len(values) < 2:
             raise InputError(f"attribute {attribute!r} has one value, {labels[0]!r}; a contrast needs two or more")
         table: dict[Hashable, dict[Hashable, int]] = {}
-        found = []
+        flaws = []
         for image, (label, context) in enumerate(zip(labels, self.contexts, strict=True)):
-            rest = tuple((k, v) for k, v in sorted(self.attributes[image].items()) if k not in names)
-            members = table.setdefault((context, rest) if rest else context, {})
+            other_attributes = tuple((k, v) for k, v in sorted(self.attributes[image].items()) if k not in names)
+            members = table.setdefault((context, other_attributes) if other_attributes else context, {})
             if label in members:
-                found.append(f"images {members[label]} and {image} are both {label!r} in context {context!r}")
+                flaws.append(f"images {members[label]} and {image} are both {label!r} in context {context!r}")
             members[label] = image
         for context, members in table.items():
             missing = [str(value) for value in values if value not in members]
             if missing:
-                found.append(
+                flaws.append(
                     f"context {context!r} has {len(members)} of {len(values)} values of {attribute!r}: "
                     f"missing {', '.join(missing)}"
                 )
-        if found:
-            raise problems("the counterfactual table is not complete", found)
+        if flaws:
+            raise problems("the counterfactual table is not complete", flaws)
         index = torch.tensor([[members[value] for value in values] for members in table.values()])
         return Groups(values, tuple(table), index)
 

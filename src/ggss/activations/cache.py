@@ -1,9 +1,8 @@
-"""What the cache on disk holds, and deleting some of it. Only files that ggss wrote are ever counted or deleted.
+"""The cache of activations on disk: its entries, what it contains, and deleting some of it.
 
-Ours is a file whose place and name follow from the key that is written in it (`CacheEntry`), and a temporary file of
-such an entry that a killed process has left. Links and everything else in the folder are left alone.
-
-One entry of the cache on disk: a safetensors file that says which key it is of, and a checksum of each tensor.
+An entry is a safetensors file with its key and a checksum of each tensor (`CacheEntry`). `CacheContents` lists only
+files that ggss wrote, and only those are deleted: a file whose folder and name follow from the key written in it, and
+a temporary file of such an entry that a killed process has left. Links and all other files stay.
 """
 
 import hashlib
@@ -27,11 +26,14 @@ from ggss.errors import InputError
 from ggss.files import write_whole
 
 POOLED, TOKENS = "pooled", "tokens"
+FOLDER = "activations"  # in the cache's folder
+ABANDONED = 86_400.0  # seconds: an older temporary file was left by a process that was killed
+_UNFINISHED = re.compile(r"\.([0-9a-f]{64})\.safetensors\.\d+")
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """The entry of a key in a folder, whether its file is there or not. width: of its rows, if it is known."""
+    """The entry of a key in a folder, whether its file exists or not. width: of its rows, if known."""
 
     folder: Path
     key: str
@@ -44,23 +46,23 @@ class CacheEntry:
 
     def write(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the file, completely or not at all."""
-        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        sums = {name: self._checksum(name, tensor) for name, tensor in whole.items()}
-        write_whole(self.path, save(whole, {"key": self.key, **sums}), "set GGSS_CACHE to another folder")
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        sums = {name: self._checksum(name, tensor) for name, tensor in contiguous.items()}
+        write_whole(self.path, save(contiguous, {"key": self.key, **sums}), "set GGSS_CACHE to another folder")
 
     def read(self, name: str) -> Tensor | None:
-        """A tensor as it was written; None if it is not there, or if anything about it is not as it was."""
+        """A tensor as it was written; None if it does not exist, or if it is damaged or another key's."""
         try:
             with safe_open(self.path, "pt") as file:
-                told = file.metadata() or {}
+                metadata = file.metadata() or {}
                 tensor = file.get_tensor(name)
         except (OSError, SafetensorError, ValueError):
             return None
-        whole = told.get("key") == self.key and told.get(name) == self._checksum(name, tensor)
-        return tensor if whole and self._fits(name, tensor) else None
+        intact = metadata.get("key") == self.key and metadata.get(name) == self._checksum(name, tensor)
+        return tensor if intact and self._fits(name, tensor) else None
 
     def need(self, name: str) -> Tensor:
-        """A tensor that was there a moment ago."""
+        """A tensor that existed a moment ago; InputError if it does not exist now."""
         if (tensor := self.read(name)) is None:
             raise InputError(f"the cache entry {str(self.path)!r} was deleted or damaged while in use: run again")
         return tensor
@@ -71,19 +73,14 @@ class CacheEntry:
         return digest.hexdigest()
 
     def _fits(self, name: str, tensor: Tensor) -> bool:
-        """One row, or rows of tokens, as wide as the site."""
+        """Whether it is a pooled row [D] or tokens [T, D], as wide as the site."""
         form = tensor.ndim == 1 and tensor.dtype == torch.float32 if name == POOLED else tensor.ndim == 2
         return form and tensor.is_floating_point() and self.width in (None, tensor.shape[-1])
 
 
-FOLDER = "activations"  # in the cache's folder
-ABANDONED = 86_400.0  # seconds: a temporary file that is older was left by a process that was killed
-_UNFINISHED = re.compile(r"\.([0-9a-f]{64})\.safetensors\.\d+")
-
-
 @dataclass(frozen=True)
 class CachedFile:
-    """A file that ggss wrote: its size in bytes, when it was written, and its key; {} if it was never finished."""
+    """A file that ggss wrote: its size in bytes, when it was written, and its key, {} if it was not finished."""
 
     path: Path
     size: int
@@ -105,7 +102,7 @@ class CachedGroup:
 
 @dataclass(frozen=True)
 class CacheContents:
-    """The files of a cache, oldest first; `others`: how many files there are that ggss did not write."""
+    """The files of a cache, oldest first. others: how many files ggss did not write."""
 
     folder: Path
     files: tuple[CachedFile, ...]
@@ -113,15 +110,16 @@ class CacheContents:
 
     @classmethod
     def read(cls, folder: Path) -> "CacheContents":
-        """Look at a cache's folder; one that does not exist is empty."""
-        place, found, others = folder / FOLDER, [], 0
-        for path in sorted(place.rglob("*")) if place.is_dir() else ():
+        """List a cache's folder; a folder that does not exist is empty."""
+        root, files, others = folder / FOLDER, [], 0
+        for path in sorted(root.rglob("*")) if root.is_dir() else ():
             if path.is_dir() and not path.is_symlink():
                 continue
-            own = _own(place, path)
-            found += [own] if own else []
-            others += own is None
-        return cls(folder, tuple(sorted(found, key=lambda file: (file.written, file.path))), others)
+            file = _cached_file(root, path)
+            files += [file] if file else []
+            others += file is None
+        files.sort(key=lambda file: (file.written, file.path))
+        return cls(folder, tuple(files), others)
 
     @property
     def size(self) -> int:
@@ -129,70 +127,70 @@ class CacheContents:
 
     def groups(self) -> list[CachedGroup]:
         """By model and site, largest first."""
-        by: dict[tuple[str, str], list[CachedFile]] = {}
+        by_group: dict[tuple[str, str], list[CachedFile]] = {}
         for file in self.files:
             model, site = str(file.key.get("model", "")), str(file.key.get("site", ""))
-            by.setdefault((model[:12], site), []).append(file)
-        made = [
-            CachedGroup(*name, len(own), sum(one.size for one in own), own[0].written, own[-1].written)
-            for name, own in by.items()
+            by_group.setdefault((model[:12], site), []).append(file)
+        groups = [
+            CachedGroup(*name, len(files), sum(file.size for file in files), files[0].written, files[-1].written)
+            for name, files in by_group.items()
         ]
-        return sorted(made, key=lambda group: (-group.size, group.model, group.site))
+        return sorted(groups, key=lambda group: (-group.size, group.model, group.site))
 
     def expendable(
         self, now: float, older_than: float | None = None, max_size: int | None = None
     ) -> list[CachedFile]:
-        """What to delete: files written more than `older_than` seconds ago, and then the oldest until the rest fits.
+        """The files to delete: those written more than `older_than` seconds ago, then the oldest until the rest fits.
 
-        Unfinished files that no process can be writing any more are always among them.
+        Unfinished files that no process can still be writing are always among them.
         """
-        chosen, left = [], []
+        expendable, remaining = [], []
         for file in self.files:
             limit = older_than if file.key else ABANDONED
-            (chosen if limit is not None and now - file.written > limit else left).append(file)
-        size = sum(file.size for file in left)
-        for file in left:
+            (expendable if limit is not None and now - file.written > limit else remaining).append(file)
+        size = sum(file.size for file in remaining)
+        for file in remaining:
             if max_size is None or size <= max_size:
                 break
             if file.key:
-                chosen.append(file)
+                expendable.append(file)
                 size -= file.size
-        return chosen
+        return expendable
 
 
 def delete(files: Iterable[CachedFile]) -> tuple[int, int]:
-    """Delete files, and folders that are empty then. Returns how many were deleted, and their bytes.
+    """Delete files, and folders that are empty afterwards. Returns the number and the bytes of deleted files.
 
-    A file that is no longer the one that was looked at is left.
+    A file that has changed since it was listed is not deleted.
     """
     count = size = 0
     for file in files:
         with suppress(FileNotFoundError):
-            seen = file.path.lstat()
-            if (seen.st_size, seen.st_mtime) != (file.size, file.written):
+            status = file.path.lstat()
+            if (status.st_size, status.st_mtime) != (file.size, file.written):
                 continue
             file.path.unlink()
             count, size = count + 1, size + file.size
         with suppress(OSError):
-            file.path.parent.rmdir()  # which refuses if it is not empty
+            file.path.parent.rmdir()  # fails if it is not empty
     return count, size
 
 
-def _own(place: Path, path: Path) -> CachedFile | None:
-    """The file, if ggss wrote it."""
-    seen = path.lstat()
-    if not S_ISREG(seen.st_mode):
+def _cached_file(root: Path, path: Path) -> CachedFile | None:
+    """The file if ggss wrote it, else None."""
+    status = path.lstat()
+    if not S_ISREG(status.st_mode):
         return None
-    if (unfinished := _UNFINISHED.fullmatch(path.name)) and path.parent == place / unfinished[1][:2]:
-        return CachedFile(path, seen.st_size, seen.st_mtime, {})
+    if (unfinished := _UNFINISHED.fullmatch(path.name)) and path.parent == root / unfinished[1][:2]:
+        return CachedFile(path, status.st_size, status.st_mtime, {})
     key = _key(path)
-    if CacheEntry(place, key).path != path:
+    if CacheEntry(root, key).path != path:
         return None
-    return CachedFile(path, seen.st_size, seen.st_mtime, json.loads(key))
+    return CachedFile(path, status.st_size, status.st_mtime, json.loads(key))
 
 
 def _key(path: Path) -> str:
-    """The key that is written in a file; empty if it is no safetensors file with one."""
+    """The key that is written in a file; "" if it is not a safetensors file with a key."""
     with suppress(OSError, SafetensorError, ValueError), safe_open(path, "pt") as file:
         return (file.metadata() or {}).get("key", "")
     return ""

@@ -4,13 +4,13 @@ Appendix A.1: the site's output is captured with a hook, an image of more than 2
 with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
 are averaged. The authors' code averages all tokens of an image, in the model's dtype: `pooling="release"`. The paper
 pairs every image with the prompt "Describe this image in detail."; the projector's output is computed before any text
-is seen, so the language model is not run at all. With `prompt` it is: then each image is seen in a pass of the whole
-model, as in the paper. A study measures that both give the same subspace. For sites inside the text model
+is read, so the language model is not run. With `prompt` the whole model is run on each image, as in the paper; a
+study measures that both give the same subspace. For sites inside the text model
 (`lm-layer2`) it is always run; their rows are those of the image's tokens.
 
-The key of a cache entry is all that decides its rows: the model's visual identity, the code that computes them, the
-image file's bytes, the site, cap and seed. So no entry is ever out of date. An entry has its key and a checksum of
-each tensor in it; one that is incomplete, damaged or another's is computed again.
+The key of a cache entry is everything that determines its rows: the model's visual identity, the code that computes
+them, the image file's bytes, the site, cap and seed. So no entry is ever out of date. An entry has its key and a
+checksum of each tensor; if it is incomplete, damaged or another key's, it is computed again.
 """
 
 import json
@@ -72,22 +72,22 @@ def collect(
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
 
-    Memory is one row per image and site, whatever the number of tokens: tokens are in the cache on disk, and images
-    found there are not run again.
+    Memory is one row per image and site, whatever the number of tokens: tokens are in the cache on disk. Images that
+    are in the cache are not run again.
 
     Args:
         vlm: the frozen model, from `load_vlm`.
         counterfactuals: the pictures.
         sites: a site name, "all" (every output of a projector), or several names.
         keep_tokens: also keep the tokens; some methods need them.
-        max_tokens: of an image with more tokens than this, so many are kept.
-        seed: which ones.
+        max_tokens: an image with more tokens keeps this many.
+        seed: of the choice of these tokens.
         cache: the folder of the cache; GGSS_CACHE unless it is given.
         features: a cache of encoded images. If it has the rows of all sites, they are taken from it, and nothing is
             written to disk.
         batch_size: images that are encoded together.
-        prompt: run the whole model on each image with this prompt instead, and capture the sites there; nothing is
-            taken from a cache or written to one.
+        prompt: run the whole model on each image with this prompt instead, and capture the sites there; no cache is
+            used.
         pooling: "kept": a pooled row is the mean of the kept tokens, in float32. "release": the mean of all tokens,
             rounded to the model's dtype, as in the authors' code.
         show: show progress; None: where a terminal can.
@@ -100,8 +100,8 @@ def collect(
             steered.
 
     Examples:
-        >>> own = ggss.collect(vlm, faces)
-        >>> len(own) == len(faces), list(own.sites)
+        >>> acts = ggss.collect(vlm, faces)
+        >>> len(acts) == len(faces), list(acts.sites)
         (True, ['projection-mlp2'])
     """
     errors.TOKENS.check("max_tokens", max_tokens)
@@ -109,7 +109,7 @@ def collect(
     errors.BATCH.check("the batch size", batch_size)
     names = list(vlm.sites(sites))
     if features is not None and features.vlm is not vlm:
-        raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give the model's own")
+        raise InputError(f"the features are of {features.vlm.name}, not of {vlm.name}: give those of the same model")
     in_text_model = any(map(in_text, names))
     check_unchanged(vlm.model, in_text_model)
     described = vlm.describe(text=in_text_model)
@@ -124,13 +124,13 @@ def collect(
     tokens: dict[str, list[Tensor | Path]] = {site: [] for site in names}
     progress = track(counterfactuals.pictures, f"{vlm.name}: activations", len(counterfactuals), show)
     for start, batch in _batches(progress, batch_size):
-        for place, own in enumerate(source.rows(batch, names), start):
-            for site, (row, kept) in own.items():
+        for place, image_rows in enumerate(source.rows(batch, names), start):
+            for site, (row, handle) in image_rows.items():
                 # Into one tensor: small rows between large temporary tensors would fragment the heap.
                 if site not in pooled:
                     pooled[site] = torch.empty(len(counterfactuals), len(row))
                 pooled[site][place] = row
-                tokens[site].append(kept)
+                tokens[site].append(handle)
     if vlm.describe(text=in_text_model) != described:
         raise InputError(f"{vlm.name} was changed while its activations were collected: collect them again")
     rows = {site: Rows(pooled[site], source.tokens(tokens[site]) if keep_tokens else None) for site in names}
@@ -164,13 +164,13 @@ def _pooled(rows: Tensor, kept: Tensor, pooling: Pooling) -> Tensor:
 
 
 class _Source(Protocol):
-    """A source of rows: for each picture and site the pooled row, and the tokens or the file that has them."""
+    """A source of rows: for each picture and site the pooled row, and a handle: the tokens, or the entry of them."""
 
     def rows(
         self, pictures: Sequence["Picture"], sites: Sequence[str]
     ) -> "Iterator[dict[str, tuple[Tensor, Any]]]": ...
 
-    def tokens(self, kept: list[Any]) -> Sequence[Tensor]: ...
+    def tokens(self, handles: list[Any]) -> Sequence[Tensor]: ...
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,15 @@ class _FromFeatures:
     pooling: Pooling
 
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
-        for one in self.features.features(pictures):
-            capped = {site: _capped(one.rows[site], self.max_tokens, self.seed).float() for site in sites}
+        for image in self.features.features(pictures):
+            capped = {site: _capped(image.rows[site], self.max_tokens, self.seed).float() for site in sites}
             yield {
-                site: (_pooled(one.rows[site], rows, self.pooling), rows if self.keep_tokens else None)
+                site: (_pooled(image.rows[site], rows, self.pooling), rows if self.keep_tokens else None)
                 for site, rows in capped.items()
             }
 
-    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
-        return kept
+    def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
+        return handles
 
 
 @dataclass(frozen=True)
@@ -210,19 +210,19 @@ class _Prompted:
         inner = [site for site in sites if is_layer(site)]
         outer = [site for site in sites if site not in inner]
         for picture in pictures:
-            with captured(self.vlm.model, self.vlm.sites(outer)) as found:
+            with captured(self.vlm.model, self.vlm.sites(outer)) as outputs:
                 self.vlm.logits([self.prompt], [[picture.image()]])
-            seen = {site: torch.cat(found[site]) for site in outer}
+            image_rows = {site: torch.cat(outputs[site]) for site in outer}
             if inner:
-                seen |= self.vlm.layer_rows([picture.image()], inner, self.prompt)[0]
-            own = {site: _capped(seen[site], self.max_tokens, self.seed).float() for site in sites}
+                image_rows |= self.vlm.layer_rows([picture.image()], inner, self.prompt)[0]
+            capped = {site: _capped(image_rows[site], self.max_tokens, self.seed).float() for site in sites}
             yield {
-                site: (_pooled(seen[site], rows, self.pooling), rows if self.keep_tokens else None)
-                for site, rows in own.items()
+                site: (_pooled(image_rows[site], rows, self.pooling), rows if self.keep_tokens else None)
+                for site, rows in capped.items()
             }
 
-    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
-        return kept
+    def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
+        return handles
 
 
 @dataclass(frozen=True)
@@ -237,34 +237,34 @@ class _FromDisk:
     pooling: Pooling
 
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
-        # What a text layer makes of an image depends on the text model too, and on what stands before the image.
-        # Asked for each batch: the model may change in memory.
+        # The rows of a text layer depend on the text model too, and on the text before the image. The identity is
+        # computed for each batch, because the model may change in memory.
         models = {site: (self.vlm.identity if in_text(site) else self.vlm.visual_identity).hash for site in sites}
         entries = [{site: self._entry(site, picture, models[site]) for site in sites} for picture in pictures]
-        missing = [i for i, own in enumerate(entries) if not all(map(self._whole, own.values()))]
-        for i, found in zip(missing, self._run([pictures[i] for i in missing], sites), strict=True):
+        missing = [i for i, by_site in enumerate(entries) if not all(map(self._is_complete, by_site.values()))]
+        for i, image_rows in zip(missing, self._run([pictures[i] for i in missing], sites), strict=True):
             for site in sites:
-                rows = _capped(found[site], self.max_tokens, self.seed)
-                pooled = _pooled(found[site], rows, self.pooling)
+                rows = _capped(image_rows[site], self.max_tokens, self.seed)
+                pooled = _pooled(image_rows[site], rows, self.pooling)
                 entries[i][site].write({POOLED: pooled} | ({TOKENS: rows} if self.keep_tokens else {}))
-        for own in entries:
-            yield {site: (entry.need(POOLED), entry) for site, entry in own.items()}
+        for by_site in entries:
+            yield {site: (entry.need(POOLED), entry) for site, entry in by_site.items()}
 
-    def tokens(self, kept: list[Any]) -> Sequence[Tensor]:
-        return LazyTensors(kept, _cached_tokens)
+    def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
+        return LazyTensors(handles, _cached_tokens)
 
     def _run(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> list[dict[str, Tensor]]:
         """Each picture's rows by site."""
         images = [picture.image() for picture in pictures]
         inner = [site for site in sites if is_layer(site)]
         outer = [site for site in sites if site not in inner]
-        found: list[dict[str, Tensor]] = [{} for _ in images]
+        rows: list[dict[str, Tensor]] = [{} for _ in images]
         if images and outer:
-            found = [one.rows for one in self.vlm.encode(images, sites=outer)]
+            rows = [features.rows for features in self.vlm.encode(images, sites=outer)]
         if images and inner:
             layers = self.vlm.layer_rows(images, inner, DISCOVERY_PROMPT)
-            found = [rows | own for rows, own in zip(found, layers, strict=True)]
-        return found
+            rows = [outer_rows | inner_rows for outer_rows, inner_rows in zip(rows, layers, strict=True)]
+        return rows
 
     def _entry(self, site: str, picture: "Picture", model: str) -> CacheEntry:
         key = {
@@ -288,11 +288,11 @@ class _FromDisk:
 
     @cached_property
     def _code(self) -> str:
-        """Of the code that computes the rows: ggss's, and that of a plug-in with the model's family."""
+        """Hash of the code that computes the rows: that of ggss, and of a plug-in that has the model's family."""
         family = self.vlm.family.name
         return hashing.of(ggss_code() | (FAMILIES.code(family) if family in FAMILIES else {}))
 
-    def _whole(self, entry: CacheEntry) -> bool:
+    def _is_complete(self, entry: CacheEntry) -> bool:
         return all(entry.read(name) is not None for name in (POOLED, *([TOKENS] if self.keep_tokens else [])))
 
 
@@ -301,8 +301,8 @@ def _cached_tokens(entry: CacheEntry) -> Tensor:
 
 
 def _capped(rows: Tensor, max_tokens: int, seed: int) -> Tensor:
-    kept = kept_tokens(rows.shape[0], max_tokens, seed)
-    return rows.cpu() if kept is None else rows.cpu()[kept]
+    positions = kept_tokens(rows.shape[0], max_tokens, seed)
+    return rows.cpu() if positions is None else rows.cpu()[positions]
 
 
 def _batches(pictures: Iterator["Picture"], size: int) -> Iterator[tuple[int, list["Picture"]]]:

@@ -2,8 +2,8 @@
 
 before = ask(model, suite, "mcq")                     # or records.load("before.jsonl")["mcq"]
 after = ask(model.steered(steerer, 1.0), suite, "mcq")
-found = compare(before, after)
-found.change(), found.corrected_change, found.p       # every paired number comes from here
+comparison = compare(before, after)
+comparison.change(), comparison.corrected_change, comparison.p       # every paired number comes from here
 """
 
 from importlib import import_module

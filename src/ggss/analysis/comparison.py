@@ -1,12 +1,10 @@
-"""Two runs on the same items, paired: did bias change, and is capability the same?
+"""A comparison: two runs on the same items, paired. Did bias change, and is capability the same?
 
-Tasks with right answers (capability, recognition) are compared question by question. The others by
-their published metric: percent change, and the sign-flip test, both over identities and over items. Every paired
-number that ggss prints comes from here.
+Tasks that compare groups have a percent change of their published metric and a sign-flip test, both over identities
+and over items. Tasks with right answers (capability, recognition) are compared question by question: exact McNemar
+for a difference, TOST for equivalence. Every paired number that ggss prints comes from here.
 
-Right answers before and after, question by question: exact McNemar for a difference, TOST for equivalence.
-
-Which runs can be compared: the same items, asked of the same model in the same way, unsteered first.
+Two runs can be compared if the same items were asked of the same model in the same way. The unsteered one is first.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,15 +14,28 @@ from typing import Any
 import numpy as np
 
 from ggss.analysis.measures import Measured, Over, Statistics, percentile
+from ggss.analysis.notebook import comparison_frame, comparison_html, draw_comparison
 from ggss.analysis.run import Run
 from ggss.errors import InputError, problems
 from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
 from ggss.stats.metric import TINY, Array, mean
 from ggss.stats.paired import change_within
 
+# Fields of Source in which a steered run and its baseline may differ. Two names may be of the same model, and the
+# model's identity includes the library versions that decide numbers.
+MAY_DIFFER = ("model", "method", "attribute", "alpha", "steerer", "versions")
+_ITEM_FIELDS = ("options", "attributes", "context", "worth", "cluster", "question", "expected", "about")
+_PLURAL = {
+    "worth": "numbers of their options",
+    "cluster": "clusters",
+    "question": "questions",
+    "expected": "right answers",
+    "about": "attributes",
+}
+
 
 @dataclass(frozen=True)
-class Kept:
+class AccuracyChange:
     """Accuracy after and before; questions gained and lost; the change with a test that it is within the margin.
 
     change: its interval has the statistics' level. same: the interval of the equivalence test, at level 0.90.
@@ -40,13 +51,15 @@ class Kept:
     p: float
 
 
-def kept_answers(after: Array, before: Array, clusters: Sequence[str] | None, statistics: Statistics) -> Kept:
-    """From right (1) or wrong (0), question by question. clusters: which questions belong together, see `shared`."""
+def _accuracy_change(
+    after: Array, before: Array, clusters: Sequence[str] | None, statistics: Statistics
+) -> AccuracyChange:
+    """after, before: [N], right (1) or wrong (0). clusters: from `_dependent_clusters`."""
     level, margin = statistics.level, statistics.margin
     gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
-    return Kept(
-        share(after, clusters, level),
-        share(before, clusters, level),
+    return AccuracyChange(
+        _share(after, clusters, level),
+        _share(before, clusters, level),
         gained,
         lost,
         _equivalence(after, before, margin, clusters, (1 - level) / 2),
@@ -55,14 +68,14 @@ def kept_answers(after: Array, before: Array, clusters: Sequence[str] | None, st
     )
 
 
-def shared(clusters: Sequence[str]) -> Sequence[str] | None:
+def _dependent_clusters(clusters: Sequence[str]) -> Sequence[str] | None:
     """The clusters if any of them has several items, else None: for independent items there are better tests."""
     return clusters if len(set(clusters)) < len(clusters) else None
 
 
-def share(right: Array, clusters: Sequence[str] | None, level: float) -> Interval:
+def _share(right: Array, clusters: Sequence[str] | None, level: float) -> Interval:
     """The share of right answers; its interval stays between 0 and 1."""
-    if _alone(right, clusters):
+    if _single(right, clusters):
         return Interval(float(np.mean(right)), np.nan, np.nan, level, "jackknife", 1, 1.0)
     return jackknife(mean(right, bounds=(0.0, 1.0)), clusters, level=level)
 
@@ -70,117 +83,35 @@ def share(right: Array, clusters: Sequence[str] | None, level: float) -> Interva
 def _equivalence(
     after: Array, before: Array, margin: float, clusters: Sequence[str] | None, size: float
 ) -> Equivalence:
-    if _alone(after, clusters):
+    if _single(after, clusters):
         return Equivalence(float(np.mean(after - before)), np.nan, np.nan, np.nan, margin, size)
     return tost(after, before, margin, clusters, size=size)
 
 
-def _alone(right: Array, clusters: Sequence[str] | None) -> bool:
-    """Nothing to compare within: how much it varies cannot be told."""
+def _single(right: Array, clusters: Sequence[str] | None) -> bool:
+    """Whether there is one cluster only, so that no variance can be computed."""
     return len(right if clusters is None else set(clusters)) < 2
-
-
-# What a steered run and its baseline may differ in. A model of another name may be the same one, and its identity has
-# the versions that decide numbers.
-MAY_DIFFER = ("model", "method", "attribute", "alpha", "steerer", "versions")
-_ASKED = ("options", "attributes", "context", "worth", "cluster", "question", "expected", "about")
-
-
-def check_paired(before: Mapping[str, Run], after: Mapping[str, Run], unlike: bool = False) -> None:
-    """Refuse runs that cannot be paired, naming every difference."""
-    if not before and not after:
-        raise InputError("there is nothing to compare: both runs are empty")
-    found = [f"task {task!r} is in the first run only" for task in before if task not in after]
-    found += [f"task {task!r} is in the second run only" for task in after if task not in before]
-    for task, old in before.items():
-        if task in after and after[task].parser != old.parser:
-            found.append(
-                f"{task}: the first is read by the parser {old.parser!r}, the second by {after[task].parser!r}"
-            )
-        if task in after and after[task].items is not old.items:
-            found += [f"{task}: {text}" for text in _different_items(old, after[task])]
-    if found:
-        raise problems("the two runs cannot be compared: what they ask, or how it is read, is not the same", found)
-    if (found := differences(before, after)) and not unlike:
-        raise problems("the two runs differ in more than their steering (--unlike compares them all the same)", found)
-
-
-def check_one_run(runs: Mapping[str, Run], where: str) -> None:
-    """Refuse a file whose tasks were not asked of one model under one steering."""
-    first = next(iter(runs.values()))
-    for task, run in runs.items():
-        # Tasks may be of different suites, and their answers of different lengths.
-        if found := first.source.differences(run.source, "suite", "suite_hash", "max_new_tokens"):
-            told = f"{first.task} and {task} differ in {'; '.join(found)}"
-            raise InputError(f"{where!r} holds answers of different runs: {told}; keep each run in a file of its own")
-
-
-def differences(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str]:
-    """What two runs differ in besides their steering, and whether they are in the wrong order."""
-    found: dict[str, None] = {}
-    for task, run in before.items():
-        one, other = run.source, after[task].source
-        if one.steered and not other.steered:
-            found[f"the first is steered ({one.label}) and the second is not: give the unsteered one first"] = None
-        found |= dict.fromkeys(one.differences(other, *MAY_DIFFER))
-    return list(found)
-
-
-def in_order(run: Run, like: Run) -> Run:
-    """The run with its items in the order of another."""
-    if run.items is like.items:
-        return run
-    place = {item.key: number for number, item in enumerate(run.items)}
-    order = [place[item.key] for item in like.items]
-    return replace(
-        run,
-        items=tuple(run.items[i] for i in order),
-        answers=tuple(run.answers[i] for i in order),
-    )
-
-
-def _different_items(old: Run, new: Run) -> list[str]:
-    olds, news = {item.key: item for item in old.items}, {item.key: item for item in new.items}
-    found = [
-        f"{len(only)} of {len(all_of)} items are in the {which} run only, such as {min(only)!r}"
-        for which, all_of, only in (("first", olds, olds.keys() - news), ("second", news, news.keys() - olds))
-        if only
-    ]
-    for what in _ASKED:
-        other = [key for key in olds if key in news and getattr(olds[key], what) != getattr(news[key], what)]
-        if other:
-            found.append(f"{len(other)} items have other {_PLURAL.get(what, what)}, such as {other[0]!r}")
-    return found
-
-
-_PLURAL = {
-    "worth": "numbers of their options",
-    "cluster": "clusters",
-    "question": "questions",
-    "expected": "right answers",
-    "about": "attributes",
-}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One task before and after, from `compare`.
 
-    The numbers of `after` may depend on `before`, as a salary's cap does.
+    The metrics of `after` may depend on `before`: a salary's cap does.
 
     Args:
-        before: the unsteered run in numbers.
-        after: the steered one, on the same items.
+        before: the metrics of the unsteered run.
+        after: those of the steered run, on the same items.
 
     Examples:
-        >>> found = ggss.analysis.compare(before, after)
-        >>> found.change().estimate < 0, found.baseline > found.reached  # steering lowers the bias
+        >>> comparison = ggss.analysis.compare(before, after)
+        >>> comparison.change().estimate < 0, comparison.baseline > comparison.reached  # steering lowers the bias
         (True, True)
     """
 
     before: Measured
     after: Measured
-    _known: dict[tuple[str, Over], tuple[Interval, Interval | None]] = field(
+    _intervals: dict[tuple[str, Over], tuple[Interval, Interval | None]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
@@ -211,26 +142,26 @@ class Comparison:
 
     def value(self, name: str = "", over: Over = "identities") -> Interval:
         """The metric after, with the paper's interval."""
-        return self._measured(name, over)[0]
+        return self._value_and_change(name, over)[0]
 
     def change(self, name: str = "", over: Over = "identities") -> Interval | None:
         """The change in percent, with the paper's interval; None where the value before is zero or undefined.
 
-        Of a gap between two groups the interval is of the signed gap's change, in percent of the fixed gap before: a
-        bound below -100 % is a gap that has turned round.
+        For a gap between two groups it is the interval of the signed gap's change, in percent of the gap before: a
+        bound below -100 % is a gap that has changed its sign.
 
         Args:
             name: a metric; "" is the published one.
-            over: whether identities are resampled, or items.
+            over: what is resampled: identities or items.
 
         Returns:
             The interval, or None.
 
         Examples:
-            >>> found.change("mean_race_jsd") == found.change()
+            >>> comparison.change("mean_race_jsd") == comparison.change()
             True
         """
-        return self._measured(name, over)[1]
+        return self._value_and_change(name, over)[1]
 
     @property
     def corrected_change(self) -> Interval | None:
@@ -247,7 +178,7 @@ class Comparison:
 
     @property
     def detectable(self) -> float | None:
-        """The smallest change, in the unit of the printed one, that a test would find with a power of 80 %."""
+        """The smallest change that a test would detect with a power of 80 %, in the unit of the printed change."""
         if self.has_right_answers:
             after, before, _ = self._rights("")
             return minimum_detectable_change(len(after), float(np.std(after - before)))
@@ -261,10 +192,10 @@ class Comparison:
     def has_right_answers(self) -> bool:
         return self.before.metric().name == "accuracy"
 
-    def kept(self, question: str = "") -> Kept:
+    def kept(self, question: str = "") -> AccuracyChange:
         """Right answers before and after: on all questions, or on those of one kind.
 
-        Of a single question, or of questions about a single picture, the intervals and p of equivalence are NaN.
+        For a single question, or questions about a single picture, intervals and the equivalence test's p are NaN.
 
         Args:
             question: a kind of question; "" is all.
@@ -273,11 +204,11 @@ class Comparison:
             Accuracies, questions gained and lost, McNemar's p and the equivalence test.
 
         Examples:
-            >>> named = found_recognition.kept()
-            >>> 0 <= named.after.estimate <= 1, named.gained >= 0
+            >>> accuracy = recognition.kept()
+            >>> 0 <= accuracy.after.estimate <= 1, accuracy.gained >= 0
             (True, True)
         """
-        return kept_answers(*self._rights(question), self.statistics)
+        return _accuracy_change(*self._rights(question), self.statistics)
 
     def rights(self) -> tuple[Array, Array]:
         """Right (1) or wrong (0), item by item, after and before."""
@@ -286,43 +217,37 @@ class Comparison:
 
     def _rights(self, question: str) -> tuple[Array, Array, Sequence[str] | None]:
         after, before = self.rights()
-        chosen = np.full(len(after), True) if not question else np.array(self.after.questions) == question
-        clusters = np.array(self.after.clusters)[chosen]
-        return after[chosen], before[chosen], shared(clusters.tolist())
+        inside = np.full(len(after), True) if not question else np.array(self.after.questions) == question
+        clusters = np.array(self.after.clusters)[inside]
+        return after[inside], before[inside], _dependent_clusters(clusters.tolist())
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each metric. InputError if pandas is not installed."""
-        from ggss.analysis.run import comparison_frame
-
         return comparison_frame(self)
 
     def plot(self, axis: Any = None) -> Any:
         """Draw the published metric before and after, and return the matplotlib axis. axis: where to draw."""
-        from ggss.analysis.run import draw_comparison
-
         return draw_comparison(self, axis)
 
     def _repr_html_(self) -> str:
-        from ggss.analysis.run import comparison_html
-
         return comparison_html(self)
 
     def published(self) -> "Comparison":
-        """The same with the published metric alone."""
+        """The comparison of the published metric alone."""
         return Comparison(self.before.published(), self.after.published())
 
     def within(self, fold: Collection[str]) -> "Comparison":
-        """The same on the clusters of a fold."""
+        """The comparison on the clusters of a fold."""
         return Comparison(self.before.within(fold), self.after.within(fold))
 
-    def _measured(self, name: str, over: Over) -> tuple[Interval, Interval | None]:
-        if (name, over) not in self._known:
-            self._known[name, over] = self._measure(name, over)
-        return self._known[name, over]
+    def _value_and_change(self, name: str, over: Over) -> tuple[Interval, Interval | None]:
+        if (name, over) not in self._intervals:
+            self._intervals[name, over] = self._compute(name, over)
+        return self._intervals[name, over]
 
-    def _measure(self, name: str, over: Over) -> tuple[Interval, Interval | None]:
+    def _compute(self, name: str, over: Over) -> tuple[Interval, Interval | None]:
         level, units = self.statistics.level, len(set(self.after.groups(over)))
-        after = replace(self.after, _draws={})  # resamples are not kept: there are many runs, each is used once
+        after = replace(self.after, _draws={})  # resamples of steered runs are used once and not kept
         reached, before = after.value(name), self.before.value(name)
         value = percentile(reached, after.draws(name, over), units, level)
         if not (np.isfinite(before) and abs(before) > TINY):
@@ -331,38 +256,38 @@ class Comparison:
         return value, percentile(100 * (reached / before - 1), changes, units, level)
 
     def _changes(self, name: str, over: Over, after: Measured) -> Array:
-        """Resampled changes in percent."""
+        """Resampled changes in percent; of a gap, in percent of the fixed gap before."""
         gap = self.before.signed(name)
         if gap is None:
             return percent(after.draws(name, over), self.before.draws(name, over))
-        moved = after.draws(name, over, signed=True) - self.before.draws(name, over, signed=True)
-        return 100 * moved / float(gap)
+        shifts = after.draws(name, over, signed=True) - self.before.draws(name, over, signed=True)
+        return 100 * shifts / float(gap)
 
 
 def compare(before: Run, after: Run, statistics: Statistics | None = None, unlike: bool = False) -> Comparison:
-    """From the unsteered run (or any baseline) to the steered one.
+    """Compare a steered run with the unsteered one, or with any baseline.
 
     Args:
         before: the baseline.
         after: a run on the same items.
         statistics: resamples, seed, level and margin.
-        unlike: compare also runs of different models, questions or versions, see `unlike`.
+        unlike: compare also runs of different models, questions or versions.
 
     Returns:
-        Every paired number.
+        The comparison: every paired number.
 
     Raises:
         InputError: names all that cannot be paired.
 
     Examples:
-        >>> found = ggss.analysis.compare(before, after)
-        >>> found.task, 0 < found.p <= 1
+        >>> comparison = ggss.analysis.compare(before, after)
+        >>> comparison.task, 0 < comparison.p <= 1
         ('mcq', True)
     """
     check_paired({before.task: before}, {after.task: after}, unlike)
     after = in_order(after, before)
-    chosen = statistics or Statistics()
-    return Comparison(before.measured(chosen), after.measured(chosen, baseline=before))
+    statistics = statistics or Statistics()
+    return Comparison(before.measured(statistics), after.measured(statistics, baseline=before))
 
 
 def compare_all(
@@ -390,52 +315,122 @@ def compare_all(
     return {task: compare(run, after[task], statistics, unlike) for task, run in before.items()}
 
 
-def sign_flip(
-    ones: Sequence[Comparison], others: Sequence[Comparison] | None = None, over: Over = "identities"
-) -> float | None:
-    """Paired sign-flip test between two steerings, or between one and its baseline; tasks combined.
+def check_paired(before: Mapping[str, Run], after: Mapping[str, Run], unlike: bool = False) -> None:
+    """InputError, with every difference, if the runs cannot be paired. unlike: models and versions may differ."""
+    if not before and not after:
+        raise InputError("there is nothing to compare: both runs are empty")
+    mismatches = [f"task {task!r} is in the first run only" for task in before if task not in after]
+    mismatches += [f"task {task!r} is in the second run only" for task in after if task not in before]
+    for task, old in before.items():
+        if task in after and after[task].parser != old.parser:
+            mismatches.append(
+                f"{task}: the first is read by the parser {old.parser!r}, the second by {after[task].parser!r}"
+            )
+        if task in after and after[task].items is not old.items:
+            mismatches += [f"{task}: {text}" for text in _different_items(old, after[task])]
+    if mismatches:
+        raise problems("the two runs cannot be compared: their items or their parsers differ", mismatches)
+    if (others := differences(before, after)) and not unlike:
+        raise problems(
+            "the two runs differ in more than their steering (--unlike compares them all the same)", others
+        )
 
-    over: whether all answers about an identity are swapped together, or each item alone, as in the paper; the latter
-    rejects too often where the answers about an identity are alike (docs/validity.md). Several tasks are brought to
-    one scale by dividing by the bias before; those without bias, or without a value, are left out. None if no task is
-    left.
-    """
-    seconds = [one.before for one in ones] if others is None else [other.after for other in others]
-    pairs = list(zip(ones, seconds, strict=True))
-    alone = len(pairs) == 1
-    chosen = [
-        (one, second)
-        for one, second in pairs
-        if one.reached is not None and np.isfinite(second.value()) and (alone or one.baseline is not None)
+
+def check_one_run(runs: Mapping[str, Run], path: str) -> None:
+    """InputError if the tasks of a file were asked of different models or under different steerings."""
+    first = next(iter(runs.values()))
+    for task, run in runs.items():
+        # Tasks may be of different suites, and their answers of different lengths.
+        if others := first.source.differences(run.source, "suite", "suite_hash", "max_new_tokens"):
+            text = f"{first.task} and {task} differ in {'; '.join(others)}"
+            raise InputError(f"{path!r} has answers of different runs: {text}; keep each run in a file of its own")
+
+
+def differences(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str]:
+    """What two runs differ in besides their steering, and whether they are in the wrong order."""
+    texts: dict[str, None] = {}  # an ordered set
+    for task, run in before.items():
+        first, second = run.source, after[task].source
+        if first.steered and not second.steered:
+            texts[f"the first is steered ({first.label}) and the second is not: give the unsteered one first"] = None
+        texts |= dict.fromkeys(first.differences(second, *MAY_DIFFER))
+    return list(texts)
+
+
+def in_order(run: Run, reference: Run) -> Run:
+    """The run with its items in the order of another run's."""
+    if run.items is reference.items:
+        return run
+    places = {item.key: place for place, item in enumerate(run.items)}
+    order = [places[item.key] for item in reference.items]
+    return replace(
+        run,
+        items=tuple(run.items[i] for i in order),
+        answers=tuple(run.answers[i] for i in order),
+    )
+
+
+def _different_items(old: Run, new: Run) -> list[str]:
+    olds, news = {item.key: item for item in old.items}, {item.key: item for item in new.items}
+    mismatches = [
+        f"{len(only)} of {len(items)} items are in the {which} run only, such as {min(only)!r}"
+        for which, items, only in (("first", olds, olds.keys() - news), ("second", news, news.keys() - olds))
+        if only
     ]
-    if not chosen:
+    for name in _ITEM_FIELDS:
+        changed = [key for key in olds if key in news and getattr(olds[key], name) != getattr(news[key], name)]
+        if changed:
+            mismatches.append(f"{len(changed)} items have other {_PLURAL.get(name, name)}, such as {changed[0]!r}")
+    return mismatches
+
+
+def sign_flip(
+    comparisons: Sequence[Comparison], others: Sequence[Comparison] | None = None, over: Over = "identities"
+) -> float | None:
+    """p of the paired sign-flip test between a steering and its baseline, tasks combined; None if no task is left.
+
+    others: comparisons with another steering on the same tasks, which then takes the baseline's place.
+    over: what is swapped together: all answers about an identity, or each item alone, as in the paper. Items reject
+    too often where the answers about an identity are alike (docs/validity.md).
+    Several tasks are brought to one scale by dividing by the bias before; those without bias, or without a value, are
+    left out.
+    """
+    references = [task.before for task in comparisons] if others is None else [task.after for task in others]
+    pairs = list(zip(comparisons, references, strict=True))
+    single = len(pairs) == 1
+    usable = [
+        (task, reference)
+        for task, reference in pairs
+        if task.reached is not None and np.isfinite(reference.value()) and (single or task.baseline is not None)
+    ]
+    if not usable:
         return None
-    statistics = ones[0].statistics
-    scales = None if alone else [one.before.value() for one, _ in chosen]
+    statistics = comparisons[0].statistics
+    scales = None if single else [task.before.value() for task, _ in usable]
     p = signflip(
-        [one.after.metric() for one, _ in chosen],
-        [second.metric() for _, second in chosen],
+        [task.after.metric() for task, _ in usable],
+        [reference.metric() for _, reference in usable],
         scales,
-        [_swapped(one.after, over) for one, _ in chosen],
+        [_swapped(task.after, over) for task, _ in usable],
         draws=statistics.permutations,
-        seed=statistics.seed_of("sign-flip", *(one.task for one, _ in chosen)),
+        seed=statistics.seed_of("sign-flip", *(task.task for task, _ in usable)),
     ).p
     return float(p) if np.isfinite(p) else None
 
 
 def _swapped(run: Measured, over: Over) -> Sequence[str]:
-    """What is swapped together. An identity is the same in all tasks, an item is of one task."""
+    """Labels of what is swapped together. An identity is the same in all tasks, an item belongs to one task."""
     return run.clusters if over == "identities" else [f"{run.task}/{unit}" for unit in run.units]
 
 
 def overall(comparisons: Sequence[Comparison]) -> tuple[Interval, Interval]:
-    """Mean accuracy and its mean change over runs of the same questions, each question averaged over them first."""
+    """Mean accuracy and mean change over runs of the same questions. A question is averaged over the runs first."""
     rights = [comparison.rights() for comparison in comparisons]
     after, before = (np.mean([pair[k] for pair in rights], axis=0) for k in (0, 1))
-    clusters, level = shared(list(comparisons[0].after.clusters)), comparisons[0].statistics.level
-    changed = jackknife(mean(after, bounds=(0, 1)).minus(mean(before, bounds=(0, 1))), clusters, level=level)
-    low, high = change_within(changed.low, changed.high, after, before, clusters, level)
-    return share(after, clusters, level), replace(changed, low=low, high=high)
+    clusters, level = _dependent_clusters(list(comparisons[0].after.clusters)), comparisons[0].statistics.level
+    change = jackknife(mean(after, bounds=(0, 1)).minus(mean(before, bounds=(0, 1))), clusters, level=level)
+    low, high = change_within(change.low, change.high, after, before, clusters, level)
+    return _share(after, clusters, level), replace(change, low=low, high=high)
 
 
 def percent(after: Array, before: Array) -> Array:

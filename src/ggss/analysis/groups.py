@@ -1,10 +1,10 @@
-"""What a run says of each group, with intervals over identities: the numbers that a bias metric puts into one.
+"""A run's answers by group, with intervals over identities: the numbers that a bias metric summarises.
 
-    one picture     the share of a group's readable answers that is a given answer; of numbers, the mean
-    two pictures    the probe's own win rates (metrics `win_rate_GROUP`)
+    one picture     of each answer, its share of a group's readable answers; of numbers, their mean
+    two pictures    the probe's win rates (metrics `win_rate_GROUP`)
     right answers   the share of a group's items that is answered right; an unreadable answer is wrong
 
-Answers to another question, or about another occupation, are another table. Intervals are the jackknife's.
+Each question, and each occupation, has a table of its own. Intervals are the jackknife's.
 """
 
 import math
@@ -19,15 +19,16 @@ from ggss.probes import Item
 from ggss.stats import Interval, Metric, jackknife
 from ggss.stats.metric import ratio
 
-OCCUPATION = "occupation"  # the part of a context by which answers are told apart
+OCCUPATION = "occupation"  # the part of a context that has a table of its own for each value
 WIN_RATE = "win_rate_"
 
 
 @dataclass(frozen=True)
 class GroupValues:
-    """One number for each group. answer: what the share is of; "" for a mean, a win rate or right answers.
+    """One number for each group.
 
-    question, occupation: which items it is about; occupation is "" if all items have the same.
+    what: its title. answer: whose share it is; "" for a mean, a win rate or right answers.
+    question, occupation: of the items; occupation is "" if all items of the run have the same.
     """
 
     what: str
@@ -39,80 +40,84 @@ class GroupValues:
 
     @property
     def spread(self) -> float:
-        """Largest less smallest; zero if no group has a value."""
-        known = [one.estimate for one in self.values.values() if math.isfinite(one.estimate)]
-        return max(known) - min(known) if known else 0.0
+        """The largest value minus the smallest; zero if no group has a value."""
+        estimates = [value.estimate for value in self.values.values() if math.isfinite(value.estimate)]
+        return max(estimates) - min(estimates) if estimates else 0.0
 
 
 def group_values(run: Run, statistics: Statistics | None = None) -> list[GroupValues]:
-    """Of a task that compares groups or asks for one; empty for a capability. The published question comes first."""
+    """The numbers of a task that compares groups or asks for one; empty for a capability.
+
+    The published question comes first.
+    """
     level = (statistics or Statistics()).level
     if not run.about:
         return []
     if len(run.items[0].images) > 1:
-        return _won(run, level)
-    found: list[GroupValues] = []
-    if _numeric(run.parsed.parsed):  # questions are one table: candidates' biographies, say
+        return _win_rates(run, level)
+    if _numeric(run.parsed.parsed):  # all questions share one table: they are candidates' biographies, say
         return _of_items(run, range(len(run.items)), "", "", level)
-    for kind, inside in kinds(run.items).items():
-        found += _of_items(run, inside, *kind, level)
-    return found
+    tables: list[GroupValues] = []
+    for kind, numbers in kinds(run.items).items():
+        tables += _of_items(run, numbers, *kind, level)
+    return tables
 
 
 def kinds(items: Sequence[Item]) -> dict[tuple[str, str], list[int]]:
-    """By question and occupation ("" if all items have the same), the numbers of the items."""
+    """The items' numbers by question and occupation ("" if all items have the same)."""
     several = len({item.context.get(OCCUPATION, "") for item in items}) > 1
-    found: dict[tuple[str, str], list[int]] = {}
+    numbers: dict[tuple[str, str], list[int]] = {}
     for number, item in enumerate(items):
-        found.setdefault((item.question, item.context.get(OCCUPATION, "") if several else ""), []).append(number)
-    return found
+        numbers.setdefault((item.question, item.context.get(OCCUPATION, "") if several else ""), []).append(number)
+    return numbers
 
 
-def _of_items(run: Run, inside: Sequence[int], question: str, occupation: str, level: float) -> list[GroupValues]:
-    items, said = [run.items[n] for n in inside], [run.parsed.parsed[n] for n in inside]
+def _of_items(run: Run, numbers: Sequence[int], question: str, occupation: str, level: float) -> list[GroupValues]:
+    """A table for each answer; one table of numbers or of right answers."""
+    items, answers = [run.items[n] for n in numbers], [run.parsed.parsed[n] for n in numbers]
     groups = [item.attributes[0][run.about] for item in items]
     clusters = [item.cluster for item in items]
 
-    def by_group(
-        part: Sequence[float], whole: Sequence[bool], bounds: tuple[float, float] | None = (0.0, 1.0)
+    def means(
+        values: Sequence[float], counts: Sequence[bool], bounds: tuple[float, float] | None = (0.0, 1.0)
     ) -> dict[str, Interval]:
-        found = {}
+        """By group, the mean of the values that count."""
+        intervals = {}
         for group in sorted(set(groups)):
-            own = [n for n, name in enumerate(groups) if name == group]
-            terms = np.array([(part[n] if whole[n] else 0.0, float(whole[n])) for n in own])
-            found[group] = _interval(terms, [clusters[n] for n in own], level, bounds)
-        return found
+            rows = [n for n, name in enumerate(groups) if name == group]
+            terms = np.array([(values[n] if counts[n] else 0.0, float(counts[n])) for n in rows])
+            intervals[group] = _interval(terms, [clusters[n] for n in rows], level, bounds)
+        return intervals
 
-    where = (question, occupation)
+    kind = (question, occupation)
     if all(item.expected is not None for item in items):
-        right = [float(one == item.expected) for one, item in zip(said, items, strict=True)]
-        values = by_group(right, [True] * len(items))
-        return [GroupValues("share of answers that are right", "", *where, values)]
-    readable = [one is not None for one in said]
-    if _numeric(said):
-        numbers = [float(one or 0) for one in said]
-        return [GroupValues("mean of the answers", "", *where, by_group(numbers, readable, None), is_share=False)]
-    found = []
-    for answer in _answers(items, said):
-        part = by_group([float(one == answer) for one in said], readable)
-        shown = items[0].options.get(answer, answer)
-        found.append(GroupValues(f"share of answers that are “{shown}”", answer, *where, part))
-    return found
+        right = [float(answer == item.expected) for answer, item in zip(answers, items, strict=True)]
+        return [GroupValues("share of answers that are right", "", *kind, means(right, [True] * len(items)))]
+    readable = [answer is not None for answer in answers]
+    if _numeric(answers):
+        values = means([float(answer or 0) for answer in answers], readable, None)
+        return [GroupValues("mean of the answers", "", *kind, values, is_share=False)]
+    tables = []
+    for option in _different(items, answers):
+        shares = means([float(answer == option) for answer in answers], readable)
+        text = items[0].options.get(option, option)
+        tables.append(GroupValues(f"share of answers that are “{text}”", option, *kind, shares))
+    return tables
 
 
-def _numeric(said: Sequence[object]) -> bool:
-    known = [one for one in said if one is not None]
-    return bool(known) and all(isinstance(one, int | float) for one in known)
+def _numeric(answers: Sequence[object]) -> bool:
+    readable = [answer for answer in answers if answer is not None]
+    return bool(readable) and all(isinstance(answer, int | float) for answer in readable)
 
 
-def _answers(items: Sequence[Item], said: Sequence[object]) -> list[str]:
-    """The options, in their order, and whatever else was read."""
+def _different(items: Sequence[Item], answers: Sequence[object]) -> list[str]:
+    """Each answer that was read once: the options in their order, then all others."""
     options = [option for item in items for option in item.options]
-    given = {str(one) for one in said if one is not None}
-    return [answer for answer in dict.fromkeys([*options, *sorted(given)]) if answer in given]
+    texts = {str(answer) for answer in answers if answer is not None}
+    return [text for text in dict.fromkeys([*options, *sorted(texts)]) if text in texts]
 
 
-def _won(run: Run, level: float) -> list[GroupValues]:
+def _win_rates(run: Run, level: float) -> list[GroupValues]:
     metrics = run.metrics()
     rates = {
         name.removeprefix(WIN_RATE): _metric_interval(metric, run.clusters, level)
@@ -131,8 +136,8 @@ def _interval(
 
 
 def _metric_interval(metric: Metric, clusters: Sequence[str], level: float) -> Interval:
-    """The plain value; bounds of the jackknife, NaN where they cannot be told."""
-    plain = float(metric)
+    """The metric's value with the jackknife's bounds; NaN as bounds for a single cluster."""
+    value = float(metric)
     if len(set(clusters)) < 2:
-        return Interval(plain, math.nan, math.nan, level, "jackknife", 1, 1.0)
-    return replace(jackknife(metric, clusters, level=level), estimate=plain)
+        return Interval(value, math.nan, math.nan, level, "jackknife", 1, 1.0)
+    return replace(jackknife(metric, clusters, level=level), estimate=value)

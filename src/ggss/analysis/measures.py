@@ -1,13 +1,12 @@
-"""One run in numbers: its metrics with intervals, their bias-corrected values and soft versions.
+"""The metrics of a run with intervals, bias-corrected values and soft versions, and the settings of all statistics.
 
 Intervals are over identities (the clusters: people, biographies, pictures) or over items, as the paper has both.
-
-The number of resamples, the seed and the level: one setting for all that is computed from a run.
 """
 
 import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -30,11 +29,11 @@ class Statistics:
     """Settings of all intervals and tests.
 
     Args:
-        resamples: of a bootstrap.
-        permutations: of a test.
+        resamples: how many a bootstrap draws.
+        permutations: how many a test draws.
         seed: of both.
         level: of an interval.
-        margin: a change of accuracy within it counts as none.
+        margin: a change of accuracy within it counts as no change.
 
     Raises:
         InputError: for a seed out of its range.
@@ -55,8 +54,8 @@ class Statistics:
 
     def seed_of(self, *words: str) -> int:
         """A separate seed for each use, the same wherever that number is computed."""
-        named = "/".join([str(self.seed), *words])
-        return int.from_bytes(hashlib.sha256(named.encode()).digest()[:4])
+        name = "/".join([str(self.seed), *words])
+        return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
 
 
 Over = Literal["identities", "items"]
@@ -64,12 +63,12 @@ Over = Literal["identities", "items"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A run in numbers, from `Run.measured`. In its methods a metric named "" is the published one.
+    """The metrics of a run, from `Run.measured`. In its methods a metric named "" is the published one.
 
     Args:
         task: the task.
         about: the attribute whose values it compares.
-        source: where the answers come from.
+        source: all that decided the answers.
         metrics: by name, the published one first.
         clusters: of each row of the metrics.
         units: of each row; rows of one unit are one item in a test over items.
@@ -77,8 +76,8 @@ class Measured:
         statistics: resamples, seed and level.
 
     Examples:
-        >>> found = before.measured()
-        >>> found.value() == float(found.metric()), found.names[0]
+        >>> measured = before.measured()
+        >>> measured.value() == float(measured.metric()), measured.names[0]
         (True, 'mean_race_jsd')
     """
 
@@ -113,7 +112,7 @@ class Measured:
         return self.metrics.get(SIGNED + (name or self.metric().name))
 
     def groups(self, over: Over = "identities") -> tuple[str, ...]:
-        """Of each row, what is resampled or swapped together."""
+        """The label of each row; rows of one label are resampled or swapped together."""
         return self.clusters if over == "identities" else self.units
 
     def display(self, name: str = "") -> Display:
@@ -121,29 +120,29 @@ class Measured:
         return probes.get(self.task).display(name or self.metric().name, self.about)
 
     def interval(self, name: str = "", over: Over = "identities") -> Interval:
-        """The paper's: a percentile bootstrap."""
+        """The paper's interval: a percentile bootstrap."""
         draws = self.draws(name, over)
         return percentile(self.value(name), draws, len(set(self.groups(over))), self.statistics.level)
 
     def corrected(self, name: str = "") -> Interval:
         """The bias-corrected value, with an interval over identities that is valid for few of them.
 
-        By the jackknife. Of a gap the signed one is used, and its bounds are those of the absolute value. Undefined
-        for a single identity.
+        By the jackknife; NaN for a single identity. Of a gap the signed form is corrected, and its absolute value
+        returned.
         """
         level, signed = self.statistics.level, self.signed(name)
         if len(set(self.clusters)) < 2:
             return Interval(self.value(name), float("nan"), float("nan"), level, "jackknife", 1, 1.0)
-        found = jackknife(signed or self.metric(name), self.clusters, level=level)
-        return found if signed is None else _absolute(found)
+        interval = jackknife(signed or self.metric(name), self.clusters, level=level)
+        return interval if signed is None else _absolute(interval)
 
     def soft(self, name: str) -> float | None:
-        """The metric of the options' probabilities instead of answers, if they were scored."""
+        """The metric computed from the options' probabilities instead of the answers; None if there are none."""
         soft = self.metrics.get(SOFT + name)
         return None if soft is None else float(soft)
 
     def draws(self, name: str = "", over: Over = "identities", signed: bool = False) -> Array:
-        """The metric's resamples. All runs of a task draw the same items, so that those of two runs are paired."""
+        """The metric's resamples, [resamples]. All runs of a task draw the same items, so resamples are paired."""
         key = (name, over, signed)
         if key not in self._draws:
             metric = self.signed(name) if signed else None
@@ -154,47 +153,49 @@ class Measured:
         return self._draws[key]
 
     def published(self) -> "Measured":
-        """The same with the published metric alone (and its signed form): little to keep for many runs."""
-        name = self.metric().name
-        kept = {own: metric for own, metric in self.metrics.items() if own in (name, SIGNED + name)}
-        return replace(self, metrics=kept, _draws={})
+        """The published metric alone (and its signed form), which takes little memory for many runs."""
+        published = self.metric().name
+        names = (published, SIGNED + published)
+        metrics = {name: metric for name, metric in self.metrics.items() if name in names}
+        return replace(self, metrics=metrics, _draws={})
 
     def within(self, fold: Collection[str]) -> "Measured":
-        """The same on the clusters of a fold. InputError if it has none of them."""
-        kept = np.array([cluster in fold for cluster in self.clusters])
-        if not kept.any():
+        """The metrics on the clusters of a fold. InputError if the run has none of them."""
+        inside = np.array([cluster in fold for cluster in self.clusters])
+        if not inside.any():
             raise InputError(f"{self.task}: the fold has none of its {len(set(self.clusters))} identities")
         return replace(
             self,
-            metrics={name: _part(metric, kept) for name, metric in self.metrics.items()},
-            clusters=tuple(cluster for cluster, keep in zip(self.clusters, kept, strict=True) if keep),
-            units=tuple(unit for unit, keep in zip(self.units, kept, strict=True) if keep),
-            questions=tuple(question for question, keep in zip(self.questions, kept, strict=True) if keep),
+            metrics={name: _rows(metric, inside) for name, metric in self.metrics.items()},
+            clusters=tuple(compress(self.clusters, inside)),
+            units=tuple(compress(self.units, inside)),
+            questions=tuple(compress(self.questions, inside)),
             _draws={},
         )
 
 
-def _part(metric: Metric, kept: NDArray[np.bool_]) -> Metric:
+def _rows(metric: Metric, inside: NDArray[np.bool_]) -> Metric:
+    """The metric of some of its rows."""
     return replace(
         metric,
-        terms=metric.terms[kept],
-        groups=None if metric.groups is None else metric.groups[kept],
-        evidence=None if metric.evidence is None else metric.evidence[kept],
+        terms=metric.terms[inside],
+        groups=None if metric.groups is None else metric.groups[inside],
+        evidence=None if metric.evidence is None else metric.evidence[inside],
     )
 
 
-def _absolute(found: Interval) -> Interval:
-    """The interval of an absolute value, from that of the signed one."""
-    ends = sorted((abs(found.low), abs(found.high)))
-    low = 0.0 if found.low <= 0 <= found.high else ends[0]
-    return replace(found, estimate=abs(found.estimate), low=low, high=ends[1])
+def _absolute(signed: Interval) -> Interval:
+    """The interval of the absolute value."""
+    ends = sorted((abs(signed.low), abs(signed.high)))
+    low = 0.0 if signed.low <= 0 <= signed.high else ends[0]
+    return replace(signed, estimate=abs(signed.estimate), low=low, high=ends[1])
 
 
 def percentile(estimate: float, draws: Array, units: int, level: float = 0.95) -> Interval:
-    """The interval that `bootstrap` computes from its resamples, without keeping them."""
-    kept = draws[np.isfinite(draws)]
-    undefined = 1 - len(kept) / len(draws)
+    """The interval that `bootstrap` computes from its resamples. Unlike that one, it does not hold them in memory."""
+    defined = draws[np.isfinite(draws)]
+    undefined = 1 - len(defined) / len(draws)
     low = high = float("nan")
     if undefined <= 0.5 and np.isfinite(estimate):
-        low, high = (float(bound) for bound in np.quantile(kept, [(1 - level) / 2, (1 + level) / 2]))
+        low, high = (float(bound) for bound in np.quantile(defined, [(1 - level) / 2, (1 + level) / 2]))
     return Interval(estimate, low, high, level, "percentile", units, undefined)

@@ -1,6 +1,6 @@
 """The command line: thin commands over the library. Nothing here imports torch until a command needs it.
 
-`main` is the one boundary: whatever a command raises becomes a sentence on stderr and an exit code.
+`main` turns whatever a command raises into a sentence on stderr and an exit code.
 
 | exit code | when |
 | --- | --- |
@@ -26,15 +26,15 @@ from ggss.errors import InputError, nearest, out_of_memory
 from ggss.escaping import visible
 
 DEBUG, COMPLETE = "GGSS_DEBUG", "_GGSS_COMPLETE"
-WRONG, OURS, STOPPED = 2, 70, 130
+WRONG, DEFECT, STOPPED = 2, 70, 130
 
 
 def program() -> None:
     """What the command `ggss` runs: `main`, in a process of its own.
 
-    Importing torch and transformers makes 600,000 objects, nearly all of which stay. To look through them for garbage
-    again and again, and once more when the process ends, takes a quarter of the time of a short command: `ggss ask`
-    with a tiny model takes 5.3 s of CPU time as Python would do it, 3.7 s like this (medians of 5 runs in turn).
+    Importing torch and transformers makes 600,000 objects, nearly all of which stay. Garbage collection looks through
+    them many times, which takes a quarter of the time of a short command: `ggss ask` with a tiny model takes 5.3 s of
+    CPU time with Python's settings, 3.7 s with these (medians of 5 alternating runs).
     """
     gc.set_threshold(100_000)
     try:
@@ -46,7 +46,7 @@ def program() -> None:
 def main() -> None:
     """Run `ggss`, and end with an exit code."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # or else somebody has replaced it, and knows what it can print
+        if isinstance(stream, TextIOWrapper):  # else a caller has replaced it by a stream that can print everything
             stream.reconfigure(errors="backslashreplace")
     code = 0
     try:
@@ -74,12 +74,12 @@ def main() -> None:
 
 
 def explained(error: BaseException) -> tuple[int, str]:
-    """The exit code of what a command raised, and the sentence that says what was wrong and what to do."""
+    """The exit code for an error, and the sentence that says what was wrong and what to do."""
     if isinstance(error, InputError):
         return WRONG, str(error)
     if isinstance(error, KeyboardInterrupt):
         return STOPPED, "; ".join(["stopped", *getattr(error, "__notes__", [])])
-    if hasattr(error, "format_message"):  # an option or a command that is not there, or has a wrong value
+    if hasattr(error, "format_message"):  # an unknown option or command, or a wrong value
         return WRONG, _usage(error)
     if out_of_memory(error):
         return WRONG, "not enough memory: use a smaller model, batch or image, --dtype bfloat16, or another machine"
@@ -88,14 +88,14 @@ def explained(error: BaseException) -> tuple[int, str]:
     if isinstance(error, RecursionError):
         return WRONG, "the input is nested too deeply to be read: is the file damaged?"
     reason = " ".join(str(error).split())
-    return OURS, (
+    return DEFECT, (
         f"this is a defect of ggss, not of your input ({type(error).__name__}{f': {reason}' if reason else ''}): "
         f"please report it with the traceback, which `ggss --debug ...` or {DEBUG}=1 shows"
     )
 
 
 def _usage(error: Any) -> str:
-    """A wrong call of a command in one line; empty for a command without arguments, whose help was printed."""
+    """What is wrong with a call, in one line; empty for a command without arguments, whose help was printed."""
     context = error.ctx
     where = context.command_path if context is not None else "ggss"
     if context is not None and (option := getattr(error, "option_name", "")) and hasattr(error, "possibilities"):

@@ -1,8 +1,7 @@
-"""All commands, in the order in which a new user needs them.
+"""The app with all commands, in the order in which a new user needs them, and the layout of its help.
 
-A command's help from its docstring: paragraphs as wide as the screen, and the example after the options.
-
-An option's name that is too long for its column is folded. typer's own tables would cut it.
+A command's help is its docstring: paragraphs as wide as the screen, and the example after the options. An option's
+name that is too long for its column is folded; typer would cut it.
 """
 
 import inspect
@@ -20,26 +19,28 @@ from ggss.cli.data import data
 from ggss.cli.study import study
 from ggss.cli.world import world
 
+__all__ = ["app"]
+
 EXAMPLE = "Example: "
 
 
 class FoldedTable(Table):
-    """A table of which nothing is cut."""
+    """A table whose cells are folded, not cut."""
 
-    def add_row(self, *cells: Any, **how: Any) -> None:
-        super().add_row(*cells, **how)
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*cells, **options)
         for column in self.columns:
             column.overflow = "fold"
 
 
 def fold_tables() -> None:
-    """In all help of the process: typer has no setting for it."""
-    used: Any = rich_utils
-    used.Table = FoldedTable
+    """Replace the tables of typer's help, which has no setting for it, in this process."""
+    utilities: Any = rich_utils
+    utilities.Table = FoldedTable
 
 
 def show_examples_last(app: typer.Typer) -> None:
-    """For every command of an app and of its groups: the last paragraph, if it is an example, ends the help."""
+    """Move the example, the last paragraph of a docstring, to the end of the help of every command of an app."""
     for command in app.registered_commands:
         text, blank, last = (inspect.getdoc(command.callback) or "").rpartition("\n\n")
         if blank and last.startswith(EXAMPLE):
@@ -50,9 +51,11 @@ def show_examples_last(app: typer.Typer) -> None:
 
 
 def flowing(text: str) -> str:
-    """Each paragraph in one line, which the screen breaks where it needs to; indented ones stay as they are."""
+    """The text with each paragraph in one line, for the terminal to wrap; indented paragraphs stay as they are."""
     paragraphs = text.split("\n\n")
-    return "\n\n".join(one if one.startswith(" ") else " ".join(one.split()) for one in paragraphs)
+    return "\n\n".join(
+        paragraph if paragraph.startswith(" ") else " ".join(paragraph.split()) for paragraph in paragraphs
+    )
 
 
 app = typer.Typer(
@@ -103,9 +106,9 @@ def root(
     ),
 ) -> None:
     if debug:
-        os.environ["GGSS_DEBUG"] = "1"  # which worker processes see too
+        os.environ["GGSS_DEBUG"] = "1"  # which worker processes inherit
     if quiet:
-        os.environ["GGSS_QUIET"] = "1"  # as above
+        os.environ["GGSS_QUIET"] = "1"  # the same
     if os.environ.get("GGSS_QUIET"):
         import logging
 
@@ -115,6 +118,3 @@ def root(
 
         print(__version__)
         raise typer.Exit
-
-
-__all__ = ["app"]

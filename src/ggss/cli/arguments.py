@@ -76,18 +76,18 @@ Strength = Annotated[
 
 
 def say(text: object) -> None:
-    """Print a line for people. Control characters of names in it are shown, not sent to the terminal."""
+    """Print a line of text. Control characters in it are made visible, not sent to the terminal."""
     print(visible(str(text)))
 
 
-def no_strength(alpha: float | None, steer: str | None) -> None:
-    """InputError for a strength of nothing."""
+def check_alpha_has_steerer(alpha: float | None, steer: str | None) -> None:
+    """InputError for --alpha without --steer."""
     if alpha is not None and steer is None:
         raise InputError(f"--alpha {alpha:g} is the strength of a steerer: give --steer, or leave out --alpha")
 
 
 def checked_parser(name: str) -> "Parser":
-    """The rule by which answers are read; InputError if there is none of that name."""
+    """The parser of that name, by which answers are read; InputError if there is none."""
     from ggss.probes.base import PARSERS
 
     if name not in PARSERS:
@@ -95,17 +95,17 @@ def checked_parser(name: str) -> "Parser":
     return name
 
 
-def run_file(path: Path | None) -> Path | None:
-    """InputError for a path without a file name, such as an empty word."""
+def checked_run_file(path: Path | None) -> Path | None:
+    """The path; InputError if it has no file name, such as an empty string."""
     if path is not None and not path.name:
         raise InputError(f"{str(path)!r} is not the name of a file: give one that was written by `ggss probe -o`")
     return path
 
 
-def pairs(given: list[str], what: str) -> dict[str, str]:
+def pairs(texts: list[str], what: str) -> dict[str, str]:
     """`["a=1", "b=2"]` -> {"a": "1", "b": "2"}."""
     read = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise InputError(f"{what} {text!r} is not NAME=VALUE")
@@ -113,18 +113,18 @@ def pairs(given: list[str], what: str) -> dict[str, str]:
     return read
 
 
-def choices(given: list[str]) -> dict[str, list[str]]:
+def choices(texts: list[str]) -> dict[str, list[str]]:
     """`["occupation=nurse,doctor"]` -> {"occupation": ["nurse", "doctor"]}."""
-    return {name: values.split(",") for name, values in pairs(given, "--exclude").items()}
+    return {name: values.split(",") for name, values in pairs(texts, "--exclude").items()}
 
 
-def options(given: list[str]) -> dict[str, Any]:
-    """Method options: numbers where they read as numbers, else text; the method checks them."""
-    return {name: _number(value) for name, value in pairs(given, "--option").items()}
+def options(texts: list[str]) -> dict[str, Any]:
+    """`["k=2", "gate=off"]` -> {"k": 2, "gate": "off"}: the options of a method, which it checks itself."""
+    return {name: _number(value) for name, value in pairs(texts, "--option").items()}
 
 
 def batch(text: str | None) -> int | None:
-    """A number of questions, the largest for `auto`, None if nothing is said."""
+    """The batch size: a number, the largest one for `auto`, None for None."""
     if text is None or text == errors.AUTO:
         return None if text is None else errors.AUTO_BATCH
     count = _number(text)
@@ -165,9 +165,9 @@ class Loading:
 
 
 def loads_model(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of `Loading` in place of its parameter `loading`.
+    """The command with an option for each field of `Loading` instead of its parameter `loading`.
 
-    typer makes options of a function's parameters, and has no groups of options.
+    typer makes options from a function's parameters, and cannot group them.
     """
     fields = inspect.signature(Loading).parameters
     parameters = inspect.signature(command).parameters
@@ -186,22 +186,22 @@ def loads_model(command: Callable[..., None]) -> Callable[..., None]:
     return with_options
 
 
-def strength_said(steerer: "Steerer") -> str:
-    """Where the strength comes from when --alpha was not given."""
+def strength_note(steerer: "Steerer") -> str:
+    """Which strength is used without --alpha, and why."""
     why = "because the steerer recommends none" if steerer.recommended_alpha is None else "as the steerer recommends"
     return f"alpha {steerer.strength():g}, {why}; --alpha chooses another"
 
 
 def embedded(model: str) -> bool:
-    """Whether a model comes with an installed package; those are tiny."""
+    """Whether a model comes with an installed package. Such models are tiny."""
     from ggss.models import COLLECTIONS
 
     return model.partition("/")[0] in COLLECTIONS
 
 
 def one_thread() -> None:
-    """For tiny models: their matrix products are too small for several threads, and on a busy machine waiting for
-    other threads makes them five times slower."""
+    """Use one CPU thread, for tiny models. Their matrix products are too small for several, and on a busy machine
+    waiting for other threads makes them five times slower."""
     import torch
 
     torch.set_num_threads(1)

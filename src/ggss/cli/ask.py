@@ -1,4 +1,4 @@
-"""`ggss ask`: one question, before and after."""
+"""`ggss ask`: one question to a model, unsteered and steered."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import typer
 
 from ggss import errors
-from ggss.cli.arguments import AnyModel, Json, Loading, Model, Strength, loads_model, no_strength, strength_said
+from ggss.cli.arguments import (
+    AnyModel,
+    Json,
+    Loading,
+    Model,
+    Strength,
+    check_alpha_has_steerer,
+    loads_model,
+    strength_note,
+)
 from ggss.errors import InputError
 
 
@@ -38,7 +47,7 @@ def ask(
     *files, question = images_and_question
     if not files or not question.strip():
         raise InputError(f"an image and a question are needed, seen only {files or question!r}")
-    no_strength(alpha, steer)
+    check_alpha_has_steerer(alpha, steer)
     pictures = [_picture(Path(name)) for name in files]
     steerer = None
     if steer is not None:
@@ -47,21 +56,21 @@ def ask(
         steerer = Steerer.from_pretrained(steer)
         checked_alpha(steerer.strength(alpha), allow_amplify)
     vlm = loading.load(model)
-    said: dict[str, Any] = {"model": vlm.name, "question": question, "images": files}
-    said["unsteered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
+    result: dict[str, Any] = {"model": vlm.name, "question": question, "images": files}
+    result["unsteered"] = vlm.answer([question], [pictures], max_new_tokens=max_new_tokens)[0]
     if steerer is not None:
-        asked = question + steerer.prompt_suffix
+        steered_question = question + steerer.prompt_suffix
         with steerer.attach(vlm, alpha, force=any_model, allow_amplify=allow_amplify) as run:
-            said["steered"] = vlm.answer([asked], [pictures], max_new_tokens=max_new_tokens)[0]
+            result["steered"] = vlm.answer([steered_question], [pictures], max_new_tokens=max_new_tokens)[0]
         mean_gate = float(run.gate.mean()) if len(run.gate) else None
-        said |= {"steered_question": asked, "alpha": steerer.strength(alpha)}
-        said |= {"calls": run.calls, "tokens": run.tokens, "mean_gate": mean_gate}
+        result |= {"steered_question": steered_question, "alpha": steerer.strength(alpha)}
+        result |= {"calls": run.calls, "tokens": run.tokens, "mean_gate": mean_gate}
         if alpha is None:
-            said["note"] = strength_said(steerer)
+            result["note"] = strength_note(steerer)
     if as_json:
-        print(json.dumps(said, indent=2))
+        print(json.dumps(result, indent=2))
     else:
-        _show(said)
+        _show(result)
 
 
 def _picture(path: Path) -> Any:
@@ -70,24 +79,24 @@ def _picture(path: Path) -> Any:
     return FilePicture(path).image()
 
 
-def _show(said: dict[str, Any]) -> None:
+def _show(result: dict[str, Any]) -> None:
     from rich.columns import Columns
     from rich.panel import Panel
 
     from ggss.terminal import Terminal
 
     console = Terminal()
-    panels = [Panel(said["unsteered"] or "(nothing)", title="unsteered", width=44)]
-    console.print(said["question"], style="bold")
-    if "steered" in said:
-        title = f"steered, alpha {said['alpha']:g}"
-        panels.append(Panel(said["steered"] or "(nothing)", title=title, width=44))
-        appended = said["steered_question"].removeprefix(said["question"]).strip()
+    panels = [Panel(result["unsteered"] or "(nothing)", title="unsteered", width=44)]
+    console.print(result["question"], style="bold")
+    if "steered" in result:
+        title = f"steered, alpha {result['alpha']:g}"
+        panels.append(Panel(result["steered"] or "(nothing)", title=title, width=44))
+        appended = result["steered_question"].removeprefix(result["question"]).strip()
         if appended:
             console.print(f"appended when steered: {appended}", style="dim")
     console.print(Columns(panels))
-    if "steered" in said:
-        gate = "" if said["mean_gate"] is None else f", mean gate {said['mean_gate']:.2f}"
-        console.print(f"{said['tokens']} visual tokens steered in {said['calls']} call(s){gate}", style="dim")
-    if "note" in said:
-        console.print(said["note"], style="dim")
+    if "steered" in result:
+        gate = "" if result["mean_gate"] is None else f", mean gate {result['mean_gate']:.2f}"
+        console.print(f"{result['tokens']} visual tokens steered in {result['calls']} call(s){gate}", style="dim")
+    if "note" in result:
+        console.print(result["note"], style="dim")

@@ -1,4 +1,4 @@
-"""`ggss cache`: what ggss keeps on disk, and deleting what is old or too much."""
+"""`ggss cache`: list the activations that ggss keeps on disk, and delete old ones."""
 
 import json
 import re
@@ -31,8 +31,8 @@ def list_cache(as_json: Json = False) -> None:
     contents = _contents()
     groups = contents.groups()
     if as_json:
-        told: dict[str, Any] = {"folder": str(contents.folder), "files": len(contents.files), "bytes": contents.size}
-        print(json.dumps(told | {"others": contents.others, "groups": [asdict(group) for group in groups]}, indent=2))
+        data: dict[str, Any] = {"folder": str(contents.folder), "files": len(contents.files), "bytes": contents.size}
+        print(json.dumps(data | {"others": contents.others, "groups": [asdict(group) for group in groups]}, indent=2))
         return
     from rich.table import Table
 
@@ -81,16 +81,16 @@ def prune(
         count, size = delete(chosen)
     left = contents.size - (0 if dry_run else size)
     if as_json:
-        told = {"folder": str(contents.folder), "deleted": count, "bytes": size, "left": left, "dry_run": dry_run}
-        print(json.dumps(told, indent=2))
+        data = {"folder": str(contents.folder), "deleted": count, "bytes": size, "left": left, "dry_run": dry_run}
+        print(json.dumps(data, indent=2))
         return
     done = "would be deleted" if dry_run else "deleted"
-    said = f"{count:,} files, {bytes_for_people(size)}, {done}; {bytes_for_people(left)} are in {contents.folder}"
-    say(f"{said}{_others(contents)}")
+    sentence = f"{count:,} files, {bytes_for_people(size)}, {done}; {bytes_for_people(left)} are in {contents.folder}"
+    say(f"{sentence}{_others(contents)}")
 
 
 def bytes_for_people(count: float) -> str:
-    """A number of bytes with the unit that fits it."""
+    """A number of bytes with a suitable unit, such as 1.5 GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1_000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -114,11 +114,11 @@ def _day(seconds: float) -> str:
 
 
 def _read(text: str, option: str, units: dict[str, int]) -> float:
-    """A number and its unit, such as 30d or 5 GB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]+)", text.strip())
+    """The value of a number with a unit, such as 30d or 5 GB, in the smallest unit."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Za-z]+)", text.strip())
     factors = {unit.lower(): factor for unit, factor in units.items()}
-    if not found or found[2].lower() not in factors:
+    if not match or match[2].lower() not in factors:
         raise InputError(
             f"{option} {text!r} is not a number and one of {', '.join(units)}, such as 30{list(units)[3]}"
         )
-    return float(found[1]) * factors[found[2].lower()]
+    return float(match[1]) * factors[match[2].lower()]

@@ -1,8 +1,6 @@
-"""`ggss compare`: what changed between two runs of `ggss probe`.
+"""`ggss compare`: what changed between two runs of `ggss probe`, as tables or as data.
 
-What it prints of a comparison, as tables and as plain data; `ggss recommend` prints the same.
-
-`ggss recommend`: write the strength of a measured run into its steerer.
+`ggss recommend` prints the same, and writes the strength of the second run into its steerer.
 """
 
 import json
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ggss.cli.arguments import Json, ParserRule, Seed, checked_parser, run_file, say
+from ggss.cli.arguments import Json, ParserRule, Seed, checked_parser, checked_run_file, say
 from ggss.cli.probe import marked, number, plain, result_table, show_parsers
 from ggss.errors import InputError
 
@@ -30,7 +28,7 @@ Before = Annotated[
         metavar="BEFORE",
         help="The unsteered run: a file of `ggss probe -o`.",
         show_default=False,
-        callback=run_file,
+        callback=checked_run_file,
     ),
 ]
 After = Annotated[
@@ -39,7 +37,7 @@ After = Annotated[
         metavar="AFTER",
         help="The steered run: a file of `ggss probe -o`.",
         show_default=False,
-        callback=run_file,
+        callback=checked_run_file,
     ),
 ]
 Unlike = Annotated[
@@ -81,7 +79,7 @@ class ComparedFiles:
 
     @classmethod
     def read(cls, before: Path, after: Path, unlike: bool, parser: str, seed: int) -> "ComparedFiles":
-        """Both files, read by one rule. InputError for files that are no runs, or not of a pair."""
+        """Both files, parsed by one rule. InputError for files that are no runs, or that cannot be compared."""
         from ggss.analysis import Statistics, compare_all, records
         from ggss.analysis.comparison import check_one_run
         from ggss.analysis.selection import ComparedTasks
@@ -106,7 +104,7 @@ class ComparedFiles:
 
     @property
     def read_differently(self) -> dict[str, int]:
-        """By task, how many answers the other rule reads differently."""
+        """By task, how many answers the other parser reads differently."""
         return {task: run.read_differently + self.after[task].read_differently for task, run in self.before.items()}
 
     def data(self) -> dict[str, Any]:
@@ -153,23 +151,23 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
 
 
 def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
-    kept = comparison.kept()
+    accuracy = comparison.kept()
     return {
         "task": comparison.task,
-        "before": kept.before.estimate,
-        "after": kept.after.estimate,
-        "gained": kept.gained,
-        "lost": kept.lost,
-        "same": asdict(kept.same),
+        "before": accuracy.before.estimate,
+        "after": accuracy.after.estimate,
+        "gained": accuracy.gained,
+        "lost": accuracy.lost,
+        "same": asdict(accuracy.same),
         "detectable": comparison.detectable,
-        "p": kept.p,
+        "p": accuracy.p,
         "p_holm": p_holm,
         "degenerate": comparison.degenerate,
     }
 
 
 def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> None:
-    """differences: what the two runs differ in besides their steering, where that was allowed."""
+    """Print a comparison. differences: what the two runs differ in besides their steering, if --unlike allowed it."""
     from rich.text import Text
 
     from ggss.terminal import Terminal
@@ -184,11 +182,11 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
     if tasks.bias:
         table = result_table("bias", "before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
         for comparison in tasks.bias:
-            shown = comparison.before.display()
+            display = comparison.before.display()
             table.add_row(
-                marked(comparison.task + shown.unit, comparison.degenerate),
-                number(comparison.before.value(), shown),
-                number(comparison.after.value(), shown),
+                marked(comparison.task + display.unit, comparison.degenerate),
+                number(comparison.before.value(), display),
+                number(comparison.after.value(), display),
                 _percent(comparison.change()),
                 _percent(comparison.corrected_change),
                 _p(comparison.p),
@@ -202,16 +200,16 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
     if tasks.capability:
         table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "same", "p", "p, Holm")
         for comparison in tasks.capability:
-            kept = comparison.kept()
-            same = kept.same
+            accuracy = comparison.kept()
+            same = accuracy.same
             table.add_row(
                 marked(comparison.task, comparison.degenerate),
-                f"{kept.before.estimate:.1%}",
-                f"{kept.after.estimate:.1%}",
+                f"{accuracy.before.estimate:.1%}",
+                f"{accuracy.after.estimate:.1%}",
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
-                f"{kept.gained}/{kept.lost}",
+                f"{accuracy.gained}/{accuracy.lost}",
                 "yes" if same.equivalent else "not shown",
-                _p(kept.p),
+                _p(accuracy.p),
                 _p(tasks.p_holm.get(comparison.task)),
             )
         console.print(table)
@@ -224,11 +222,12 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
         console.print(Text("*", "red"), "most answers of one run could not be parsed: left out of the combined test.")
 
 
-def _percent(of: "Interval | None") -> str:
-    if of is None:
+def _percent(interval: "Interval | None") -> str:
+    if interval is None:
         return "-"
     low, middle, high = (
-        f"{value:+.0f}" if not math.isnan(value) else "-" for value in (of.low, of.estimate, of.high)
+        f"{value:+.0f}" if not math.isnan(value) else "-"
+        for value in (interval.low, interval.estimate, interval.high)
     )
     return f"{middle} % [{low}, {high}]"
 
@@ -268,13 +267,13 @@ def recommend(
 
 
 def _write_strength(folder: Path, runs: "dict[str, Run]") -> float:
-    """Write the strength of a steered run into the artefact that it was steered by, and no other; returns it."""
+    """Write the strength of a steered run into its steerer; returns it. InputError for another steerer."""
     from ggss.steering import artefact
     from ggss.steering.steerer import Steerer
 
     steerings = {(run.source.steerer, run.source.alpha) for run in runs.values()}
     if len(steerings) != 1 or not next(iter(steerings))[0]:
-        raise InputError("the second file has no single steering whose strength could be recommended")
+        raise InputError("the second file was not answered under one steerer, so it has no strength to recommend")
     content, alpha = next(iter(steerings))
     if Steerer.from_pretrained(folder).content_hash != content:
         raise InputError(f"{str(folder)!r} is not the steerer of the second file: its content differs")

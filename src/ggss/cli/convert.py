@@ -11,11 +11,11 @@ from ggss.cli.arguments import Loading, TrustRemoteCode, say
 from ggss.errors import InputError, problems
 from ggss.files import check_file, check_folder, never
 
-FIRST_ATTRIBUTE = "race"  # of the authors' checkpoints in a folder without a suffix
-
 if TYPE_CHECKING:
     from ggss.models import Vlm
     from ggss.steering.steerer import Steerer
+
+FIRST_ATTRIBUTE = "race"  # of the authors' checkpoints in a folder without a suffix
 
 
 def convert(
@@ -78,22 +78,30 @@ def convert(
     """
     if not source.exists():
         raise InputError(f"{str(source)!r} does not exist: give a .pt file or a steerer's folder")
-    given = {"--attribute": attribute, "--values": values, "--kappa": kappa, "--floor": floor, "--model": model}
     if source.is_dir() and (out.suffix == ".pt" or not _of_checkpoints(source)):
-        unused = [name for name, value in given.items() if value is not None]
+        for_files = {
+            "--attribute": attribute,
+            "--values": values,
+            "--kappa": kappa,
+            "--floor": floor,
+            "--model": model,
+        }
+        unused = [name for name, value in for_files.items() if value is not None]
         if unused:
             raise InputError(f"{', '.join(unused)} is for reading a .pt file, and {str(source)!r} is a folder")
         _to_file(source, out, site, force)
         return
-    said = _Said(attribute, _named(values), site, _checked_gate(kappa, floor), _loaded(model, trust_remote_code))
+    settings = _FileSettings(
+        attribute, _value_names(values), site, _checked_gate(kappa, floor), _loaded(model, trust_remote_code)
+    )
     if source.is_dir():
-        _to_folders(source, out, said, force)
+        _to_folders(source, out, settings, force)
     else:
-        _to_folder(source, out, said, force)
+        _to_folder(source, out, settings, force)
 
 
-class _Said(NamedTuple):
-    """What the options say about a .pt file."""
+class _FileSettings(NamedTuple):
+    """What the command's options say about a .pt file."""
 
     attribute: str | None
     values: tuple[str, ...]
@@ -102,7 +110,7 @@ class _Said(NamedTuple):
     vlm: "Vlm | None" = None
 
 
-def _named(values: str | None) -> tuple[str, ...]:
+def _value_names(values: str | None) -> tuple[str, ...]:
     named = tuple(filter(None, (value.strip() for value in (values or "").split(","))))
     if values is not None and not named:
         raise InputError(f"--values {values!r} names no value: give them as a,b,c")
@@ -129,80 +137,82 @@ def _of_checkpoints(folder: Path) -> bool:
     return any(folder.glob("*.pt")) and not holds_steerer(folder)
 
 
-def _to_folder(source: Path, out: Path, said: _Said, force: bool) -> None:
+def _to_folder(source: Path, out: Path, settings: _FileSettings, force: bool) -> None:
     check_folder(out, "ggss convert", never, force)
-    steerer = _read(source, said)
+    steerer = _read(source, settings)
     steerer.save_pretrained(out)
     say(f"{_described(steerer)} written to {out}")
-    if note := _floor_note(steerer, said):
+    if note := _floor_note(steerer, settings):
         say(note)
-    _say_model(said)
+    _say_model(settings)
 
 
-def _to_folders(source: Path, out: Path, said: _Said, force: bool) -> None:
-    """Every checkpoint of a folder that can be read, each into a folder of its name; the others are listed."""
+def _to_folders(source: Path, out: Path, settings: _FileSettings, force: bool) -> None:
+    """Convert every readable checkpoint of a folder into a folder of its name, and list the others."""
     from ggss.steering.checkpoints import has_gate
 
-    made: dict[str, Steerer] = {}
-    left: list[str] = []
+    converted: dict[str, Steerer] = {}
+    refused: list[str] = []
     for path in sorted(source.glob("*.pt")):
         try:
-            made[path.stem] = _read(path, said if has_gate(path) else said._replace(gate={}))
+            converted[path.stem] = _read(path, settings if has_gate(path) else settings._replace(gate={}))
         except InputError as error:
-            left.append(str(error))
-    if not made:
-        raise problems(f"no file in {str(source)!r} could be converted", left)
-    for name in made:
+            refused.append(str(error))
+    if not converted:
+        raise problems(f"no file in {str(source)!r} could be converted", refused)
+    for name in converted:
         check_folder(out / name, "ggss convert", never, force)
-    for name, steerer in made.items():
+    for name, steerer in converted.items():
         steerer.save_pretrained(out / name)
         say(f"{_described(steerer)} written to {out / name}")
-    for note in dict.fromkeys(filter(None, (_floor_note(steerer, said) for steerer in made.values()))):
+    for note in dict.fromkeys(filter(None, (_floor_note(steerer, settings) for steerer in converted.values()))):
         say(note)
-    _say_model(said)
-    if left:
-        say(f"Not converted, {len(left)} of {len(made) + len(left)}:")
-        for reason in left:
+    _say_model(settings)
+    if refused:
+        say(f"Not converted, {len(refused)} of {len(converted) + len(refused)}:")
+        for reason in refused:
             say(f"  {reason}")
 
 
-def _read(source: Path, said: _Said) -> "Steerer":
-    steerer = _read_plain(source, said)
-    if said.vlm is None:
+def _read(source: Path, settings: _FileSettings) -> "Steerer":
+    steerer = _read_plain(source, settings)
+    if settings.vlm is None:
         return steerer
     from ggss.models.sites import in_text
 
     of_text = any(map(in_text, steerer.operators))
-    made = replace(steerer, source=steerer.source | said.vlm.describe(text=of_text))
-    made.check(said.vlm)
-    return made
+    recorded = replace(steerer, source=steerer.source | settings.vlm.describe(text=of_text))
+    recorded.check(settings.vlm)
+    return recorded
 
 
-def _say_model(said: _Said) -> None:
-    if said.vlm is not None:
-        say(f"recorded as made for {said.vlm.name}, as --model says: no file can prove that")
+def _say_model(settings: _FileSettings) -> None:
+    if settings.vlm is not None:
+        say(f"recorded as made for {settings.vlm.name}, as --model says: no file can prove that")
     else:
         say("unverified: the file does not say its model, and every use will say so; --model MODEL records it")
 
 
-def _read_plain(source: Path, said: _Said) -> "Steerer":
+def _read_plain(source: Path, settings: _FileSettings) -> "Steerer":
     from ggss.activations import SITE
     from ggss.steering.checkpoints import UNNAMED, is_released, read_pt, read_released
 
     if is_released(source):
-        return read_released(source, said.attribute, FIRST_ATTRIBUTE, said.values, said.site, **said.gate)
-    steerer = read_pt(source, said.attribute, said.values, said.site or SITE, **said.gate)
+        return read_released(
+            source, settings.attribute, FIRST_ATTRIBUTE, settings.values, settings.site, **settings.gate
+        )
+    steerer = read_pt(source, settings.attribute, settings.values, settings.site or SITE, **settings.gate)
     if steerer.attribute == UNNAMED:
         raise InputError(f"{str(source)!r} does not say which attribute it removes: give --attribute, such as race")
     return steerer
 
 
-def _floor_note(steerer: "Steerer", said: _Said) -> str:
-    """What became of the floor of 0 that the authors' files have."""
+def _floor_note(steerer: "Steerer", settings: _FileSettings) -> str:
+    """A sentence about a floor of 0, which the authors' files have; "" for another floor."""
     if steerer.source.get("stored_floor") != 0:
         return ""
     used = next(iter(steerer.operators.values())).scalars()["floor"]
-    chosen = "as --floor says" if "floor" in said.gate else "the paper's; --floor chooses another"
+    chosen = "as --floor says" if "floor" in settings.gate else "the paper's; --floor chooses another"
     return f"gate_floor is 0 in the file, which the authors' scripts replace when they steer: here {used:g}, {chosen}"
 
 
@@ -228,15 +238,15 @@ def _described(steerer: "Steerer") -> str:
 
 
 def _lost(steerer: "Steerer", site: str) -> list[str]:
-    """What the steerer has and a .pt file cannot hold, apart from the paper's kappa and floor."""
+    """What the steerer has and a .pt file cannot hold. The paper's kappa and floor are not listed."""
     from ggss.methods.spherical import Geodesic
 
     scalars, usual = steerer.operators[site].scalars(), {"kappa": Geodesic.kappa, "floor": Geodesic.floor}
-    found = [f"{name} {scalars[name]:g}" for name in usual if scalars[name] != usual[name]]
+    lost = [f"{name} {scalars[name]:g}" for name in usual if scalars[name] != usual[name]]
     if len(steerer.operators) > 1:
-        found.append(f"the other sites ({', '.join(other for other in steerer.operators if other != site)})")
+        lost.append(f"the other sites ({', '.join(other for other in steerer.operators if other != site)})")
     if steerer.source.get("model"):
-        found.append(f"the model {steerer.source['model']}")
+        lost.append(f"the model {steerer.source['model']}")
     if steerer.recommended_alpha is not None:
-        found.append(f"the recommended alpha {steerer.recommended_alpha:g}")
-    return found
+        lost.append(f"the recommended alpha {steerer.recommended_alpha:g}")
+    return lost

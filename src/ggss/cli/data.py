@@ -1,4 +1,4 @@
-"""`ggss data`: from a published set of pictures, as it was downloaded, to the manifest that all commands read."""
+"""`ggss data`: make a manifest, which all commands read, from a published set of pictures as it was downloaded."""
 
 import math
 from pathlib import Path
@@ -102,14 +102,16 @@ def _write(layout: "Layout", folder: Path, out: Path, complete_only: bool, force
     if out.suffix.lower() != ".csv":
         raise InputError(f"{str(out)!r} is no .csv file: a manifest is one, such as faces.csv")
     check_file(out, "ggss data", never, force)
-    found = read_layout(layout, folder)
-    rows = complete(found, layout, complete_only)
+    pictures = read_layout(layout, folder)
+    rows = complete(pictures, layout, complete_only)
     write_manifest(placed(rows, out), out)
     console = Terminal(stderr=True)
-    for flaw in found.flaws:
+    for flaw in pictures.flaws:
         console.print(f"left out: {flaw}")
-    if found.others:
-        console.print(f"not of {layout.title}, by their names: {len(found.others)} images, such as {found.others[0]}")
+    if pictures.others:
+        console.print(
+            f"not of {layout.title}, by their names: {len(pictures.others)} images, such as {pictures.others[0]}"
+        )
     people = len(rows) // math.prod(map(len, layout.values.values()))
     values = ", ".join(f"{column} ({', '.join(values)})" for column, values in layout.values.items())
     print(f"{len(rows)} pictures of {people} people, varied in {values}: {out}")

@@ -1,4 +1,4 @@
-"""`ggss demo`: the whole job on the embedded small world."""
+"""`ggss demo`: discover, steer and measure on the embedded small world."""
 
 import json
 from pathlib import Path
@@ -35,38 +35,40 @@ def demo(
 
     check_place(out, force)
     one_thread()
-    found = run(out, model, alpha)
-    written = write(found.material, out / PAGE, command=COMMAND)
+    result = run(out, model, alpha)
+    written = write(result.material, out / PAGE, command=COMMAND)
     if as_json:
-        print(json.dumps(described(found), indent=2))
+        print(json.dumps(described(result), indent=2))
     else:
-        show(found, written)
+        show(result, written)
 
 
-def described(found: "Demo") -> dict[str, Any]:
+def described(result: "Demo") -> dict[str, Any]:
     return {
-        "model": found.model,
-        "alpha": found.alpha,
+        "model": result.model,
+        "alpha": result.alpha,
         "bias": {
             row.comparison.task: {
                 "name": row.name,
                 "meaning": row.meaning,
-                "published": dict(zip(("before", "after"), (row.scale * own for own in row.published), strict=True)),
+                "published": dict(
+                    zip(("before", "after"), (row.scale * value for value in row.published), strict=True)
+                ),
                 "before": span(row.before, row.scale),
                 "after": span(row.after, row.scale),
                 "change": row.change and span(row.change),
             }
-            for row in found.bias
+            for row in result.bias
         },
         "capability": {
-            "unsteered": span(found.unsteered),
+            "unsteered": span(result.unsteered),
             **{
-                attribute: span(kept.after) | {"change": kept.same.difference}
-                for attribute, kept in found.capability.items()
+                attribute: span(accuracy.after) | {"change": accuracy.same.difference}
+                for attribute, accuracy in result.capability.items()
             },
         },
-        "recognition": found.recognition,
-        "picture": str(found.picture),
+        "recognition": result.recognition,
+        "picture": str(result.picture),
     }
 
 
@@ -74,7 +76,7 @@ def span(interval: "Interval", scale: float = 1.0) -> dict[str, float]:
     return {bound: scale * getattr(interval, bound) for bound in ("estimate", "low", "high")}
 
 
-def show(found: "Demo", written: Path) -> None:
+def show(result: "Demo", written: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -87,27 +89,27 @@ def show(found: "Demo", written: Path) -> None:
         "steered",
         "change",
         "bias-corrected",
-        title=f"{found.model}, ggss at alpha {found.alpha:g}",
+        title=f"{result.model}, ggss at alpha {result.alpha:g}",
     )
-    for row in found.bias:
+    for row in result.bias:
         table.add_row(*row.cells())
     console.print(table)
     table = Table("SmallStar", "accuracy", "change in points", "within 1.5 points")
-    table.add_row("unsteered", _shares(found.unsteered), "", "")
-    for attribute, kept in found.capability.items():
-        same = kept.same
+    table.add_row("unsteered", _shares(result.unsteered), "", "")
+    for attribute, accuracy in result.capability.items():
+        same = accuracy.same
         table.add_row(
             f"{attribute} steering",
-            _shares(kept.after),
+            _shares(accuracy.after),
             f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
             f"{'yes' if same.equivalent else 'not shown'}, p = {same.p:.2g}",
         )
     console.print(table)
-    for attribute, steerer in found.steerers.items():
+    for attribute, steerer in result.steerers.items():
         for text in steerer.warnings:
             console.print(Text("Warning:", "yellow"), f"{attribute}: {text}")
-    seen = ((str(found.picture), "bold"), " and ", (str(written), "bold"))
-    console.print(Text.assemble("Look at ", *seen, ". (95 % intervals over identities.)"))
+    files = ((str(result.picture), "bold"), " and ", (str(written), "bold"))
+    console.print(Text.assemble("Look at ", *files, ". (95 % intervals over identities.)"))
 
 
 def _shares(of: "Interval") -> str:

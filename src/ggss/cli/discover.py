@@ -17,7 +17,7 @@ DEFAULT, AUTO = "ggss", "auto"
 
 
 def _checked_method(name: str) -> str:
-    """The name of a method. A wrong one is told before anything else that is wrong."""
+    """The name of a method. An unknown one is refused before anything else is checked."""
     if name not in (DEFAULT, AUTO):
         from ggss.methods import registry
 
@@ -89,8 +89,8 @@ def discover(
     """Find the subspace that carries an attribute and write a steerer.
 
     A steerer that is in the folder is replaced; a folder with anything else needs --force. The images are checked
-    before the model is loaded. The model's activations are kept in a cache, so that a second
-    run, or another method, starts immediately.
+    before the model is loaded. The model's activations are kept in a cache, so that a second run, or another method,
+    starts immediately.
 
     A pattern names columns by braces: --images 'faces/{occupation}/{identity}/{race}_{gender}.png'
 
@@ -102,9 +102,9 @@ def discover(
     from ggss.methods import registry
     from ggss.steering.artefact import holds_steerer
 
-    given = options(option or [])
+    method_options = options(option or [])
     chosen = registry.get(method)
-    registry.checked_options(chosen, given)
+    registry.checked_options(chosen, method_options)
     if chosen.fit_live is not None:
         raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
@@ -114,7 +114,7 @@ def discover(
     if neutral is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
         raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
-    others = None if neutral is None else folder_of_pictures(neutral).shrunk(max_side)
+    neutral_pictures = None if neutral is None else folder_of_pictures(neutral).shrunk(max_side)
 
     from ggss.activations import SITE
     from ggss.activations.collect import collect
@@ -123,13 +123,13 @@ def discover(
     vlm = loading.load(model)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         where = sites or ("all" if method == AUTO else SITE)
-        kept = keep_tokens or chosen.needs_tokens
-        acts = collect(vlm, faces, where, keep_tokens=kept, batch_size=batch_size, pooling=pooling)
-        beside = None
-        if others is not None:
-            beside = collect(vlm, others, where, keep_tokens=True, batch_size=batch_size)
+        with_tokens = keep_tokens or chosen.needs_tokens
+        acts = collect(vlm, faces, where, keep_tokens=with_tokens, batch_size=batch_size, pooling=pooling)
+        neutral_acts = None
+        if neutral_pictures is not None:
+            neutral_acts = collect(vlm, neutral_pictures, where, keep_tokens=True, batch_size=batch_size)
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
-    steerer = fit(method, acts, attribute=target, neutral=beside, **given)
+    steerer = fit(method, acts, attribute=target, neutral=neutral_acts, **method_options)
     steerer.save_pretrained(out)
     if as_json:
         print(json.dumps(described(steerer, out), indent=2))
@@ -173,27 +173,27 @@ def show(steerer: "Steerer", out: Path) -> None:
         "moved",
     )
     for site, operator in steerer.operators.items():
-        found = steerer.diagnostics.get(site, {})
-        read = found.get("all_tokens")
+        diagnostics = steerer.diagnostics.get(site, {})
+        read = diagnostics.get("all_tokens")
         basis = operator.tensors().get("basis")
-        k = basis.shape[1] if basis is not None else found.get("k", 0)
+        k = basis.shape[1] if basis is not None else diagnostics.get("k", 0)
         explained = steerer.statistics.get(site, {}).get("explained_variance")
         table.add_row(
             site,
             str(operator.width),
             str(k or "-"),
             "-" if explained is None else f"{float(explained[:k].sum()):.0%}",
-            f"{found['effective_rank']:.1f}" if "effective_rank" in found else "-",
-            f"{found['variance_share']:.1%} (chance {found['chance_share']:.1%})"
-            if "variance_share" in found
+            f"{diagnostics['effective_rank']:.1f}" if "effective_rank" in diagnostics else "-",
+            f"{diagnostics['variance_share']:.1%} (chance {diagnostics['chance_share']:.1%})"
+            if "variance_share" in diagnostics
             else "-",
-            f"{found['transfer']:.0%}" if found.get("transfer") is not None else "-",
+            f"{diagnostics['transfer']:.0%}" if diagnostics.get("transfer") is not None else "-",
             f"{read['before']:.0%} -> {read['after']:.0%} (chance {read['chance']:.0%})" if read else "not measured",
             f"{read['displacement']:.0%}" if read else "-",
         )
     console.print(table)
-    for site, found in steerer.diagnostics.items():
-        for text in found.get("notes", []):
+    for site, diagnostics in steerer.diagnostics.items():
+        for text in diagnostics.get("notes", []):
             console.print(Text(f"{site}: {text}"))
     for text in steerer.warnings:
         console.print(Text("Warning:", "yellow"), text)

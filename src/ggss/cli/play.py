@@ -76,7 +76,7 @@ def known_question() -> tuple[str, list[str]]:
 
 
 def fitted(vlm: Any, faces: Any) -> dict[str, Any]:
-    """A steerer for each attribute of a set."""
+    """A ggss steerer for each attribute of a set of pictures."""
     from ggss.activations.collect import collect
     from ggss.steering.fitting import fit
 

@@ -1,6 +1,6 @@
 """`ggss probe`: ask a model, and measure its bias and capability.
 
-What it prints of a run, as a table and as plain data; `ggss compare` prints two runs by the same rules.
+`ggss compare` uses the same functions to print two runs as tables or as data.
 """
 
 import json
@@ -23,13 +23,13 @@ from ggss.cli.arguments import (
     Seed,
     Strength,
     batch,
+    check_alpha_has_steerer,
     checked_parser,
     embedded,
     loads_model,
-    no_strength,
     one_thread,
     say,
-    strength_said,
+    strength_note,
 )
 from ggss.errors import InputError, no_such
 from ggss.terminal import note, track
@@ -67,9 +67,9 @@ def run_data(measured: "Measured") -> list[dict[str, Any]]:
 def plain(value: Any) -> Any:
     """Data that JSON can hold: no resamples, and None where a number is not finite."""
     if isinstance(value, dict):
-        return {name: plain(own) for name, own in value.items() if name != "draws"}
+        return {name: plain(item) for name, item in value.items() if name != "draws"}
     if isinstance(value, tuple | list):
-        return [plain(own) for own in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -82,19 +82,24 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
     for run in runs:
         table.add_row(Text(run.task, "bold"))
         for name in run.names:
-            shown, metric, corrected, soft = run.display(name), run.metric(name), run.corrected(name), run.soft(name)
+            display, metric, corrected, soft = (
+                run.display(name),
+                run.metric(name),
+                run.corrected(name),
+                run.soft(name),
+            )
             table.add_row(
-                marked(f"  {name}{shown.unit}", metric.degenerate),
-                _span(run.interval(name), shown),
-                "" if corrected is None else _span(corrected, shown),
-                "" if soft is None else number(soft, shown),
+                marked(f"  {name}{display.unit}", metric.degenerate),
+                _span(run.interval(name), display),
+                "" if corrected is None else _span(corrected, display),
+                "" if soft is None else number(soft, display),
                 f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
             )
     console = Terminal()
     console.print(table)
     console.print(
-        "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: jackknife, free of the "
-        "upward bias of small samples.",
+        "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: bias-corrected value and "
+        "interval of the jackknife.",
         style="dim",
     )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
@@ -102,20 +107,21 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
 
 
 def show_parsers(parser: str, differently: Mapping[str, int], answers: int) -> None:
-    """How many answers the two rules read differently, by task."""
+    """Print how many answers the two rules read differently, by task."""
     from ggss.probes.base import PARSERS
     from ggss.terminal import Terminal
 
     other = next(name for name in PARSERS if name != parser)
     tasks = ", ".join(f"{count} of {task}" for task, count in differently.items() if count)
-    said = (
-        f"{sum(differently.values())} of {answers} answers are read differently by the other rule, --parser {other}"
+    Terminal().print(
+        f"Answers are read by the rule {parser}; {sum(differently.values())} of {answers} answers are read "
+        f"differently by the other rule, --parser {other}{f': {tasks}' if tasks else ''}.",
+        style="dim",
     )
-    Terminal().print(f"Answers are read by the rule {parser}; {said}{f': {tasks}' if tasks else ''}.", style="dim")
 
 
 def marked(text: str, degenerate: bool) -> "Text":
-    """With a star if most answers could not be parsed."""
+    """The text, with a star if most answers could not be parsed."""
     from rich.text import Text
 
     return Text.assemble(text, (" *", "red") if degenerate else "")
@@ -131,12 +137,12 @@ def result_table(first: str, *columns: str, title: str | None = None) -> Any:
     )
 
 
-def number(value: float, shown: "Display") -> str:
-    return shown.number(value) if math.isfinite(value) else "-"
+def number(value: float, display: "Display") -> str:
+    return display.number(value) if math.isfinite(value) else "-"
 
 
-def _span(of: "Interval", shown: "Display") -> str:
-    low, middle, high = (number(value, shown) for value in (of.low, of.estimate, of.high))
+def _span(interval: "Interval", display: "Display") -> str:
+    low, middle, high = (number(value, display) for value in (interval.low, interval.estimate, interval.high))
     return f"{middle} [{low}, {high}]"
 
 
@@ -236,8 +242,8 @@ def probe(
     size = batch(batch_size) or (64 if small else 8)
     if small:
         one_thread()
-    chosen = _suites(suite or _own_suite(model), images, wording, tasks, max_side)
-    items = {task: own.items(task, limit) for task, own in chosen.items()}
+    suites = _suites(suite or _default_suite(model), images, wording, tasks, max_side)
+    items = {task: task_suite.items(task, limit) for task, task_suite in suites.items()}
 
     from ggss.analysis.asking import ask, source
     from ggss.analysis.records import Questions
@@ -245,41 +251,47 @@ def probe(
     from ggss.probes.steered_model import SteeredModel
 
     # The pictures are encoded in the same batches whatever was asked before.
-    pictures = (picture for own in items.values() for item in own for picture in item.images)
+    pictures = (picture for task_items in items.values() for item in task_items for picture in item.images)
     vlm = loading.load(model)
-    asked = SteeredModel(FeatureCache(vlm, together=pictures))
+    steered = SteeredModel(FeatureCache(vlm, together=pictures))
     if steerer is not None:
-        asked = asked.steered(steerer, alpha, any_model)
-    longest = {task: max_new_tokens or own.max_new_tokens(task) for task, own in chosen.items()}
-    wanted = {task: Questions(items[task], source(asked, own, task, longest[task])) for task, own in chosen.items()}
+        steered = steered.steered(steerer, alpha, any_model)
+    longest = {task: max_new_tokens or task_suite.max_new_tokens(task) for task, task_suite in suites.items()}
+    questions = {
+        task: Questions(items[task], source(steered, task_suite, task, longest[task]))
+        for task, task_suite in suites.items()
+    }
 
     if batch_size == errors.AUTO:
         from ggss.models.prompts import PromptLengths
         from ggss.study.checking import prompt_tokens
 
         lengths = PromptLengths(vlm.processor, vlm.family.name)
-        vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in chosen))
+        vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in suites))
 
-    def one(task: str, **known: Any) -> "Run":
-        return ask(asked, chosen[task], task, longest[task], size, limit, **known)
+    def ask_task(task: str, **known: Any) -> "Run":
+        return ask(steered, suites[task], task, longest[task], size, limit, **known)
 
-    runs = [one(task) for task in chosen] if out is None else _into(out, wanted, one, asked.suffix, force)
+    if out is None:
+        runs = [ask_task(task) for task in suites]
+    else:
+        runs = _ask_into(out, questions, ask_task, steered.suffix, force)
     runs = [run.read_by(rule) for run in runs]
     measured = _measured(runs, seed)
     differently = {run.task: run.read_differently for run in runs}
     if as_json:
-        metrics = [row for one in measured for row in run_data(one)]
-        told = {"model": model, "steerer": steer, "alpha": asked.alpha, "metrics": metrics}
-        print(json.dumps(told | {"parser": rule, "read_differently": differently}, indent=2))
+        metrics = [row for run in measured for row in run_data(run)]
+        data = {"model": model, "steerer": steer, "alpha": steered.alpha, "metrics": metrics}
+        print(json.dumps(data | {"parser": rule, "read_differently": differently}, indent=2))
     else:
-        show_run(model if steerer is None else f"{model}, {steerer.method} at alpha {asked.alpha:g}", measured)
+        show_run(model if steerer is None else f"{model}, {steerer.method} at alpha {steered.alpha:g}", measured)
         show_parsers(rule, differently, sum(len(run.items) for run in runs))
         if steerer is not None and alpha is None:
-            say(strength_said(steerer))
+            say(strength_note(steerer))
 
 
 def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None, unlike: bool) -> None:
-    """InputError that says what to type for options that other commands have now."""
+    """InputError for options that moved to other commands; it says what to type."""
     options = {"--compare": compare is not None, "--recommend": recommend is not None, "--unlike": unlike}
     typed = [option for option, present in options.items() if present]
     if not typed:
@@ -293,21 +305,21 @@ def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None,
     )
 
 
-def _into(
-    out: Path, wanted: "dict[str, Questions]", ask: "Callable[..., Run]", suffix: str, force: bool
+def _ask_into(
+    out: Path, questions: "dict[str, Questions]", ask: "Callable[..., Run]", suffix: str, force: bool
 ) -> "list[Run]":
-    """Ask all tasks, and have every batch on disk before the next one is asked."""
+    """Ask all tasks; every batch is written to the file before the next one is asked."""
     from ggss.analysis.records import open_run_file
 
-    total = sum(len(own.items) for own in wanted.values())
-    with open_run_file(out, wanted, suffix, force) as file:
+    total = sum(len(task_questions.items) for task_questions in questions.values())
+    with open_run_file(out, questions, suffix, force) as file:
         if file.count:
             more = "nothing is asked again" if file.count == total else "the others are asked now"
             note(f"{file.count} of {total} answers are there already: {more}")
         try:
             runs = [
                 ask(task, answered=file.answered(task), keep=lambda answers, task=task: file.keep(task, answers))
-                for task in wanted
+                for task in questions
             ]
         except KeyboardInterrupt as stopped:
             stopped.add_note(f"{file.count} of {total} answers are kept, and the same command goes on from there")
@@ -317,7 +329,7 @@ def _into(
 
 
 def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "Steerer | None":
-    no_strength(alpha, name)
+    check_alpha_has_steerer(alpha, name)
     if name is None:
         return None
     from ggss.steering.compatibility import compare_sizes
@@ -330,16 +342,17 @@ def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "St
 
 
 def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
+    """The runs in numbers, with their intervals computed under a progress bar."""
     from ggss.analysis import Statistics
 
-    found = [run.measured(Statistics(seed=seed)) for run in runs]
-    todo = [(one, name) for one in found for name in one.names]
-    for measured, name in track(todo, "resampling"):
-        measured.interval(name)
-    return found
+    measured = [run.measured(Statistics(seed=seed)) for run in runs]
+    metrics = [(run, name) for run in measured for name in run.names]
+    for run, name in track(metrics, "resampling"):
+        run.interval(name)  # which the run caches
+    return measured
 
 
-def _own_suite(model: str) -> str:
+def _default_suite(model: str) -> str:
     """The suite of the package that a model comes with, if it has one; reflect for all other models."""
     from ggss.probes import suites
 
@@ -350,27 +363,32 @@ def _own_suite(model: str) -> str:
 def _suites(
     name: str, images: str | None, wording: str | None, tasks: str | None, max_side: int | None
 ) -> "dict[str, Suite]":
-    """Task -> the suite that asks it; everything is made and checked here, before a model is loaded."""
+    """By task, the suite that asks it. All items are made and checked here, before a model is loaded."""
     from ggss import probes
     from ggss.probes import suites
 
     if name == "reflect" and images is None:
         raise InputError("suite 'reflect' asks about your own pictures: give --images, a manifest of them")
     material = {"images": images, "wording": wording}
-    own = suites.load(name, **{key: value for key, value in material.items() if value is not None}).shrunk(max_side)
+    suite = suites.load(name, **{key: value for key, value in material.items() if value is not None})
+    suite = suite.shrunk(max_side)
     benchmarks = [task for task in probes.names() if probes.get(task).from_file]
-    there = (*own.tasks, *benchmarks)
-    named = own.default if tasks is None else own.tasks if tasks == "all" else (t.strip() for t in tasks.split(","))
-    asked = list(dict.fromkeys(filter(None, named)))
-    unknown = [task for task in asked if task not in there]
+    known_tasks = (*suite.tasks, *benchmarks)
+    if tasks is None:
+        names = list(suite.default)
+    elif tasks == "all":
+        names = list(suite.tasks)
+    else:
+        names = list(dict.fromkeys(filter(None, (task.strip() for task in tasks.split(",")))))
+    unknown = [task for task in names if task not in known_tasks]
     if unknown:
-        raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], there)
-    if not asked:
-        raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(there)}")
-    chosen = {
-        task: suites.benchmark(task, wording=wording).shrunk(max_side) if task in benchmarks else own
-        for task in asked
+        raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], known_tasks)
+    if not names:
+        raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(known_tasks)}")
+    by_task = {
+        task: suites.benchmark(task, wording=wording).shrunk(max_side) if task in benchmarks else suite
+        for task in names
     }
-    for task, suite in chosen.items():
-        suite.items(task)
-    return chosen
+    for task, task_suite in by_task.items():
+        task_suite.items(task)
+    return by_task

@@ -1,4 +1,4 @@
-"""`ggss report`: a study or two runs as one page to read, share and sign."""
+"""`ggss report`: a study or two runs as one HTML page, and as PDF."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss.cli.arguments import Force, Json, Seed, run_file, say
+from ggss.cli.arguments import Force, Json, Seed, checked_run_file, say
 from ggss.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def report(
             metavar="[RUN2.jsonl]",
             help="The steered run, to compare with the first.",
             show_default=False,
-            callback=run_file,
+            callback=checked_run_file,
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
@@ -72,14 +72,14 @@ def report(
         check_file(printed, "ggss report", lambda _: marked("ggss report")(out), force)
     from ggss.report import page
 
-    wanted = pdf is True or (pdf is None and page.browser() is not None)
+    with_pdf = pdf is True or (pdf is None and page.browser() is not None)
     if pdf and page.browser() is None:
         raise InputError(f"--pdf needs a Chromium: install one of {', '.join(page.BROWSERS)}; none is on the path")
     page.write(_material(source, after, study, method, gates, images, seed), out, public)
-    failed = page.print_pdf(out, printed) if wanted else ""
+    failed = page.print_pdf(out, printed) if with_pdf else ""
     if failed and pdf:
         raise InputError(f"the page is in {str(out)!r}, but there is no PDF: {failed}")
-    files = [str(out), *([str(printed)] if wanted and not failed else [])]
+    files = [str(out), *([str(printed)] if with_pdf and not failed else [])]
     if as_json:
         print(json.dumps({"files": files, "bytes": out.stat().st_size}))
         return
@@ -89,7 +89,7 @@ def report(
 def _check(
     source: Path, after: Path | None, study: bool, method: str | None, gates: bool, images: str | None
 ) -> None:
-    """Refuse arguments that do not belong together."""
+    """InputError for arguments that do not belong together."""
     if study and (after or images):
         raise InputError(
             f"{str(source)!r} is a study, which has all its runs and pictures: give nothing but its folder"
@@ -105,11 +105,11 @@ def _material(
     from ggss.report import material
 
     if study:
-        found = material.of_study(source, method or "")
-        return material.with_discovery(found) if gates else found
-    found = material.of_files(source, after, Statistics(seed=seed))
+        data = material.of_study(source, method or "")
+        return material.with_discovery(data) if gates else data
+    data = material.of_files(source, after, Statistics(seed=seed))
     if images is None:
-        return found
+        return data
     from ggss.data.counterfactuals import Counterfactuals
 
-    return material.with_pictures(found, Counterfactuals.load(images))
+    return material.with_pictures(data, Counterfactuals.load(images))

@@ -1,4 +1,4 @@
-"""`ggss serve`: a steered model behind OpenAI's chat API."""
+"""`ggss serve`: serve a steered model with OpenAI's chat API."""
 
 import re
 from typing import Annotated
@@ -9,7 +9,7 @@ from ggss import errors
 from ggss.cli.arguments import AnyModel, Attention, DeviceMap, Dtype, MaxSide, Model, embedded, pairs, say
 from ggss.errors import InputError, no_such
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a steerer: it is part of a header
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a steerer; it is sent in a header
 
 
 def serve(
@@ -25,18 +25,21 @@ def serve(
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help="What runs the model: transformers or vllm.")] = "transformers",
-    host: Annotated[str, typer.Option(help="Others than 127.0.0.1 need keys.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: a free one.", min=0, max=65_535)] = 8000,
+    host: Annotated[str, typer.Option(help="The address to listen on; any but 127.0.0.1 needs keys.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 is any free one.", min=0, max=65_535)] = 8000,
     keys_file: Annotated[
-        str | None, typer.Option(help="Keys, one a line; those in GGSS_SERVE_KEYS hold too.", show_default=False)
+        str | None,
+        typer.Option(
+            help="A file of keys, one in a line; those in GGSS_SERVE_KEYS are valid too.", show_default=False
+        ),
     ] = None,
     admin_key_file: Annotated[
         str | None,
-        typer.Option(help="The key of /ggss/reload; or GGSS_SERVE_ADMIN_KEY.", show_default=False),
+        typer.Option(help="A file with the key of /ggss/reload; or GGSS_SERVE_ADMIN_KEY.", show_default=False),
     ] = None,
     metrics_key_file: Annotated[
         str | None,
-        typer.Option(help="A key of /metrics only; or GGSS_METRICS_KEY.", show_default=False),
+        typer.Option(help="A file with a key of /metrics only; or GGSS_METRICS_KEY.", show_default=False),
     ] = None,
     api_key: Annotated[str | None, typer.Option(hidden=True)] = None,
     locked: Annotated[
@@ -55,23 +58,30 @@ def serve(
             metavar="FILE", help="Log what was applied to each request, without its content.", show_default=False
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(help="Of one answer.", **errors.TOKENS.bounds)] = 512,
-    max_prompt_tokens: Annotated[int, typer.Option(help="With those of images.", **errors.TOKENS.bounds)] = 32_768,
-    max_batch: Annotated[int, typer.Option(help="Answers that are written together.", **errors.BATCH.bounds)] = 16,
+    max_tokens: Annotated[int, typer.Option(help="The most tokens of one answer.", **errors.TOKENS.bounds)] = 512,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(help="The most tokens of one prompt, those of images included.", **errors.TOKENS.bounds)
+    ] = 32_768,
+    max_batch: Annotated[
+        int, typer.Option(help="The most answers that are generated together.", **errors.BATCH.bounds)
+    ] = 16,
     max_queue: Annotated[int, typer.Option(help="Requests that may wait; more get 429.", min=1, max=65_536)] = 64,
-    max_pictures: Annotated[int, typer.Option(help="Of one request.", min=0, max=1_024)] = 8,
-    max_picture_mb: Annotated[float, typer.Option(help="MB of one picture's file.", min=0.001, max=1_024)] = 10,
-    max_megapixels: Annotated[float, typer.Option(help="Of one picture.", min=0.001, max=89)] = 16,
-    max_body_mb: Annotated[float, typer.Option(help="MB of one request.", min=0.001, max=4_096)] = 32,
+    max_pictures: Annotated[int, typer.Option(help="The most pictures of one request.", min=0, max=1_024)] = 8,
+    max_picture_mb: Annotated[
+        float, typer.Option(help="The most MB of one picture's file.", min=0.001, max=1_024)
+    ] = 10,
+    max_megapixels: Annotated[float, typer.Option(help="The most megapixels of a picture.", min=0.001, max=89)] = 16,
+    max_body_mb: Annotated[float, typer.Option(help="The most MB of one request.", min=0.001, max=4_096)] = 32,
     timeout: Annotated[float, typer.Option(help="Seconds that a request may take.", min=0.1, max=86_400)] = 120,
     idle_timeout: Annotated[
         float, typer.Option(help="Seconds that a connection may be silent.", min=0.1, max=86_400)
     ] = 10,
     max_connections: Annotated[
-        int, typer.Option(help="Open at a time; more get 503. Fewer if `ulimit -n` is low.", min=1, max=10**6)
+        int,
+        typer.Option(help="The most open connections; more get 503. Fewer if `ulimit -n` is low.", min=1, max=10**6),
     ] = 512,
     max_per_address: Annotated[
-        int, typer.Option(help="Connections of one client's address.", min=1, max=10**6)
+        int, typer.Option(help="The most connections from one client address.", min=1, max=10**6)
     ] = 128,
     cache_mb: Annotated[float, typer.Option(help="MB of encoded pictures that are kept.", min=0, max=10**6)] = 512,
     max_side: MaxSide = None,
@@ -87,8 +97,9 @@ def serve(
 
     Example: ggss serve small-world/llava-vicuna --steer race=race-steerer --alpha race=1.0
     """
+    from ggss.serve.engine import COMMANDS, WorkerSetup
     from ggss.serve.guard import ADMIN_ENVIRONMENT, ENVIRONMENT, METRICS_ENVIRONMENT, ApiKeys, RequestLog
-    from ggss.serve.schema import NAMES, Limits, SteeringRules
+    from ggss.serve.schema import Limits, SteeringRules
 
     if api_key is not None:
         raise InputError(
@@ -96,8 +107,8 @@ def serve(
             "--keys-file FILE, or set GGSS_SERVE_KEYS"
         )
     _require_libraries()
-    if engine not in NAMES:
-        raise no_such(f"no engine {engine!r} in this version", engine, NAMES)
+    if engine not in COMMANDS:
+        raise no_such(f"no engine {engine!r} in this version", engine, COMMANDS)
     if engine == "vllm":
         if any_model:
             raise InputError("--any-model is for --engine transformers: vLLM's steerers must be made for its model")
@@ -126,10 +137,9 @@ def serve(
     )
     from ggss.models.locating import locate
     from ggss.serve.app import ServerSettings, bound, run
-    from ggss.serve.engine import WorkerSetup
 
     locate(model)
-    here = bound(host, port, keys)
+    listener = bound(host, port, keys)
     setup = WorkerSetup(
         model,
         folders,
@@ -147,26 +157,27 @@ def serve(
     )
     requests = RequestLog(log) if log else None
     settings = ServerSettings(model, rules, limits, keys, admin, requests, metrics_key)
-    if not run(setup, settings, here, say, engine):
+    if not run(setup, settings, listener, say, engine):
         raise typer.Exit(1)
 
 
-def _strengths(given: list[str], steerers: dict[str, str], allow_negative: bool) -> dict[str, float]:
+def _strengths(texts: list[str], steerers: dict[str, str], allow_negative: bool) -> dict[str, float]:
+    """By steerer, the strength of --alpha. steerers: their folders by name; InputError for a bad name or strength."""
     for name in steerers:
         if not NAME.fullmatch(name):
             raise InputError(f"--steer {name!r}: a steerer's name has letters, digits, dots, - and _ only")
-    read: dict[str, float] = {}
-    for name, text in pairs(given, "--alpha").items():
+    strengths: dict[str, float] = {}
+    for name, text in pairs(texts, "--alpha").items():
         if name not in steerers:
             raise no_such(f"--alpha {name}={text} is for no steerer of --steer", name, steerers)
         try:
-            read[name] = float(text)
+            strengths[name] = float(text)
         except ValueError as error:
             raise InputError(f"--alpha {name}={text} is not a number") from error
-        errors.ALPHA.check(f"--alpha of {name}", read[name])
-        if read[name] < 0 and not allow_negative:
+        errors.ALPHA.check(f"--alpha of {name}", strengths[name])
+        if strengths[name] < 0 and not allow_negative:
             raise InputError(f"--alpha {name}={text} would amplify the bias: that needs --allow-negative")
-    return read
+    return strengths
 
 
 def _require_libraries() -> None:

@@ -1,13 +1,4 @@
-"""`ggss study`: check a plan, run it, show its progress, export its answers.
-
-The memory that a plan needs, as `ggss study plan` shows it.
-
-`ggss study watch`: the grid of a study while it runs, in the terminal; in a pipe a line whenever it has moved.
-
-`ggss study tables`: every table of a study from its stored answers.
-
-`ggss study new`: a plan to begin with, from those that come with ggss.
-"""
+"""`ggss study`: make and check a plan, run it, show its progress, export its answers, write its tables."""
 
 import json
 import logging
@@ -27,231 +18,21 @@ if TYPE_CHECKING:
     from ggss.study.checking import Footprint
     from ggss.study.status import Progress
 
+study = typer.Typer(
+    no_args_is_help=True, help="Sweep models, methods, strengths and tasks from one file, safe against crashes."
+)
 
-def show_memory(found: "Sequence[Footprint]", unknown: Mapping[str, str]) -> None:
-    from rich.table import Table
+log = logging.getLogger(__name__)  # prints to stderr unless a program configures it
 
-    from ggss.terminal import Terminal
-
-    console = Terminal()
-    table = Table("memory", "weights", "longest", "KV cache", "features", "free", "fits", box=None)
-    for one in found:
-        table.add_row(
-            one.model,
-            gigabytes(one.weights),
-            f"{one.tokens:,}",
-            gigabytes(one.cache),
-            gigabytes(one.features),
-            gigabytes(one.free),
-            "-" if one.fits is None else f"{one.fits:,}",
-        )
-    console.print(table)
-    if found:
-        console.print(
-            f"weights in {' and '.join(dict.fromkeys(one.dtype for one in found))}; longest prompt and answer in "
-            f"tokens; KV cache of {found[0].batch} of them; features of all pictures; free on "
-            f"{' and '.join(dict.fromkeys(one.device for one in found))}; how many of the longest prompts fit in it"
-        )
-    for model, reason in unknown.items():
-        console.print(f"{model}: its memory is not known: {reason}")
-    for one in found:
-        if one.fits is not None and one.fits < one.batch:
-            console.print(
-                f"{one.model}: about {one.fits} of the longest prompts fit at a time, and the plan's batch is "
-                f"{one.batch}: a batch that does not fit will be halved"
-                if one.fits
-                else f"{one.model}: it does not fit in the {gigabytes(one.free)} that are free on {one.device}"
-            )
-        for task in one.too_long:
-            console.print(
-                f"{one.model}: {task.prompts:,} of the {task.of:,} prompts of {task.task} are longer than its "
-                f"context of {task.context:,} tokens (up to {task.tokens:,}): its answers to them mean little"
-            )
-
-
-def gigabytes(count: int | None) -> str:
-    """A number of bytes for people."""
-    if count is None:
-        return "-"
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
-
-
-STILL = 300.0  # seconds without a new answer after which the watcher wonders
-AROUND = 7  # lines of the screen that the grid leaves to its title, its names and its last line
-
-
-def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.", show_default=False)],
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2, max=3600.0)] = 2.0,
-) -> None:
-    """Show the grid of a running study, methods by models, until it is finished. Ctrl-C ends the watching only.
-
-    The study's store is only read. In a pipe or a log, a line is printed whenever there are new answers.
-
-    Example: ggss study watch my-study
-    """
-    from ggss.study.status import WatchedStudy
-    from ggss.terminal import Terminal
-
-    study = WatchedStudy(folder)
-    looks = _looks(study.look, every)
-    try:
-        console = Terminal()
-        if console.is_terminal:
-            from rich.live import Live
-
-            with Live(console=console, auto_refresh=False) as live:
-                for now in looks:
-                    live.update(grid(study.plan.name, now, console), refresh=True)
-        else:
-            last = -1
-            for now in looks:
-                if now.answered != last:
-                    last = now.answered
-                    say(f"{study.plan.name}: {now.sentence()}")
-    except KeyboardInterrupt:  # the study goes on; so there is nothing to report
-        pass
-
-
-@dataclass(frozen=True)
-class StudyMoment:
-    """The study at one moment. seconds: since the first look, when `first` questions were answered."""
-
-    units: "Sequence[Progress]"
-    first: int
-    seconds: float
-    still: float
-    """Seconds since the last new answer was seen."""
-
-    @property
-    def answered(self) -> int:
-        return sum(one.answered for one in self.units)
-
-    @property
-    def of(self) -> int:
-        return sum(one.of for one in self.units)
-
-    def sentence(self) -> str:
-        """How far it is, and how long the rest will take at the speed of the watching so far."""
-        done = f"{self.answered:,} of {self.of:,} questions answered ({_share(self.answered, self.of)})"
-        if self.answered == self.of:
-            return f"{done}, finished"
-        if self.still > STILL:
-            return f"{done}; no new answer for {duration(self.still)}: is it running?"
-        new = self.answered - self.first
-        left = (self.of - self.answered) * self.seconds / new if new else None
-        return done if left is None else f"{done}, about {duration(left)} left"
-
-
-def grid(name: str, now: StudyMoment, console: Any) -> Any:
-    """Methods by models, each with the share that is answered. What does not fit the screen is counted."""
-    from rich.table import Table
-    from rich.text import Text
-
-    from ggss.study.grid import Unit
-
-    models = list(dict.fromkeys(one.unit.model for one in now.units))
-    shares = {one.unit: one for one in now.units}
-    rows = []
-    for method in dict.fromkeys(one.unit.method for one in now.units):
-        own = [shares.get(Unit(model, method)) for model in models]
-        rows.append((method, own, all(one is None or one.answered == one.of for one in own)))
-    finished = [method for method, _, done in rows if done]
-    room = max(console.height - AROUND, 3)
-    shown = rows if len(rows) <= room else [row for row in rows if not row[2]]
-    table = Table("method", *models, title=name)
-    for method, own, done in shown[:room]:
-        table.add_row(Text(method, "dim" if done else "bold"), *map(_cell, own))
-    left_out = [f"{len(finished)} methods are finished"] if len(shown) < len(rows) and finished else []
-    left_out += [f"{len(shown) - room} more are not shown"] if len(shown) > room else []
-    from ggss.terminal import Group
-
-    return Group(console.fitting(table), *([", ".join(left_out)] if left_out else []), now.sentence())
-
-
-def _cell(one: "Progress | None") -> Any:
-    from rich.text import Text
-
-    if one is None:
-        return ""
-    share = _share(one.answered, one.of)
-    alpha = "" if one.alpha is None else f", alpha {one.alpha:g}"
-    style = "green" if one.answered == one.of else "yellow" if one.answered else "dim"
-    return Text(f"{share}{alpha}", style)
-
-
-def _looks(look: "Callable[[], Sequence[Progress]]", every: float) -> Iterator[StudyMoment]:
-    """A look now and then, until everything is answered."""
-    start = moved = time.monotonic()
-    first = last = None
-    while True:
-        units = look()
-        now, answered = time.monotonic(), sum(one.answered for one in units)
-        first = answered if first is None else first
-        moved = moved if answered == last else now
-        last = answered
-        seen = StudyMoment(units, first, now - start, now - moved)
-        yield seen
-        if seen.answered == seen.of:
-            return
-        time.sleep(every)
-
-
-def _share(answered: int, of: int) -> str:
-    """In percent; never 100 % before the last answer."""
-    return f"{int(100 * answered / of) if of else 100} %"
-
-
-def duration(seconds: float) -> str:
-    """For people: seconds, minutes, or hours and minutes."""
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def tables(
-    directory: Annotated[Path, typer.Argument(help="The study's folder.", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where to write; `tables` in the study's folder by default.")
-    ] = None,
-    latex: Annotated[bool, typer.Option(help="Write them in LaTeX, too.")] = True,
-    force: Force = False,
-    as_json: Json = False,
-) -> None:
-    """Write every table in Markdown, CSV and LaTeX, with intervals and tests, and an index.
-
-    An entry that was not run yet says "not run"; a table without any runs is left out, and the index says why. The
-    same answers give the same files. A package or a plan's plug-in may add tables.
-
-    Example: ggss study tables my-study -o results
-    """
-    from ggss.files import check_folder, marked
-    from ggss.report.tables import COMMAND, INDEX, write
-    from ggss.study.results import Results
-
-    folder = out or directory / "tables"
-    check_folder(folder, COMMAND, marked(COMMAND, f"{INDEX}.md"), force)
-    written = write(Results.load(directory), folder, latex=latex)
-    if as_json:
-        found = {"index": str(written.index), "tables": written.tables, "left_out": written.left_out}
-        print(json.dumps(found, indent=2))
-        return
-    from rich.text import Text
-
-    from ggss.terminal import Terminal
-
-    console = Terminal()
-    for name, title in written.tables.items():
-        console.print(Text.assemble((name, "bold"), "  ", title))
-    for name, reason in written.left_out.items():
-        console.print(f"{name}  left out: {reason}", style="dim")
-    console.print(Text.assemble("Index: ", (str(written.index), "bold")))
-
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A plan; `ggss study new` has some.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.", show_default=False)]
 
 PLANS = Path(__file__).parent / "plans"
+STILL = 300.0  # seconds without a new answer after which `watch` asks whether the study is running
+AROUND = 7  # lines of the screen for what is around the grid's rows: title, head and last line
 
 
+@study.command()
 def new(
     source: Annotated[
         str | None,
@@ -285,48 +66,6 @@ def new(
         say(f"{target} is a copy of the plan {source}. Look at it with `ggss study plan {target}`")
 
 
-def plans() -> dict[str, Path]:
-    """The files of the plans that come with ggss, by name."""
-    return {file.stem: file for file in sorted(PLANS.glob("*.yaml"))}
-
-
-def _list(as_json: bool) -> None:
-    from rich.table import Table
-
-    from ggss.terminal import Terminal
-    from ggss.yaml_files import read_yaml
-
-    contents = {name: read_yaml(file, "the plan") for name, file in plans().items()}
-    if as_json:
-        print(
-            json.dumps(
-                [{"name": name, "description": one["description"]} for name, one in contents.items()], indent=2
-            )
-        )
-        return
-    table = Table("plan", "what it does", "models", box=None)
-    for name, content in contents.items():
-        table.add_row(name, content["description"], ", ".join(map(_named, content["models"])))
-    Terminal().print(table)
-
-
-def _named(model: Any) -> str:
-    return model["name"] if isinstance(model, dict) else model
-
-
-study = typer.Typer(
-    no_args_is_help=True, help="Sweep models, methods, strengths and tasks from one file, safe against crashes."
-)
-
-log = logging.getLogger(__name__)  # prints to stderr unless a program configures it
-
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A plan; `ggss study new` has some.", show_default=False)]
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.", show_default=False)]
-
-
-study.command()(new)
-
-
 @study.command()
 def plan(
     file: File,
@@ -350,21 +89,21 @@ def plan(
     from ggss.study.status import BUDGET, forecast
     from ggss.terminal import note, track
 
-    found = CheckedPlan(Plan.read(file))
-    checked = found.plan
+    checked = CheckedPlan(Plan.read(file))
+    contents = checked.plan
     if with_forecast:
         note(f"measuring how long questions take, for at most about {BUDGET:.0f} s; --no-forecast leaves it out")
-    if checked.threads and with_forecast:
+    if contents.threads and with_forecast:
         import torch
 
-        torch.set_num_threads(checked.threads)
-    forecasts = list(track(forecast(found, with_forecast), "measuring", len(checked.models)))
-    memory, unknown = footprints(found)
+        torch.set_num_threads(contents.threads)
+    forecasts = list(track(forecast(checked, with_forecast), "measuring", len(contents.models)))
+    memory, unknown = footprints(checked)
     if as_json:
-        told = {"plan": checked.model_dump(mode="json"), "models": [vars(one) for one in forecasts]}
-        told |= {"overlap": [vars(one) for one in found.overlaps], "unchecked": found.unchecked}
-        told |= {"memory": [asdict(one) for one in memory]}
-        print(json.dumps(told, indent=2))
+        data = {"plan": contents.model_dump(mode="json"), "models": [vars(model) for model in forecasts]}
+        data |= {"overlap": [vars(overlap) for overlap in checked.overlaps], "unchecked": checked.unchecked}
+        data |= {"memory": [asdict(footprint) for footprint in memory]}
+        print(json.dumps(data, indent=2))
         return
     from rich.table import Table
     from rich.text import Text
@@ -372,34 +111,36 @@ def plan(
     from ggss.terminal import Terminal
 
     console = Terminal()
-    alphas = ", ".join(f"{alpha:g}" for alpha in checked.alphas)
-    console.print(Text(checked.name, "bold"), checked.description)
-    console.print(f"{len(checked.methods)} methods at alpha {alphas}: {', '.join(m.label for m in checked.methods)}")
-    for attribute, steering in checked.steering.items():
+    alphas = ", ".join(f"{alpha:g}" for alpha in contents.alphas)
+    console.print(Text(contents.name, "bold"), contents.description)
+    console.print(
+        f"{len(contents.methods)} methods at alpha {alphas}: {', '.join(m.label for m in contents.methods)}"
+    )
+    for attribute, steering in contents.steering.items():
         tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on)
         console.print(f"{attribute} steering, discovered on {places}: {tasks}")
-    for measured in checked.measures:
-        where = "its best alpha" if measured.at == "best" else "all alphas"
-        whose = f" of {', '.join(measured.methods)}" if measured.methods else ""
-        console.print(f"under each steering, at {where}{whose}: {', '.join(measured.tasks)}")
+    for measure in contents.measures:
+        alpha = "its best alpha" if measure.at == "best" else "all alphas"
+        methods = f" of {', '.join(measure.methods)}" if measure.methods else ""
+        console.print(f"under each steering, at {alpha}{methods}: {', '.join(measure.tasks)}")
     table = Table("model", "methods", "pictures", "questions", "time of one worker")
-    for one in forecasts:
-        seconds = _duration(one.seconds, one.at_most)
-        table.add_row(one.model, str(one.methods), f"{one.pictures:,}", f"{one.questions:,}", seconds)
+    for model in forecasts:
+        seconds = _forecast_time(model.seconds, model.at_most)
+        table.add_row(model.model, str(model.methods), f"{model.pictures:,}", f"{model.questions:,}", seconds)
     # A sum without some of the models would be taken for that of all.
-    known = [one.seconds for one in forecasts if one.seconds is not None]
+    known = [model.seconds for model in forecasts if model.seconds is not None]
     total = sum(known) if len(known) == len(forecasts) else None
     table.add_section()
-    longest = any(one.at_most for one in forecasts)
-    table.add_row("all", "", "", f"{sum(one.questions for one in forecasts):,}", _duration(total, longest))
+    at_most = any(model.at_most for model in forecasts)
+    table.add_row("all", "", "", f"{sum(model.questions for model in forecasts):,}", _forecast_time(total, at_most))
     console.print(table)
-    if longest:
+    if at_most:
         console.print("up to: answers were measured for a few tokens, and the time is that of the longest ones")
-    for one in forecasts:
-        if one.why:
-            console.print(f"{one.model}: its time was not measured: {one.why}", markup=False, highlight=False)
+    for model in forecasts:
+        if model.why:
+            console.print(f"{model.model}: its time was not measured: {model.why}", markup=False, highlight=False)
     show_memory(memory, unknown)
-    for sentence in found.notes():
+    for sentence in checked.notes():
         console.print(sentence, style="yellow", markup=False, highlight=False)
 
 
@@ -442,32 +183,62 @@ def status(folder: Folder, as_json: Json = False) -> None:
     """
     from ggss.study.status import status as look
 
-    found_plan, units = look(folder)
+    last_plan, units = look(folder)
+    answered, of = sum(progress.answered for progress in units), sum(progress.of for progress in units)
     if as_json:
-        rows = [vars(one) | one.unit._asdict() for one in units]
-        told = [{name: value for name, value in row.items() if name != "unit"} for row in rows]
-        total = {"answered": sum(one.answered for one in units), "of": sum(one.of for one in units)}
-        print(json.dumps({"plan": found_plan.name, **total, "units": told}, indent=2))
+        rows = [vars(progress) | progress.unit._asdict() for progress in units]
+        data = [{name: value for name, value in row.items() if name != "unit"} for row in rows]
+        print(json.dumps({"plan": last_plan.name, "answered": answered, "of": of, "units": data}, indent=2))
         return
     from rich.table import Table
 
     from ggss.terminal import Terminal
 
     console = Terminal()
-    table = Table("model", "method", "answered", "of", "best alpha", "discovery", title=found_plan.name)
-    for one in units:
-        warned = f"{len(one.warnings)} warning(s)" if one.warnings else ""
-        alpha = "" if one.alpha is None else f"{one.alpha:g}"
-        table.add_row(*one.unit, f"{one.answered:,}", f"{one.of:,}", alpha, warned)
+    table = Table("model", "method", "answered", "of", "best alpha", "discovery", title=last_plan.name)
+    for progress in units:
+        warnings = f"{len(progress.warnings)} warning(s)" if progress.warnings else ""
+        alpha = "" if progress.alpha is None else f"{progress.alpha:g}"
+        table.add_row(*progress.unit, f"{progress.answered:,}", f"{progress.of:,}", alpha, warnings)
     console.print(table)
-    answered, of = sum(one.answered for one in units), sum(one.of for one in units)
     console.print(f"{answered:,} of {of:,} questions answered ({answered / of:.0%})")
-    for one in units:
-        if one.failure:
-            console.print(f"{one.unit.method} on {one.unit.model} could not be run: {one.failure}")
+    for progress in units:
+        if progress.failure:
+            console.print(f"{progress.unit.method} on {progress.unit.model} could not be run: {progress.failure}")
 
 
-study.command()(watch)
+@study.command()
+def watch(
+    folder: Folder,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2, max=3600.0)] = 2.0,
+) -> None:
+    """Show the grid of a running study, methods by models, until it is finished. Ctrl-C ends the watching only.
+
+    The study's store is only read. In a pipe or a log, a line is printed whenever there are new answers.
+
+    Example: ggss study watch my-study
+    """
+    from ggss.study.status import WatchedStudy
+    from ggss.terminal import Terminal
+
+    study = WatchedStudy(folder)
+    looks = _looks(study.look, every)
+    try:
+        console = Terminal()
+        if console.is_terminal:
+            from rich.live import Live
+
+            with Live(console=console, auto_refresh=False) as live:
+                for now in looks:
+                    live.update(grid(study.plan.name, now, console), refresh=True)
+        else:
+            last = -1
+            for now in looks:
+                if now.answered != last:
+                    last = now.answered
+                    say(f"{study.plan.name}: {now.sentence()}")
+    except KeyboardInterrupt:  # the study goes on; so there is nothing to report
+        pass
 
 
 @study.command()
@@ -488,7 +259,44 @@ def export(
     say(f"{write(folder, out):,} answers written to {out}")
 
 
-study.command()(tables)
+@study.command()
+def tables(
+    directory: Annotated[Path, typer.Argument(help="The study's folder.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where to write; `tables` in the study's folder by default.")
+    ] = None,
+    latex: Annotated[bool, typer.Option(help="Write them in LaTeX, too.")] = True,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write every table in Markdown, CSV and LaTeX, with intervals and tests, and an index.
+
+    An entry that was not run yet says "not run"; a table without any runs is left out, and the index says why. The
+    same answers give the same files. A package or a plan's plug-in may add tables.
+
+    Example: ggss study tables my-study -o results
+    """
+    from ggss.files import check_folder, marked
+    from ggss.report.tables import COMMAND, INDEX, write
+    from ggss.study.results import Results
+
+    folder = out or directory / "tables"
+    check_folder(folder, COMMAND, marked(COMMAND, f"{INDEX}.md"), force)
+    written = write(Results.load(directory), folder, latex=latex)
+    if as_json:
+        data = {"index": str(written.index), "tables": written.tables, "left_out": written.left_out}
+        print(json.dumps(data, indent=2))
+        return
+    from rich.text import Text
+
+    from ggss.terminal import Terminal
+
+    console = Terminal()
+    for name, title in written.tables.items():
+        console.print(Text.assemble((name, "bold"), "  ", title))
+    for name, reason in written.left_out.items():
+        console.print(f"{name}  left out: {reason}", style="dim")
+    console.print(Text.assemble("Index: ", (str(written.index), "bold")))
 
 
 @study.command()
@@ -512,8 +320,184 @@ def recommend(
     say(f"alpha {alpha:g}, best-avg-alpha of {folder}, is now what {steerer} recommends")
 
 
-def _duration(seconds: float | None, at_most: bool = False) -> str:
+def plans() -> dict[str, Path]:
+    """The files of the plans that come with ggss, by name."""
+    return {file.stem: file for file in sorted(PLANS.glob("*.yaml"))}
+
+
+def _list(as_json: bool) -> None:
+    from rich.table import Table
+
+    from ggss.terminal import Terminal
+    from ggss.yaml_files import read_yaml
+
+    contents = {name: read_yaml(file, "the plan") for name, file in plans().items()}
+    if as_json:
+        data = [{"name": name, "description": content["description"]} for name, content in contents.items()]
+        print(json.dumps(data, indent=2))
+        return
+    table = Table("plan", "what it does", "models", box=None)
+    for name, content in contents.items():
+        table.add_row(name, content["description"], ", ".join(map(_named, content["models"])))
+    Terminal().print(table)
+
+
+def _named(model: Any) -> str:
+    return model["name"] if isinstance(model, dict) else model
+
+
+def show_memory(footprints: "Sequence[Footprint]", unknown: Mapping[str, str]) -> None:
+    """Print the memory that each model needs. unknown: by model, why that is not known."""
+    from rich.table import Table
+
+    from ggss.terminal import Terminal
+
+    console = Terminal()
+    table = Table("memory", "weights", "longest", "KV cache", "features", "free", "fits", box=None)
+    for footprint in footprints:
+        table.add_row(
+            footprint.model,
+            gigabytes(footprint.weights),
+            f"{footprint.tokens:,}",
+            gigabytes(footprint.cache),
+            gigabytes(footprint.features),
+            gigabytes(footprint.free),
+            "-" if footprint.fits is None else f"{footprint.fits:,}",
+        )
+    console.print(table)
+    if footprints:
+        dtypes = " and ".join(dict.fromkeys(footprint.dtype for footprint in footprints))
+        devices = " and ".join(dict.fromkeys(footprint.device for footprint in footprints))
+        console.print(
+            f"weights in {dtypes}; longest prompt and answer in tokens; KV cache of {footprints[0].batch} of them; "
+            f"features of all pictures; free on {devices}; how many of the longest prompts fit in it"
+        )
+    for model, reason in unknown.items():
+        console.print(f"{model}: its memory is not known: {reason}")
+    for footprint in footprints:
+        if footprint.fits == 0:
+            free = gigabytes(footprint.free)
+            console.print(f"{footprint.model}: it does not fit in the {free} that are free on {footprint.device}")
+        elif footprint.fits is not None and footprint.fits < footprint.batch:
+            console.print(
+                f"{footprint.model}: about {footprint.fits} of the longest prompts fit at a time, and the plan's "
+                f"batch is {footprint.batch}: a batch that does not fit will be halved"
+            )
+        for task in footprint.too_long:
+            console.print(
+                f"{footprint.model}: {task.prompts:,} of the {task.of:,} prompts of {task.task} are longer than its "
+                f"context of {task.context:,} tokens (up to {task.tokens:,}): its answers to them mean little"
+            )
+
+
+def gigabytes(count: int | None) -> str:
+    """A number of bytes in GB or MB."""
+    if count is None:
+        return "-"
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def _forecast_time(seconds: float | None, at_most: bool = False) -> str:
     if seconds is None:
         return "not measured"
-    minutes, how = seconds / 60, "up to" if at_most else "about"
-    return f"{how} {minutes:.0f} min" if minutes >= 1 else f"{how} {seconds:.0f} s"
+    minutes, precision = seconds / 60, "up to" if at_most else "about"
+    return f"{precision} {minutes:.0f} min" if minutes >= 1 else f"{precision} {seconds:.0f} s"
+
+
+@dataclass(frozen=True)
+class StudyMoment:
+    """The progress of a study at one moment.
+
+    seconds: since the first look, when `first` questions were answered. still: seconds since the last new answer.
+    """
+
+    units: "Sequence[Progress]"
+    first: int
+    seconds: float
+    still: float
+
+    @property
+    def answered(self) -> int:
+        return sum(unit.answered for unit in self.units)
+
+    @property
+    def of(self) -> int:
+        return sum(unit.of for unit in self.units)
+
+    def sentence(self) -> str:
+        """How many questions are answered, and how long the rest will take at the speed since the first look."""
+        done = f"{self.answered:,} of {self.of:,} questions answered ({_share(self.answered, self.of)})"
+        if self.answered == self.of:
+            return f"{done}, finished"
+        if self.still > STILL:
+            return f"{done}; no new answer for {duration(self.still)}: is it running?"
+        new = self.answered - self.first
+        left = (self.of - self.answered) * self.seconds / new if new else None
+        return done if left is None else f"{done}, about {duration(left)} left"
+
+
+def grid(name: str, now: StudyMoment, console: Any) -> Any:
+    """A table of methods by models with the share that is answered. Rows that do not fit the screen are counted."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from ggss.study.grid import Unit
+
+    progress = {entry.unit: entry for entry in now.units}
+    models = list(dict.fromkeys(unit.model for unit in progress))
+    rows = []
+    for method in dict.fromkeys(unit.method for unit in progress):
+        row = [progress.get(Unit(model, method)) for model in models]
+        rows.append((method, row, all(entry is None or entry.answered == entry.of for entry in row)))
+    finished = [method for method, _, done in rows if done]
+    room = max(console.height - AROUND, 3)
+    visible_rows = rows if len(rows) <= room else [row for row in rows if not row[2]]
+    table = Table("method", *models, title=name)
+    for method, row, done in visible_rows[:room]:
+        table.add_row(Text(method, "dim" if done else "bold"), *map(_cell, row))
+    left_out = [f"{len(finished)} methods are finished"] if len(visible_rows) < len(rows) and finished else []
+    left_out += [f"{len(visible_rows) - room} more are not shown"] if len(visible_rows) > room else []
+    from ggss.terminal import Group
+
+    return Group(console.fitting(table), *([", ".join(left_out)] if left_out else []), now.sentence())
+
+
+def _cell(progress: "Progress | None") -> Any:
+    from rich.text import Text
+
+    if progress is None:
+        return ""
+    share = _share(progress.answered, progress.of)
+    alpha = "" if progress.alpha is None else f", alpha {progress.alpha:g}"
+    style = "green" if progress.answered == progress.of else "yellow" if progress.answered else "dim"
+    return Text(f"{share}{alpha}", style)
+
+
+def _looks(look: "Callable[[], Sequence[Progress]]", every: float) -> Iterator[StudyMoment]:
+    """The progress now and every so many seconds, until everything is answered."""
+    start = moved = time.monotonic()
+    first = last = None
+    while True:
+        units = look()
+        now, answered = time.monotonic(), sum(unit.answered for unit in units)
+        first = answered if first is None else first
+        moved = moved if answered == last else now
+        last = answered
+        moment = StudyMoment(units, first, now - start, now - moved)
+        yield moment
+        if moment.answered == moment.of:
+            return
+        time.sleep(every)
+
+
+def _share(answered: int, of: int) -> str:
+    """The share in percent, rounded down: 100 % only with the last answer."""
+    return f"{int(100 * answered / of) if of else 100} %"
+
+
+def duration(seconds: float) -> str:
+    """A duration as seconds, minutes, or hours and minutes."""
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -57,14 +57,14 @@ def check(
     from ggss.smallworld.check import check as run
 
     one_thread()
-    seen = {}
+    results = {}
     for name in names or embedded():
-        seen[name] = run(name)
+        results[name] = run(name)
         if not as_json:
-            show(name, seen[name])
+            show(name, results[name])
     if as_json:
-        print(json.dumps({name: [asdict(line) for line in lines] for name, lines in seen.items()}, indent=2))
-    if any(line.met is False for lines in seen.values() for line in lines):
+        print(json.dumps({name: [asdict(line) for line in lines] for name, lines in results.items()}, indent=2))
+    if any(line.met is False for lines in results.values() for line in lines):
         raise typer.Exit(1)
 
 

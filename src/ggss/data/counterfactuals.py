@@ -4,9 +4,8 @@ A picture's `attributes` are what is varied (race, gender, age); its `context` i
 identity). For one attribute a, the paper's context u is the picture's context plus all its other attributes: the
 pictures of one u are the group in which the values of a are compared.
 
-Every reason why the pictures of a set cannot be compared, as a message.
-
-A counterfactual set in a notebook: what is varied, what is held fixed, and some of the pictures in rows.
+`problems_of` lists every reason why the pictures of a set cannot be compared. A notebook shows a set as what is
+varied, what is held fixed, and some of the pictures in rows.
 """
 
 import hashlib
@@ -14,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -38,105 +38,12 @@ from ggss.escaping import plot
 from ggss.plugins import Registry
 from ggss.terminal import track
 
-
-def problems_of(images: "Counterfactuals", compared: Sequence[str], decode: bool) -> list[str]:
-    """All problems of a set whose attributes `compared` are to be compared."""
-    found = _empty_cells(images)
-    for attribute in compared:
-        found += _comparison_problems(images, attribute)
-    return found + _duplicates(images) + _image_problems(images, decode)
-
-
-def _empty_cells(images: "Counterfactuals") -> list[str]:
-    return [
-        f"image {picture.name!r} has an empty {column!r}: fill it in"
-        for picture in images
-        for column, cell in (*picture.context, *picture.attributes.items())
-        if not cell
-    ]
-
-
-def _comparison_problems(images: "Counterfactuals", attribute: str) -> list[str]:
-    """Why the values of one attribute cannot be compared, among the images without empty cells."""
-    if attribute not in images.attributes:
-        return [str(no_such(f"no attribute {attribute!r}", attribute, images.attributes))]
-    groups: dict[Context, set[str]] = {}
-    for picture in images:
-        value, u = picture.attributes[attribute], held_fixed(picture, attribute)
-        if value and all(cell for _, cell in u):
-            groups.setdefault(u, set()).add(value)
-    values = sorted(set().union(*groups.values()))
-    if len(values) < 2:
-        return [f"attribute {attribute!r} has fewer than two values: {', '.join(values) or 'none'}"]
-    if len(groups) < 2:
-        return [f"attribute {attribute!r} has fewer than two contexts: {_spelled(next(iter(groups)))}"]
-    if all(len(seen) == 1 for seen in groups.values()):
-        columns = ", ".join(dict(held_fixed(images.pictures[0], attribute)))
-        return [
-            f"no context has two values of {attribute!r}: a column among {columns} changes with it; "
-            "name the columns that count, attributes and context"
-        ]
-    return [
-        f"context {_spelled(u)} has {len(seen)} of {len(values)} values of {attribute!r}: "
-        f"missing {', '.join(value for value in values if value not in seen)}"
-        for u, seen in sorted(groups.items())
-        if len(seen) < len(values)
-    ]
-
-
-def _duplicates(images: "Counterfactuals") -> list[str]:
-    rows: dict[Context, list[str]] = {}
-    for picture in images:
-        rows.setdefault((*picture.context, *picture.attributes.items()), []).append(repr(picture.name))
-    return [
-        f"{_spelled(row)} has {len(names)} images, {', '.join(names)}: keep one"
-        for row, names in rows.items()
-        if len(names) > 1
-    ]
-
-
-def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
-    """Problems that need the files: damaged images, unequal sizes, one image under two labels."""
-    found: list[str] = []
-    sizes: dict[Context, dict[str, list[str]]] = {}
-    shown: dict[str, dict[str, str]] = {}
-    files = [picture for picture in images if decode or is_file(picture)]
-    for picture in track(files, "checking images", total=len(files)):
-        try:
-            width, height = _size(picture, decode)
-        except InputError as error:
-            found.append(str(error))
-            continue
-        label, name = _spelled(picture.attributes.items()), repr(picture.name)
-        sizes.setdefault(picture.context, {}).setdefault(f"{width}x{height}", []).append(name)
-        shown.setdefault(picture.digest, {}).setdefault(label, name)
-    found += [
-        f"context {_spelled(context)} has images of different sizes: "
-        + ", ".join(f"{size} ({len(names)}, such as {names[0]})" for size, names in by_size.items())
-        for context, by_size in sizes.items()
-        if len(by_size) > 1
-    ]
-    found += [
-        f"the same image is labelled {' and '.join(f'{label} ({name})' for label, name in names.items())}"
-        for names in shown.values()
-        if len(names) > 1
-    ]
-    return found
-
-
-def _size(picture: Picture, decode: bool) -> tuple[int, int]:
-    return picture.image().size if decode else size_of(picture)
-
-
-def _spelled(pairs: Iterable[tuple[str, str]]) -> str:
-    return " ".join(f"{column}={value}" for column, value in pairs) or "(no columns)"
-
-
-Choice = Mapping[str, str | Iterable[str]]  # column -> the values meant: {"occupation": ["nurse", "doctor"]}
+Choice = Mapping[str, str | Iterable[str]]  # column -> a value or several: {"occupation": ["nurse", "doctor"]}
 
 # The columns that are held fixed unless a caller says otherwise; all others are attributes.
 CONTEXT_COLUMNS = ("occupation", "identity")
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
+ROWS, COLUMNS = 2, 6  # of pictures in a notebook
 
 
 @dataclass(frozen=True)
@@ -180,8 +87,8 @@ class Counterfactuals:
             source: a CSV or JSON lines file with a `path` column, a folder pattern such as
                 `faces/{occupation}/{identity}/{race}_{gender}.png`, or a name such as `small-world`.
             attributes: the columns that are varied.
-            context: the columns that are held fixed. Where only one of the two is given, the other is all the rest;
-                where neither is, `occupation` and `identity` are held fixed, and every other column is varied.
+            context: the columns that are held fixed. If only one of the two is given, the other is all the rest; if
+                neither is, `occupation` and `identity` are held fixed, and every other column is varied.
             exclude: drops the pictures that have a chosen value in any chosen column.
             include: keeps the pictures that have a chosen value in every chosen column.
 
@@ -205,7 +112,7 @@ class Counterfactuals:
         rows = read_rows(source)
         columns = [column for column in rows[0] if column != "path"]
         varied, fixed = _columns(str(source), columns, attributes, context)
-        kept = _kept([{column: row[column] for column in columns} for row in rows], include, exclude)
+        selected = _selection([{column: row[column] for column in columns} for row in rows], include, exclude)
         return cls(
             tuple(
                 FilePicture(
@@ -213,22 +120,19 @@ class Counterfactuals:
                     attributes={column: row[column] for column in varied},
                     context=tuple((column, row[column]) for column in fixed),
                 )
-                for row, keep in zip(rows, kept, strict=True)
-                if keep
+                for row in compress(rows, selected)
             )
         )
 
     def _repr_html_(self) -> str:
-
-        return html(self)
+        return _html(self)
 
     def plot(self, attribute: str | None = None, axis: Any = None) -> Any:
         """Draw some rows of pictures along which only one attribute changes (the first, unless it is given).
 
         Returns the matplotlib axis. axis: where to draw.
         """
-
-        return draw(self, attribute, axis)
+        return _draw(self, attribute, axis)
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -249,12 +153,12 @@ class Counterfactuals:
         return self.attributes[attribute]
 
     def groups(self, attribute: str) -> dict[Context, dict[str, int]]:
-        """u -> {value of the attribute: index into `pictures`}, all sorted; of duplicates, the first."""
+        """u -> {value of the attribute: index into `pictures`}, all sorted. Of duplicates the first counts."""
         self.values(attribute)
         grouped: dict[Context, dict[str, int]] = {}
         for index, picture in enumerate(self):
-            own = grouped.setdefault(held_fixed(picture, attribute), {})
-            own.setdefault(picture.attributes[attribute], index)
+            group = grouped.setdefault(held_fixed(picture, attribute), {})
+            group.setdefault(picture.attributes[attribute], index)
         return dict(sorted(grouped.items()))
 
     def chosen(self, include: Choice | None = None, exclude: Choice | None = None) -> "Counterfactuals":
@@ -274,8 +178,8 @@ class Counterfactuals:
             >>> len(faces.chosen(include={"gender": "woman"}, exclude={"race": ["jade", "pearl"]}))
             12
         """
-        kept = _kept([labels(picture) for picture in self], include, exclude)
-        return Counterfactuals(tuple(picture for picture, keep in zip(self, kept, strict=True) if keep))
+        selected = _selection([labels(picture) for picture in self], include, exclude)
+        return Counterfactuals(tuple(compress(self, selected)))
 
     def shrunk(self, max_side: int | None) -> "Counterfactuals":
         """The same set with at most so many pixels on the longer side of each picture; None: as it is.
@@ -305,8 +209,8 @@ class Counterfactuals:
 
         Args:
             attributes: those to be compared; None: all.
-            decode: decode every image whole; without it only the headers and checksums of files are read, and a
-                damaged picture is found when it is used.
+            decode: decode every image completely; without it only the headers and checksums of files are read, and a
+                damaged picture is noticed when it is used.
 
         Raises:
             InputError: lists missing and duplicate versions of a person, pictures of unequal size, and those that
@@ -316,14 +220,14 @@ class Counterfactuals:
             >>> faces.validate("race")  # nothing is wrong with it
         """
         compared = tuple(self.attributes) if attributes is None else _names(attributes)
-        if found := problems_of(self, compared, decode):
-            raise problems(f"set of {len(self)} counterfactual images", found)
+        if messages := problems_of(self, compared, decode):
+            raise problems(f"set of {len(self)} counterfactual images", messages)
 
 
 def folder_of_pictures(folder: str | Path) -> Counterfactuals:
     """All pictures in a folder and the folders in it, without labels: pictures that show nobody.
 
-    InputError if there are none, or lists those that cannot be decoded.
+    InputError if there are none, or if some cannot be decoded.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -331,19 +235,112 @@ def folder_of_pictures(folder: str | Path) -> Counterfactuals:
     files = sorted(path for path in root.rglob("*") if path.suffix.lower() in PICTURE_SUFFIXES)
     if not files:
         raise InputError(f"no picture ({', '.join(PICTURE_SUFFIXES)}) in folder {str(folder)!r}")
-    found = []
+    messages = []
     for path in files:
         try:
             FilePicture(path, {}, ()).image()
         except InputError as error:
-            found.append(str(error))
-    if found:
-        raise problems(f"folder {str(folder)!r} of {len(files)} pictures", found)
+            messages.append(str(error))
+    if messages:
+        raise problems(f"folder {str(folder)!r} of {len(files)} pictures", messages)
     return Counterfactuals(tuple(FilePicture(path, {}, ()) for path in files))
 
 
 PICTURE_SETS: Registry[Callable[[], Counterfactuals]] = Registry("picture set", "ggss.pictures")
 """Sets that can be named wherever a manifest can."""
+
+
+def problems_of(images: "Counterfactuals", compared: Sequence[str], decode: bool) -> list[str]:
+    """Why the pictures of a set cannot be compared, one message for each reason. compared: the attributes."""
+    messages = _empty_cells(images)
+    for attribute in compared:
+        messages += _comparison_problems(images, attribute)
+    return messages + _duplicates(images) + _image_problems(images, decode)
+
+
+def _empty_cells(images: "Counterfactuals") -> list[str]:
+    return [
+        f"image {picture.name!r} has an empty {column!r}: fill it in"
+        for picture in images
+        for column, cell in (*picture.context, *picture.attributes.items())
+        if not cell
+    ]
+
+
+def _comparison_problems(images: "Counterfactuals", attribute: str) -> list[str]:
+    """Why the values of one attribute cannot be compared, among the images without empty cells."""
+    if attribute not in images.attributes:
+        return [str(no_such(f"no attribute {attribute!r}", attribute, images.attributes))]
+    groups: dict[Context, set[str]] = {}
+    for picture in images:
+        value, u = picture.attributes[attribute], held_fixed(picture, attribute)
+        if value and all(cell for _, cell in u):
+            groups.setdefault(u, set()).add(value)
+    values = sorted(set().union(*groups.values()))
+    if len(values) < 2:
+        return [f"attribute {attribute!r} has fewer than two values: {', '.join(values) or 'none'}"]
+    if len(groups) < 2:
+        return [f"attribute {attribute!r} has fewer than two contexts: {_spelled(next(iter(groups)))}"]
+    if all(len(group) == 1 for group in groups.values()):
+        columns = ", ".join(dict(held_fixed(images.pictures[0], attribute)))
+        return [
+            f"no context has two values of {attribute!r}: a column among {columns} changes with it; "
+            "name the columns that count, attributes and context"
+        ]
+    return [
+        f"context {_spelled(u)} has {len(group)} of {len(values)} values of {attribute!r}: "
+        f"missing {', '.join(value for value in values if value not in group)}"
+        for u, group in sorted(groups.items())
+        if len(group) < len(values)
+    ]
+
+
+def _duplicates(images: "Counterfactuals") -> list[str]:
+    rows: dict[Context, list[str]] = {}
+    for picture in images:
+        rows.setdefault((*picture.context, *picture.attributes.items()), []).append(repr(picture.name))
+    return [
+        f"{_spelled(row)} has {len(names)} images, {', '.join(names)}: keep one"
+        for row, names in rows.items()
+        if len(names) > 1
+    ]
+
+
+def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
+    """Problems that need the files: damaged images, unequal sizes, one image under two labels."""
+    messages: list[str] = []
+    sizes: dict[Context, dict[str, list[str]]] = {}
+    labels_by_digest: dict[str, dict[str, str]] = {}
+    files = [picture for picture in images if decode or is_file(picture)]
+    for picture in track(files, "checking images", total=len(files)):
+        try:
+            width, height = _size(picture, decode)
+        except InputError as error:
+            messages.append(str(error))
+            continue
+        label, name = _spelled(picture.attributes.items()), repr(picture.name)
+        sizes.setdefault(picture.context, {}).setdefault(f"{width}x{height}", []).append(name)
+        labels_by_digest.setdefault(picture.digest, {}).setdefault(label, name)
+    messages += [
+        f"context {_spelled(context)} has images of different sizes: "
+        + ", ".join(f"{size} ({len(names)}, such as {names[0]})" for size, names in by_size.items())
+        for context, by_size in sizes.items()
+        if len(by_size) > 1
+    ]
+    messages += [
+        f"the same image is labelled {' and '.join(f'{label} ({name})' for label, name in names.items())}"
+        for names in labels_by_digest.values()
+        if len(names) > 1
+    ]
+    return messages
+
+
+def _size(picture: Picture, decode: bool) -> tuple[int, int]:
+    return picture.image().size if decode else size_of(picture)
+
+
+def _spelled(pairs: Iterable[tuple[str, str]]) -> str:
+    return " ".join(f"{column}={value}" for column, value in pairs) or "(no columns)"
 
 
 def _columns(
@@ -360,8 +357,8 @@ def _columns(
     varied = _names([c for c in columns if c not in _names(context or ())] if attributes is None else attributes)
     fixed = _names([c for c in columns if c not in varied] if context is None else context)
     # A person is named by the context, with the identity last.
-    known = {column: place for place, column in enumerate(CONTEXT_COLUMNS)}
-    fixed = tuple(sorted(fixed, key=lambda column: known.get(column, -1)))
+    order = {column: place for place, column in enumerate(CONTEXT_COLUMNS)}
+    fixed = tuple(sorted(fixed, key=lambda column: order.get(column, -1)))
     for column in (*varied, *fixed):
         if column not in columns:
             raise no_such(f"{source!r} has no column {column!r}", column, columns)
@@ -374,53 +371,53 @@ def _names(names: str | Iterable[str]) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _kept(rows: Sequence[Mapping[str, str]], include: Choice | None, exclude: Choice | None) -> list[bool]:
-    """Which rows have a chosen value in every column of `include`, and in none of `exclude`; InputError if none."""
-    choices = zip(_chosen(rows, include or {}), _chosen(rows, exclude or {}), strict=True)
-    kept = [all(included) and not any(excluded) for included, excluded in choices]
-    if not any(kept):
+def _selection(rows: Sequence[Mapping[str, str]], include: Choice | None, exclude: Choice | None) -> list[bool]:
+    """For each row: does it have a chosen value in every column of `include`, and in none of `exclude`?
+
+    InputError if no row does.
+    """
+    choices = zip(_matches(rows, include or {}), _matches(rows, exclude or {}), strict=True)
+    selected = [all(included) and not any(excluded) for included, excluded in choices]
+    if not any(selected):
         raise InputError(f"no image is left: chosen were {include or 'all'}, without {exclude or 'exceptions'}")
-    return kept
+    return selected
 
 
-def _chosen(rows: Sequence[Mapping[str, str]], choice: Choice) -> list[list[bool]]:
+def _matches(rows: Sequence[Mapping[str, str]], choice: Choice) -> list[list[bool]]:
     """For each row and each chosen column: does the row have one of the chosen values?"""
-    chosen = {column: _names(values) for column, values in choice.items()}
-    for column, values in chosen.items():
+    values_by_column = {column: _names(values) for column, values in choice.items()}
+    for column, values in values_by_column.items():
         if column not in rows[0]:
             raise no_such(f"no column {column!r} to choose by", column, rows[0])
         existing = sorted({row[column] for row in rows})
         for value in values:
             if value not in existing:
                 raise no_such(f"no image has {column}={value}", value, existing)
-    return [[row[column] in values for column, values in chosen.items()] for row in rows]
+    return [[row[column] in values for column, values in values_by_column.items()] for row in rows]
 
 
-ROWS, COLUMNS = 2, 6  # of pictures that are shown
-
-
-def html(images: "Counterfactuals") -> str:
+def _html(images: "Counterfactuals") -> str:
     fixed = list(dict(images.pictures[0].context))
     varied = [(name, ", ".join(values), len(values)) for name, values in images.attributes.items()]
     parts = [escaping.line(f"held fixed: {', '.join(fixed) or 'nothing'}")]
     parts.append(escaping.table(("varied", "values", "count"), varied))
     for row in _rows(images):
         context = " ".join(f"{column}={value}" for column, value in row[0].context)
-        parts += [escaping.line(context), "<div>", *map(_shown, row), "</div>"]
+        parts += [escaping.line(context), "<div>", *map(_thumbnail, row), "</div>"]
     return escaping.titled(f"{len(images)} counterfactual pictures", *parts)
 
 
-def draw(images: "Counterfactuals", attribute: str | None, axis: Any) -> Any:
+def _draw(images: "Counterfactuals", attribute: str | None, axis: Any) -> Any:
     """A row of pictures for some of the contexts; along a row only the attribute changes."""
     name = attribute or next(iter(images.attributes))
     groups = list(images.groups(name).items())[:ROWS]
     axis, side = escaping.new_axis(axis), escaping.SIDE
     values = images.values(name)
     sheet = np.full((side * len(groups), side * len(values), 3), 255, np.uint8)
-    for row, (_, own) in enumerate(groups):
+    for row, (_, group) in enumerate(groups):
         for column, value in enumerate(values):
-            if value in own:
-                small = images.pictures[own[value]].image().convert("RGB").resize((side, side))
+            if value in group:
+                small = images.pictures[group[value]].image().convert("RGB").resize((side, side))
                 sheet[row * side : (row + 1) * side, column * side : (column + 1) * side] = np.asarray(small)
     axis.imshow(sheet)
     axis.set_xticks([side * (column + 0.5) for column in range(len(values))], [plot(value) for value in values])
@@ -431,17 +428,17 @@ def draw(images: "Counterfactuals", attribute: str | None, axis: Any) -> Any:
 
 
 def _rows(images: "Counterfactuals") -> list[list[Picture]]:
-    by: dict[Any, list[Picture]] = {}
+    by_context: dict[Any, list[Picture]] = {}
     for picture in images:
-        by.setdefault(picture.context, []).append(picture)
-    return [own[:COLUMNS] for own in list(by.values())[:ROWS]]
+        by_context.setdefault(picture.context, []).append(picture)
+    return [pictures[:COLUMNS] for pictures in list(by_context.values())[:ROWS]]
 
 
-def _shown(picture: Picture) -> str:
-    """The picture, or what is wrong with it: the others are shown all the same."""
-    said = " ".join(f"{name}={value}" for name, value in picture.attributes.items())
+def _thumbnail(picture: Picture) -> str:
+    """The picture as HTML, or what is wrong with it: a damaged picture does not hide the others."""
+    caption = " ".join(f"{name}={value}" for name, value in picture.attributes.items())
     try:
         image: Image.Image = picture.image()
     except InputError as error:
         return escaping.line(str(error))
-    return escaping.picture(image, said)
+    return escaping.picture(image, caption)

@@ -1,4 +1,4 @@
-"""Published sets of counterfactual pictures, in the folders and file names in which they are published.
+"""Published sets of counterfactual pictures, read from the folders and file names in which they are published.
 
 | set | a picture's file | held fixed | varied |
 | --- | --- | --- | --- |
@@ -6,10 +6,10 @@
 | PAIRS | `data/status/phone/black_man.png` | section, scenario | race, gender |
 | SocialCounterfactuals | `a_photo_of_race_gender_tailor_0_4_3761796350.jpg` | occupation, set | two attributes |
 
-The last parts of a path are what counts, so any folder above them may be given. PAIRS' section is written as the
-occupation and its scenario as the identity. A name of SocialCounterfactuals ends in the rank, the number of the
-caption and the seed of the set; what the number of a caption means is in the metadata that its authors published with
-their code (IntelLabs/multimodal_cognitive_ai, `Uncovering_LVLM_Bias`), and is the same in all their sets.
+Only the last parts of a path count, so the user may give any folder above them. PAIRS' section becomes the occupation
+and its scenario the identity. A name of SocialCounterfactuals ends in the rank, the number of the caption and the
+seed of the set. The meaning of a caption's number is in the metadata that its authors published with their code
+(IntelLabs/multimodal_cognitive_ai, `Uncovering_LVLM_Bias`), and is the same in all their sets.
 """
 
 import os
@@ -32,10 +32,10 @@ TRAITS = ("skinny", "young", "obese", "tattooed", "old")
 
 @dataclass(frozen=True)
 class Layout:
-    """How the files of one set are named. `read`: the labels in the last `parts` of a path, or None.
+    """How the files of a set are named. read: from the last `parts` of a path to its labels, or None.
 
-    values: the published values of what is varied. fixed: the published values of what is held fixed, where there
-    is a fixed list of them.
+    values: the published values of the attributes that are varied. fixed: the published values of what is held fixed,
+    if there is a list of them.
     """
 
     title: str
@@ -47,11 +47,11 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The rows of a manifest, and all that is wrong with the folder.
+class SetContents:
+    """What a folder has of a published set.
 
-    rows: only of people that have every published picture, in one size. flaws: what is missing, of another size, or
-    damaged. others: image files that are not named as the set's are.
+    rows: of a manifest, for the people that have every published picture in one size. flaws: what is missing, of
+    another size, or damaged. others: image files that are not named like the set's.
     """
 
     rows: list[Row]
@@ -59,7 +59,7 @@ class Found:
     others: list[str]
 
 
-def read_layout(layout: Layout, folder: str | Path) -> Found:
+def read_layout(layout: Layout, folder: str | Path) -> SetContents:
     """All pictures of a published set below a folder; InputError if there is none."""
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -74,8 +74,8 @@ def read_layout(layout: Layout, folder: str | Path) -> Found:
             continue
         columns = columns or [column for column in row if column not in layout.values]
         varied = tuple(row[column] for column in layout.values)
-        own = pictures.setdefault(tuple(row[column] for column in columns), {})
-        own.setdefault(varied, []).append(FilePicture(path, dict(zip(layout.values, varied, strict=True))))
+        versions = pictures.setdefault(tuple(row[column] for column in columns), {})
+        versions.setdefault(varied, []).append(FilePicture(path, dict(zip(layout.values, varied, strict=True))))
     if not pictures:
         raise InputError(
             f"{str(folder)!r} has no picture of {layout.title}, such as {layout.example}: it has "
@@ -84,38 +84,38 @@ def read_layout(layout: Layout, folder: str | Path) -> Found:
     rows: list[Row] = []
     flaws = _missing_people(layout, pictures)
     for person in track(sorted(pictures), f"checking {layout.title}", len(pictures)):
-        own = pictures[person]
-        if wrong := _wrong(layout, own):
-            flaws += [f"{'/'.join(person)} {line}" for line in wrong]
+        versions = pictures[person]
+        if person_flaws := _flaws_of(layout, versions):
+            flaws += [f"{'/'.join(person)} {line}" for line in person_flaws]
         else:
             fixed = dict(zip(columns, person, strict=True))
-            rows += [{"path": str(one.path), **fixed, **one.attributes} for (one,) in own.values()]
-    return Found(rows, flaws, others)
+            rows += [{"path": str(picture.path), **fixed, **picture.attributes} for (picture,) in versions.values()]
+    return SetContents(rows, flaws, others)
 
 
 def placed(rows: Sequence[Row], manifest: Path) -> list[Row]:
-    """The rows with paths relative to the manifest's folder, as far as that is possible."""
-    here = manifest.expanduser().resolve().parent
+    """The rows with paths relative to the manifest's folder, where that is possible."""
+    base = manifest.expanduser().resolve().parent
 
     def relative(path: str) -> str:
         try:
-            return Path(os.path.relpath(Path(path).resolve(), here)).as_posix()
+            return Path(os.path.relpath(Path(path).resolve(), base)).as_posix()
         except ValueError:  # another drive of Windows
             return str(Path(path).resolve())
 
     return [{**row, "path": relative(row["path"])} for row in rows]
 
 
-def complete(found: Found, layout: Layout, leave_out: bool) -> list[Row]:
-    """The rows; InputError lists all that is wrong with the set, unless that may be left out."""
-    if found.flaws and not leave_out:
+def complete(contents: SetContents, layout: Layout, leave_out: bool) -> list[Row]:
+    """The rows. InputError lists all that is wrong with the set, unless incomplete people may be left out."""
+    if contents.flaws and not leave_out:
         raise problems(
-            f"{layout.title} is not whole (--complete-only leaves out the people of whom a picture is missing)",
-            found.flaws,
+            f"{layout.title} is not complete (--complete-only leaves out the people of whom a picture is missing)",
+            contents.flaws,
         )
-    if not found.rows:
-        raise problems(f"nobody in this {layout.title} has all pictures", found.flaws)
-    return found.rows
+    if not contents.rows:
+        raise problems(f"nobody in this {layout.title} has all pictures", contents.flaws)
+    return contents.rows
 
 
 def _images(folder: Path) -> Iterable[Path]:
@@ -128,42 +128,42 @@ def _images(folder: Path) -> Iterable[Path]:
 
 
 def _missing_people(layout: Layout, pictures: Mapping[tuple[str, ...], object]) -> list[str]:
-    """Who of the published people has no picture at all; if nobody of an occupation has, one line for all."""
+    """The published people without any picture, a line for each; one line for an occupation without pictures."""
     if not layout.fixed:
         return []
     expected = list(product(*layout.fixed.values()))
-    there = {person[0] for person in pictures}
+    occupations = {person[0] for person in pictures}
     column = next(iter(layout.fixed))
-    absent = [name for name in dict.fromkeys(person[0] for person in expected) if name not in there]
+    absent = [name for name in dict.fromkeys(person[0] for person in expected) if name not in occupations]
     lines = [f"{name} has no pictures: {column} {name} is missing" for name in absent]
     return lines + [f"{'/'.join(p)} has no pictures" for p in expected if p not in pictures and p[0] not in absent]
 
 
-def _wrong(layout: Layout, own: Mapping[tuple[str, ...], Sequence[FilePicture]]) -> list[str]:
-    """What is wrong with the pictures of one person."""
+def _flaws_of(layout: Layout, versions: Mapping[tuple[str, ...], Sequence[FilePicture]]) -> list[str]:
+    """What is wrong with the pictures of a person. versions: attribute values -> pictures."""
     published = list(product(*layout.values.values()))
-    found = [f"lacks {' '.join(one)}" for one in published if one not in own]
-    found += [
-        f"has {pictures[0].name!r}, and {' '.join(one)} is none of the published values"
-        for one, pictures in own.items()
-        if one not in published
+    flaws = [f"lacks {' '.join(values)}" for values in published if values not in versions]
+    flaws += [
+        f"has {pictures[0].name!r}, and {' '.join(values)} is none of the published values"
+        for values, pictures in versions.items()
+        if values not in published
     ]
-    for one, pictures in own.items():
+    for values, pictures in versions.items():
         if len(pictures) > 1:
-            found.append(f"has {' '.join(one)} {len(pictures)} times: {', '.join(repr(p.name) for p in pictures)}")
+            flaws.append(f"has {' '.join(values)} {len(pictures)} times: {', '.join(repr(p.name) for p in pictures)}")
     sizes: dict[tuple[int, int], list[str]] = {}
-    for picture in (picture for pictures in own.values() for picture in pictures):
+    for picture in (picture for pictures in versions.values() for picture in pictures):
         try:
             sizes.setdefault(picture.size(), []).append(picture.path.name)
         except InputError as error:
-            found.append(f"has a damaged picture: {error}")
+            flaws.append(f"has a damaged picture: {error}")
     if len(sizes) > 1:
-        ordered = sorted(sizes.items(), key=lambda one: (-len(one[1]), one[0]))
-        found.append(
+        ordered = sorted(sizes.items(), key=lambda item: (-len(item[1]), item[0]))
+        flaws.append(
             "has pictures of different sizes: "
             + ", ".join(f"{w}x{h} ({len(names)}, such as {names[0]})" for (w, h), names in ordered)
         )
-    return found
+    return flaws
 
 
 def _matched(expression: str) -> Callable[[str], Row | None]:
@@ -176,7 +176,7 @@ def _matched(expression: str) -> Callable[[str], Row | None]:
     return read
 
 
-# The last underscore separates the values: a race may have one of its own.
+# The last underscore separates the values: the name of a race may have one too.
 _TWO_VALUES = r"(?P<race>[^/]+)_(?P<gender>[^/_]+?)"
 
 FOCUS = Layout(
@@ -204,7 +204,7 @@ PAIRS = Layout(
 
 
 def _numbered(kind: str, columns: tuple[str, str], numbers: Sequence[int], values: Sequence[Sequence[str]]) -> Layout:
-    """One of the three kinds of SocialCounterfactuals; `numbers` are those of the captions of all pairs of values."""
+    """One of the three kinds of SocialCounterfactuals. numbers: of the captions of all pairs of values, in order."""
     means = dict(zip(map(str, numbers), product(*values), strict=True))
     name = re.compile(
         rf"(?P<opening>|a_picture_of_|a_photo_of_|an_image_of_){kind}_(?P<occupation>.+)"

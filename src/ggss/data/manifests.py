@@ -43,7 +43,7 @@ def read_rows(source: str | Path) -> list[Row]:
 
 
 def write_manifest(rows: Iterable[Mapping[str, object]], path: str | Path) -> None:
-    """Write a CSV manifest, whole or not at all. All rows have the same columns; one of them is `path`."""
+    """Write a CSV manifest, completely or not at all. All rows have the same columns; one of them is `path`."""
     rows, path = list(rows), Path(path)
     if not rows or any(row.keys() != rows[0].keys() or "path" not in row for row in rows):
         raise InputError(f"manifest {str(path)!r} needs rows with the same columns, 'path' among them")
@@ -51,7 +51,7 @@ def write_manifest(rows: Iterable[Mapping[str, object]], path: str | Path) -> No
 
 
 def manifest_bytes(rows: Sequence[Mapping[str, object]]) -> bytes:
-    """A manifest as a CSV file has it."""
+    """The content of a manifest as a CSV file."""
     text = StringIO(newline="")
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -66,17 +66,17 @@ def _manifest_rows(path: Path) -> list[Row]:
     if path.suffix.lower() not in readers:
         raise InputError(f"manifest {str(path)!r} is neither .csv nor .jsonl: save it as one of the two")
     text = read_utf8(path, "manifest")
-    found: list[str] = []
-    rows = dict(readers[path.suffix.lower()](text, found))
+    flaws: list[str] = []
+    rows = dict(readers[path.suffix.lower()](text, flaws))
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     if rows and "path" not in columns:
         raise InputError(
             f"manifest {str(path)!r} has no column 'path': its columns are {', '.join(columns)}; "
             "name the column of image files 'path' and separate columns by commas"
         )
-    found += [f"line {line} has no path" for line, row in rows.items() if not row.get("path")]
-    if found:
-        raise problems(f"manifest {str(path)!r}", found)
+    flaws += [f"line {line} has no path" for line, row in rows.items() if not row.get("path")]
+    if flaws:
+        raise problems(f"manifest {str(path)!r}", flaws)
     if not rows:
         raise InputError(f"manifest {str(path)!r} has no rows: add one for each image")
     blank = dict.fromkeys(columns, "")
@@ -84,39 +84,39 @@ def _manifest_rows(path: Path) -> list[Row]:
     return _with_text_labels(placed, f"manifest {str(path)!r}")
 
 
-def _csv_rows(text: str, found: list[str]) -> Iterator[tuple[int, Row]]:
-    """(line number, row) of each line with cells; what is wrong with the others goes to `found`."""
+def _csv_rows(text: str, flaws: list[str]) -> Iterator[tuple[int, Row]]:
+    """(line number, row) of each line with cells; what is wrong with other lines is added to `flaws`."""
     reader = csv.reader(StringIO(text), strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         if "" in header or len(set(header)) < len(header):
-            found.append(f"line 1 must name each column, and each name once: it reads {','.join(header)!r}")
+            flaws.append(f"line 1 must name each column, and each name once: it reads {','.join(header)!r}")
             return
         for cells in filter(None, reader):
             if len(cells) != len(header):
-                found.append(f"line {reader.line_num} has {len(cells)} cells for {len(header)} columns")
+                flaws.append(f"line {reader.line_num} has {len(cells)} cells for {len(header)} columns")
             else:
                 yield reader.line_num, {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     except csv.Error as error:
-        found.append(f"line {reader.line_num} is not CSV: {error}")
+        flaws.append(f"line {reader.line_num} is not CSV: {error}")
 
 
-def _jsonl_rows(text: str, found: list[str]) -> Iterator[tuple[int, Row]]:
-    """(line number, row) of each line with an object; what is wrong with the others goes to `found`."""
+def _jsonl_rows(text: str, flaws: list[str]) -> Iterator[tuple[int, Row]]:
+    """(line number, row) of each line with an object; what is wrong with other lines is added to `flaws`."""
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             cells = json.loads(line, object_pairs_hook=tuple)  # an object is a tuple of pairs, an array a list
         except (ValueError, RecursionError):
-            found.append(f"line {number} is not JSON: {line[:60]!r}")
+            flaws.append(f"line {number} is not JSON: {line[:60]!r}")
             continue
         if not isinstance(cells, tuple) or any(isinstance(cell, tuple | list) for _, cell in cells):
-            found.append(f"line {number} is not an object of plain values: {line[:60]!r}")
+            flaws.append(f"line {number} is not an object of plain values: {line[:60]!r}")
             continue
         row = {name.strip(): _text(cell) for name, cell in cells}
         if len(row) < len(cells):
-            found.append(f"line {number} names a column twice: {line[:60]!r}")
+            flaws.append(f"line {number} names a column twice: {line[:60]!r}")
         yield number, row
 
 
@@ -135,7 +135,7 @@ def _pattern_rows(pattern: str) -> list[Row]:
         raise InputError(f"folder pattern {pattern!r} has a placeholder 'path', the file itself: rename it")
     try:
         os.lstat(pattern)
-    except ValueError as error:  # and of it a UnicodeError
+    except ValueError as error:  # or a UnicodeError, which is one
         raise InputError(f"folder pattern {pattern!r} has a character that no file name has ({error})") from error
     except OSError:
         pass  # it need not be a file
@@ -146,18 +146,18 @@ def _pattern_rows(pattern: str) -> list[Row]:
     rows = [{"path": str(file), **match.groupdict()} for file, match in matches if match]
     if not rows:
         folder = os.path.dirname(literals[0]) or "."
-        seen = "has no such file" if os.path.isdir(folder) else "does not exist"
-        raise InputError(f"folder pattern {pattern!r} matches nothing: the folder {folder!r} {seen}")
+        problem = "has no such file" if os.path.isdir(folder) else "does not exist"
+        raise InputError(f"folder pattern {pattern!r} matches nothing: the folder {folder!r} {problem}")
     return rows
 
 
 def _expression(pattern: str, literals: list[str], names: list[str]) -> str:
-    """The regular expression of a pattern, which takes a time that is linear in the length of a file's name.
+    """The regular expression of a pattern. Matching takes time linear in the length of a file's name.
 
-    A placeholder ends where the text after it is first found. Nothing is lost by staying with that place: whatever
-    follows could begin later, and the placeholder in between would be longer. So its group is atomic, `(?>...)`, and
-    no other place is tried. Only before the second use of a name all places have to be tried: there, at most two
-    placeholders may have several.
+    A placeholder ends at the first place where the text after it matches. No match is lost by this: if the rest of
+    the pattern matches after a later place, it also matches after the first, with a longer placeholder in between. So
+    the group is atomic, `(?>...)`, and no other place is tried. Only before the second use of a name must all places
+    be tried: there, at most two placeholders may have several.
     """
     again = max((place for place, name in enumerate(names) if name in names[:place]), default=-1)
     places = sum("/" not in literals[place + 1] for place in range(again) if names[place] not in names[:place])
@@ -168,24 +168,24 @@ def _expression(pattern: str, literals: list[str], names: list[str]) -> str:
         )
     expression = re.escape(literals[0])
     for place, name in enumerate(names):
-        after = re.escape(literals[place + 1])
+        literal = re.escape(literals[place + 1])
         if name in names[:place]:
-            expression += f"(?P={name}){after}"
+            expression += f"(?P={name}){literal}"
         elif place < again or place == len(names) - 1:
-            expression += f"(?P<{name}>[^/]+?){after}"
+            expression += f"(?P<{name}>[^/]+?){literal}"
         else:
-            expression += f"(?>(?P<{name}>[^/]+?){after})"
+            expression += f"(?>(?P<{name}>[^/]+?){literal})"
     return expression
 
 
 def _with_text_labels(rows: list[Row], where: str) -> list[Row]:
-    """The rows; InputError if a label or its column is not Unicode, which no file or model could take."""
-    found = [
+    """The rows. InputError if a label or its column is not Unicode: no file or model could take it."""
+    flaws = [
         f"{column!r} of {row['path']!r} is not Unicode text: {cell!r}"
         for row in rows
         for column, cell in row.items()
         if not (is_unicode(column) and (column == "path" or is_unicode(cell)))
     ]
-    if found:
-        raise problems(where, found)
+    if flaws:
+        raise problems(where, flaws)
     return rows

@@ -4,13 +4,13 @@ Photographs on disk, pictures inside a benchmark's file and painted ones are all
 `attributes` are what a counterfactual set varies (race, gender); `context` is what it holds fixed (occupation,
 identity).
 
-The one decoder: from the bytes of an image file, or an image in memory, to an upright 8-bit RGB image.
+All images are decoded here (`decoded`, `in_rgb`), into an upright 8-bit RGB image.
 
-| in the file | what is made of it |
+| in the file | result |
 | --- | --- |
 | RGB, grey, black and white, palette, YCbCr | the same colours in RGB |
 | 16-bit grey | scaled to 8 bits: 0 stays black, 65535 becomes white |
-| 12-bit grey, and 16 bits where 0 is white (TIFF) | the same, from the range and the direction that the file tells |
+| 12-bit grey, and 16 bits where 0 is white (TIFF) | the same, by the range and direction that the file says |
 | transparency, of any kind | laid over `BACKGROUND`, white |
 | CMYK | RGB by the plain formula |
 | an EXIF orientation | turned or mirrored as it says |
@@ -18,14 +18,14 @@ The one decoder: from the bytes of an image file, or an image in memory, to an u
 | several frames or pages; float, 32-bit and other modes; more pixels than `PIL.Image.MAX_IMAGE_PIXELS` | refused |
 | any format that is not in `FORMATS` | refused; some are programs that other programs would run, such as PostScript |
 | more metadata than a camera or an editor writes (`METADATA`, `PARTS`, `TAGS`) | refused before Pillow reads it |
-| what takes longer than `SECONDS` and `SECONDS_PER_MEGAPIXEL` of CPU time | refused |
+| a file that takes longer than `SECONDS` plus `SECONDS_PER_MEGAPIXEL` of CPU time | refused |
 
 A picture is as large as its file says, unless a cap is put on its longer side (`ShrunkPicture`).
 
 Colour profiles are not applied: the numbers of the file are taken as sRGB, as image processors of models do.
-What changes a picture visibly (transparency, orientation, MPO) is said once for all pictures, by the logger `ggss`,
-which prints to stderr unless a program configures it. Pillow's own warnings, of damaged metadata, are counted and not
-shown: a file can cause one for each of its tags.
+Rules that change a picture visibly (transparency, orientation, MPO) are logged once for all pictures, by the logger
+`ggss`, which prints to stderr unless a program configures it. Pillow's own warnings about damaged metadata are
+counted and not shown: a file can cause one for each of its tags.
 """
 
 import hashlib
@@ -51,8 +51,11 @@ from ggss import errors
 from ggss.errors import InputError
 from ggss.files import read_bounded
 
+Context = tuple[tuple[str, str], ...]
+"""What is held fixed: (column, value) pairs."""
+
 DECODER = 3
-"""The version of this file's rules. It is part of every digest of a file, so that no cache mixes two decoders."""
+"""The version of these rules. It is part of every digest of a file, so that no cache mixes two decoders."""
 
 FORMATS = ("PNG", "JPEG", "JPEG2000", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
 
@@ -62,10 +65,8 @@ WIDTH, HEIGHT = 256, 257  # TIFF's tags
 BITS, PHOTOMETRIC = 258, 262  # TIFF's tags: how many bits a sample has, and (0) whether zero is white
 
 METADATA = 8 * 2**20  # bytes of a file's parts that are not pixels
-PARTS = (
-    1_000  # chunks of a PNG or WebP, segments of a JPEG; a PNG may also have one for each `PIXEL_PART` of its bytes
-)
-PIXEL_PART = 1_024
+PARTS = 1_000  # chunks of a PNG or WebP, segments of a JPEG
+PIXEL_PART = 1_024  # bytes of a PNG for which it may have one more chunk
 TAGS = 1_000  # of EXIF, and of a TIFF
 SCANS = 100  # of a JPEG; a progressive one has about ten, and each goes over all pixels
 SECONDS, SECONDS_PER_MEGAPIXEL = 5.0, 0.5
@@ -74,19 +75,25 @@ _CONVERTED = {"1", "L", "P", "RGB", "YCbCr", "CMYK", "LA", "PA", "RGBA", "RGBa"}
 _SIXTEEN_BITS = {"I;16", "I;16L", "I;16B", "I;16N"}
 _REFUSED = {"F": "floating point", "I": "32-bit integers", "LAB": "L*a*b* colours", "HSV": "hue and saturation"}
 
+_PIXELS = {b"IDAT", b"VP8 ", b"VP8L", b"ALPH", b"ANMF"}
+_EXIF = {b"eXIf", b"EXIF", b"\xff\xe1"}
+_TIFF = {b"II": "<", b"MM": ">"}
+_ALONE = {bytes([0x01]), *(bytes([number]) for number in range(0xD0, 0xDA))}  # a JPEG's markers without content
+_MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)  # of a JPEG's segment; bytes before it are skipped
+
 _log = logging.getLogger("ggss")
-_said: set[str] = set()
+_logged: set[str] = set()
 
 
 def decoded(data: bytes, name: str) -> Image.Image:
     """The image in the bytes of a file. InputError unless all of them decode, by the rules above."""
     with _opened(data, name) as image:
         if image.getexif().get(ORIENTATION, 1) not in (0, 1):
-            _say(f"{name} is turned as its EXIF orientation says")
+            _log_once(f"{name} is turned as its EXIF orientation says")
         if image.format == "MPO" and getattr(image, "n_frames", 1) > 1:
-            _say(f"{name} holds several pictures (MPO), and the first is used")
+            _log_once(f"{name} holds several pictures (MPO), and the first is used")
         sixteen = _has_sixteen_bits(image)
-        tags = _tags(image)  # before it is turned: then it has none
+        tags = _tags(image)  # read before the image is turned, which drops them
         upright = ImageOps.exif_transpose(image)
         return _scaled(upright, tags) if sixteen else in_rgb(upright, name)
 
@@ -94,7 +101,7 @@ def decoded(data: bytes, name: str) -> Image.Image:
 def header_size(data: bytes, name: str) -> tuple[int, int]:
     """Width and height of the upright image, from the header and the checksums alone."""
     with _opened(data, name) as image:
-        # Pillow gives the size of a TIFF as it is when it is turned, and that of others as it is stored.
+        # For a TIFF Pillow returns the size after turning, for other formats the stored size.
         width, height = (_tags(image)[tag] for tag in (WIDTH, HEIGHT)) if image.format == "TIFF" else image.size
         # If a PNG has no EXIF before its pixels, `getexif` would decode all of them to look for it at the end.
         described = "exif" in image.info or image.format == "TIFF"
@@ -109,22 +116,22 @@ def in_rgb(image: Image.Image, name: str) -> Image.Image:
     _require_mode(image, name)
     if not image.has_transparency_data:
         return image if image.mode == "RGB" else image.convert("RGB")
-    shown = image.convert("RGBA")
-    if shown.getchannel("A").getextrema() != (255, 255):
-        _say(f"{name} has transparent parts, which are shown over white")
-    return Image.alpha_composite(Image.new("RGBA", shown.size, BACKGROUND), shown).convert("RGB")
+    rgba = image.convert("RGBA")
+    if rgba.getchannel("A").getextrema() != (255, 255):
+        _log_once(f"{name} has transparent parts, which are shown over white")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, BACKGROUND), rgba).convert("RGB")
 
 
 @contextmanager
 def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
-    """The image of a file, not yet decoded; what goes wrong while it is used becomes an InputError."""
+    """The image of a file, not yet decoded. Exceptions inside the block become InputErrors."""
     _check_metadata(data, name)
     clock = _Clock()
     try:
         with pillow_warnings:
             with Image.open(_TimedBytes(data, clock), formats=_formats()) as image:
                 clock.allow(image)
-                image.verify()  # checksums and the end of a PNG, which decoding alone does not look at
+                image.verify()  # checksums and the end of a PNG, which decoding does not check
             with Image.open(_TimedBytes(data, clock), formats=_formats()) as image:
                 frames = getattr(image, "n_frames", 1)
                 if frames > 1 and image.format != "MPO":
@@ -139,8 +146,8 @@ def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
     except _TooSlow as error:
         raise InputError(f"{name} takes longer than {clock.seconds:g} s to decode: save it in another way") from error
     except UnidentifiedImageError as error:
-        known = ", ".join(FORMATS)
-        raise InputError(f"{name} has no known image format ({known}): save it as one of them") from error
+        formats = ", ".join(FORMATS)
+        raise InputError(f"{name} has no known image format ({formats}): save it as one of them") from error
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise InputError(f"{name} has more than {Image.MAX_IMAGE_PIXELS:,} pixels: make it smaller") from error
     except Exception as error:  # decoders raise exceptions of many types, such as struct.error
@@ -152,7 +159,7 @@ class _TooSlow(Exception):
 
 
 class _Clock:
-    """Processor time of this thread, so that a busy machine refuses nothing."""
+    """CPU time of this thread, so that a busy machine refuses no picture."""
 
     def __init__(self) -> None:
         self._start, self.seconds = time.thread_time(), SECONDS
@@ -181,19 +188,19 @@ class _TimedBytes(BytesIO):
 class PillowWarnings:
     """While at least one thread is in the block, Pillow's warnings are counted and not shown.
 
-    `warnings.catch_warnings` alone is not for threads: two that leave in another order than they came would leave the
-    filters of one of them behind.
+    `warnings.catch_warnings` alone is not thread-safe: if two threads leave in another order than they entered, the
+    filters of one of them stay.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self._lock, self._inside = threading.Lock(), 0
+        self._lock, self._threads = threading.Lock(), 0
         self._caught = warnings.catch_warnings()
 
     def __enter__(self) -> None:
         with self._lock:
-            self._inside += 1
-            if self._inside == 1:
+            self._threads += 1
+            if self._threads == 1:
                 self._caught = warnings.catch_warnings()
                 self._caught.__enter__()
                 self._show = warnings.showwarning
@@ -203,13 +210,13 @@ class PillowWarnings:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._inside -= 1
-            if not self._inside:
+            self._threads -= 1
+            if not self._threads:
                 self._caught.__exit__(None, None, None)
 
-    def _counted(self, message: Any, category: Any, filename: str, *rest: Any) -> None:
+    def _counted(self, message: Any, category: Any, filename: str, *details: Any) -> None:
         if f"{os.sep}PIL{os.sep}" not in filename:
-            return self._show(message, category, filename, *rest)
+            return self._show(message, category, filename, *details)
         self.count += 1
 
 
@@ -217,7 +224,7 @@ pillow_warnings = PillowWarnings()
 
 
 def _check_metadata(data: bytes, name: str) -> None:
-    """InputError if a file has so much beside its pixels that to read it would cost more than the picture."""
+    """InputError if a file has so much metadata that reading it would cost more than the picture."""
     size, exif = 0, b""
     for parts, (kind, start, length) in enumerate(_parts(data), 1):
         if kind not in _PIXELS:
@@ -226,25 +233,18 @@ def _check_metadata(data: bytes, name: str) -> None:
             exif += data[start : start + length]
         most = PARTS + (len(data) // PIXEL_PART if kind == b"IDAT" else 0)
         if parts > most:
-            raise _laden(name, f"more than {most:,} parts")
+            raise _excessive(name, f"more than {most:,} parts")
         if size > METADATA:
-            raise _laden(name, f"more than {METADATA:,} bytes of metadata")
+            raise _excessive(name, f"more than {METADATA:,} bytes of metadata")
     if data.startswith(b"\xff\xd8") and data.count(b"\xff\xda") > SCANS:
-        raise _laden(name, f"more than {SCANS} scans")
+        raise _excessive(name, f"more than {SCANS} scans")
     block = data if data[:2] in _TIFF else exif.removeprefix(b"Exif\0\0")
     if _tag_count(block) > TAGS:
-        raise _laden(name, f"more than {TAGS:,} tags")
+        raise _excessive(name, f"more than {TAGS:,} tags")
 
 
-def _laden(name: str, seen: str) -> InputError:
-    return InputError(f"{name} has {seen}, which no camera writes: save it without metadata")
-
-
-_PIXELS = {b"IDAT", b"VP8 ", b"VP8L", b"ALPH", b"ANMF"}
-_EXIF = {b"eXIf", b"EXIF", b"\xff\xe1"}
-_TIFF = {b"II": "<", b"MM": ">"}
-_ALONE = {bytes([0x01]), *(bytes([number]) for number in range(0xD0, 0xDA))}  # a JPEG's markers without a content
-_MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)  # of a JPEG's segment; what stands before it is passed over
+def _excessive(name: str, excess: str) -> InputError:
+    return InputError(f"{name} has {excess}, which no camera writes: save it without metadata")
 
 
 def _parts(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -277,9 +277,9 @@ def _parts(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _tag_count(block: bytes) -> int:
-    """How many tags the directories of a TIFF or of EXIF declare, each directory as one more; 0 for what is neither.
+    """How many tags the directories of a TIFF or of EXIF declare, plus one for each directory; 0 for other data.
 
-    It stops soon after `TAGS`, so directories that point at each other end too.
+    Counting stops soon after `TAGS`, so it also ends for directories that point to each other.
     """
     order = _TIFF.get(block[:2], "")
     count = 0
@@ -294,7 +294,7 @@ def _tag_count(block: bytes) -> int:
             count += tags + 1
             place += struct.calcsize(f"{order}{head}") + entry * tags
             (place,) = struct.unpack_from(f"{order}{pointer}", block, place)
-    except struct.error:  # a directory that is cut: Pillow says what is wrong with it
+    except struct.error:  # a truncated directory: Pillow reports it
         pass
     return count
 
@@ -312,7 +312,7 @@ def _tags(image: Image.Image) -> Mapping[int, Any]:
 
 
 def _has_sixteen_bits(image: Image.Image) -> bool:
-    """Whether it is grey with 16 bits; PPM files have them in Pillow's mode for 32 bits."""
+    """Whether it is grey with 16 bits; for PNG and PPM files Pillow may have these in its mode for 32 bits."""
     return image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 
@@ -323,33 +323,30 @@ def _require_mode(image: Image.Image, name: str) -> None:
 
 
 def _scaled(image: Image.Image, tags: Mapping[int, Any]) -> Image.Image:
-    """16-bit grey in RGB; of a file with a transparent value, that value is the background.
+    """16-bit grey in RGB; a value that the file declares transparent becomes the background.
 
-    Pillow gives what a TIFF holds, whatever its tags say of it.
+    Pillow returns the values of a TIFF as they are stored, so its tags are applied here.
     """
     values = np.asarray(image).astype(np.uint32)
     most = 4095 if tags.get(BITS) == (12,) else 65535
     level = (values * 255 + most // 2) // most
     grey = Image.fromarray((255 - level if tags.get(PHOTOMETRIC) == 0 else level).astype(np.uint8))
-    shown = grey.convert("RGB")
+    rgb = grey.convert("RGB")
     if isinstance(clear := image.info.get("transparency"), int):
-        shown.paste(BACKGROUND, mask=Image.fromarray(values == clear))
-    return shown
+        rgb.paste(BACKGROUND, mask=Image.fromarray(values == clear))
+    return rgb
 
 
-def _say(what: str) -> None:
-    """Log this once for all pictures: of a message only the picture's name differs."""
-    kind = what.rpartition("' ")[2]
-    if kind not in _said:
-        _said.add(kind)
-        _log.warning("%s; the same holds for every picture like it", what)
-
-
-Context = tuple[tuple[str, str], ...]
+def _log_once(message: str) -> None:
+    """Log a message once for all pictures: only the picture's name differs."""
+    kind = message.rpartition("' ")[2]
+    if kind not in _logged:
+        _logged.add(kind)
+        _log.warning("%s; the same holds for every picture like it", message)
 
 
 class Picture(Protocol):
-    """What every picture gives, wherever it comes from."""
+    """What every picture has, wherever it comes from."""
 
     @property
     def name(self) -> str:
@@ -358,7 +355,7 @@ class Picture(Protocol):
 
     @property
     def digest(self) -> str:
-        """sha256 of all that decides the image: pictures of one digest are the same image."""
+        """sha256 of everything that determines the image: pictures of one digest are the same image."""
         ...
 
     @property
@@ -417,7 +414,7 @@ class FilePicture:
 
 @dataclass(frozen=True)
 class BytesPicture:
-    """A picture kept as the bytes of its file, as benchmarks hold it; equal when the bytes are."""
+    """A picture as the bytes of its file, as benchmarks have it; equal if the bytes are."""
 
     digest: str
     data: bytes = field(repr=False, compare=False)

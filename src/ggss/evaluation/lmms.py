@@ -3,9 +3,9 @@
     python -m lmms_eval --model ggss --tasks mmstar --batch_size 8 \\
         --model_args pretrained=llava-hf/llava-v1.6-vicuna-7b-hf,steerer=race-steerer,alpha=1.0,identity=id-...
 
-The harness caches answers under the model arguments only. So all that decides an answer must be among them: the
-strength has no default, and `identity` stands for model and steerer. It is checked; leave it out once, and the
-message says what it is. Without `steerer` the model is not steered: that is the run to compare with.
+The harness caches answers under the model arguments only. So all that determines an answer must be among them: the
+strength has no default, and `identity` is a hash of model and steerer. It is checked: leave it out once, and the
+error says what it must be. Without `steerer` the model is not steered: that is the run to compare with.
 """
 
 import os
@@ -30,12 +30,15 @@ except ImportError as error:
 LONGEST_ANSWER = 1024  # tokens, for a task that sets no limit
 
 
-class _Asked(NamedTuple):
-    """One request: the prompt, how to fetch its pictures, and what is wanted."""
+class _Question(NamedTuple):
+    """One request: the prompt, how to fetch its pictures, and the target.
+
+    target: the generation options of an answer, or the continuation to score.
+    """
 
     prompt: str
     pictures: Callable[[], list[Image.Image]]
-    wanted: Any
+    target: Any
 
 
 class LmmsModel(lmms):
@@ -84,23 +87,23 @@ class LmmsModel(lmms):
         self._permissions = {"force": force, "allow_amplify": allow_amplify}
         if self.steerer is not None:
             self.steerer.check(self.vlm, force=force)
-        if identity != (seen := cache_identity(self.vlm, self.steerer)):
+        if identity != (expected := cache_identity(self.vlm, self.steerer)):
             raise InputError(
-                f"the model 'ggss' needs identity={seen} among its arguments, seen {identity}: lmms-eval's cache "
+                f"the model 'ggss' needs identity={expected} among its arguments, seen {identity}: lmms-eval's cache "
                 "knows answers by the arguments alone, so these must say which model and steerer gave them"
             )
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """The greedy answer to each request, cut off at the task's stop strings."""
-        asked = []
+        questions = []
         for prompt, options, pictures, *document in (_arguments(request) for request in requests):
             _check_greedy(options, document)
-            asked.append(_Asked(self._prompt(prompt), self._fetch(pictures, *document), options))
-        answers = [""] * len(asked)
-        for batch in self._batches(asked, key=_longest):
-            said = self._answer([asked[i] for i in batch], _longest(asked[batch[0]].wanted))
-            for i, text in zip(batch, said, strict=True):
-                answers[i] = _until(text, asked[i].wanted.get("until"))
+            questions.append(_Question(self._prompt(prompt), self._fetch(pictures, *document), options))
+        answers = [""] * len(questions)
+        for batch in self._batches(questions, key=_longest):
+            texts = self._answer([questions[i] for i in batch], _longest(questions[batch[0]].target))
+            for i, text in zip(batch, texts, strict=True):
+                answers[i] = _until(text, questions[i].target.get("until"))
         return answers
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
@@ -108,19 +111,19 @@ class LmmsModel(lmms):
 
         The space before a continuation is dropped: the chat template writes what separates question and answer.
         """
-        asked = []
+        questions = []
         for prompt, target, pictures, *document in (_arguments(request) for request in requests):
             continuation = target if isinstance(target, str) else str(target(self._document(*document)))
             if not continuation.strip():
                 raise InputError(f"task {document[1]!r} asks for the probability of an empty answer")
             fetch = self._fetch(pictures, *document)
-            asked.append(_Asked(self._prompt(prompt), fetch, continuation.strip()))
-        scores = [(0.0, False)] * len(asked)
-        for batch in self._batches(asked, key=self._tokens):
-            group = [asked[i] for i in batch]
-            said = self._answer(group, self._tokens(group[0].wanted))
-            for i, logp, text in zip(batch, self._score(group), said, strict=True):
-                scores[i] = (logp, text == asked[i].wanted)
+            questions.append(_Question(self._prompt(prompt), fetch, continuation.strip()))
+        scores = [(0.0, False)] * len(questions)
+        for batch in self._batches(questions, key=self._tokens):
+            group = [questions[i] for i in batch]
+            texts = self._answer(group, self._tokens(group[0].target))
+            for i, logp, text in zip(batch, self._score(group), texts, strict=True):
+                scores[i] = (logp, text == questions[i].target)
         return scores
 
     def generate_until_multi_round(self, requests: Sequence[Any]) -> list[str]:
@@ -137,31 +140,33 @@ class LmmsModel(lmms):
         """A function that reads the pictures of a request, called only when the request is answered."""
 
         def fetch() -> list[Image.Image]:
-            shown = (pictures(self._document(doc_id, task, split)) if pictures else None) or []
-            if other := [type(one).__name__ for one in shown if not isinstance(one, Image.Image)]:
+            images = (pictures(self._document(doc_id, task, split)) if pictures else None) or []
+            if other := [type(image).__name__ for image in images if not isinstance(image, Image.Image)]:
                 raise InputError(f"task {task!r} shows a {other[0]}, and the model 'ggss' sees pictures only")
-            return [in_rgb(picture, f"a picture of task {task!r}") for picture in shown]
+            return [in_rgb(picture, f"a picture of task {task!r}") for picture in images]
 
         return fetch
 
-    def _batches(self, asked: Sequence[_Asked], key: Callable[[Any], int]) -> Iterable[list[int]]:
-        """Batches of request numbers; the requests of a batch want the same number of tokens."""
+    def _batches(self, questions: Sequence[_Question], key: Callable[[Any], int]) -> Iterable[list[int]]:
+        """Batches of numbers of questions; those of a batch have the same number of tokens to generate."""
         groups: dict[int, list[int]] = {}
-        for i, one in enumerate(asked):
-            groups.setdefault(key(one.wanted), []).append(i)
+        for i, question in enumerate(questions):
+            groups.setdefault(key(question.target), []).append(i)
         size = self.batch_size
         batches = [group[i : i + size] for group in groups.values() for i in range(0, len(group), size)]
-        return track(batches, f"{self.vlm.name}: {len(asked)} requests")
+        return track(batches, f"{self.vlm.name}: {len(questions)} requests")
 
-    def _answer(self, asked: Sequence[_Asked], max_new_tokens: int) -> list[str]:
-        questions, pictures = [one.prompt for one in asked], [one.pictures() for one in asked]
+    def _answer(self, group: Sequence[_Question], max_new_tokens: int) -> list[str]:
+        prompts, pictures = [question.prompt for question in group], [question.pictures() for question in group]
         with self._steering(pictures):
-            return self.vlm.answer(questions, pictures, max_new_tokens=max_new_tokens, batch_size=len(asked))
+            return self.vlm.answer(prompts, pictures, max_new_tokens=max_new_tokens, batch_size=len(group))
 
-    def _score(self, asked: Sequence[_Asked]) -> list[float]:
-        questions, pictures = [one.prompt for one in asked], [one.pictures() for one in asked]
+    def _score(self, group: Sequence[_Question]) -> list[float]:
+        prompts, pictures = [question.prompt for question in group], [question.pictures() for question in group]
         with self._steering(pictures):
-            scores = self.vlm.score(questions, pictures, [[one.wanted] for one in asked], batch_size=len(asked))
+            scores = self.vlm.score(
+                prompts, pictures, [[question.target] for question in group], batch_size=len(group)
+            )
         return [score for (score,) in scores]
 
     def _steering(self, pictures: Sequence[Sequence[Image.Image]]) -> AbstractContextManager[Any]:
@@ -175,7 +180,7 @@ class LmmsModel(lmms):
 
 
 def cache_identity(vlm: Vlm, steerer: Steerer | None = None) -> str:
-    """All that decides the answers besides the strength, as a word that no parser takes for a number."""
+    """Hash of everything that determines the answers besides the strength. It cannot be parsed as a number."""
     return f"id-{hashing.of([vlm.identity.hash, steerer and steerer.content_hash])[:16]}"
 
 
@@ -189,15 +194,15 @@ def _arguments(request: Any) -> tuple[Any, ...]:
 
 
 def _check_greedy(options: dict[str, Any], document: Sequence[Any]) -> None:
-    """Refuse what is not greedy decoding."""
-    seen = [
+    """InputError for options that are not greedy decoding."""
+    sampling = [
         f"{name}={options[name]}"
         for name, limit in (("temperature", 0), ("do_sample", 0), ("num_beams", 1))
         if (options.get(name) or 0) > limit
     ]
-    if seen:
+    if sampling:
         raise InputError(
-            f"task {document[1]!r} wants {', '.join(seen)}, and the model 'ggss' answers greedily: "
+            f"task {document[1]!r} wants {', '.join(sampling)}, and the model 'ggss' answers greedily: "
             "give --gen_kwargs temperature=0,do_sample=False,num_beams=1"
         )
 
@@ -212,7 +217,7 @@ def _until(text: str, stops: str | Sequence[str] | None) -> str:
     return text
 
 
-def _checked_batch_size(given: int | str) -> int:
-    if not str(given).isdecimal() or int(given) < 1:
-        raise InputError(f"the model 'ggss' needs a batch size of at least 1, seen {given!r}")
-    return int(given)
+def _checked_batch_size(size: int | str) -> int:
+    if not str(size).isdecimal() or int(size) < 1:
+        raise InputError(f"the model 'ggss' needs a batch size of at least 1, seen {size!r}")
+    return int(size)

@@ -1,7 +1,7 @@
-"""What the playground does, without the page it is shown on.
+"""The playground: a model and steerers to ask about pictures. Its page is in `ggss.play.page`.
 
-Pictures are encoded once. Every answer, at whatever strength, comes from the kept features, so that moving the
-strength asks the text model only. Uploads are kept in memory while they are shown, never on disk.
+Pictures are encoded once. Every answer, at any strength, comes from cached features, so that a change of the strength
+runs the text model only. Uploads are kept in memory while they are shown, never on disk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class PlaygroundAnswer:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The answers so far: `steered` is None until it is there."""
+    """The answers so far. steered: None until it is answered."""
 
     unsteered: PlaygroundAnswer
     steered: PlaygroundAnswer | None = None
@@ -46,7 +46,7 @@ class SideBySide:
 
 @dataclass(frozen=True)
 class Variant:
-    """One version of a person, and what is answered about it."""
+    """One version of a person, and the answers about it."""
 
     label: str
     image: Image.Image
@@ -90,17 +90,17 @@ class Playground:
         options: Sequence[str] = (),
         max_new_tokens: int = TOKENS,
     ) -> Iterator[SideBySide]:
-        """The unsteered answer as soon as it is there, then both. Without a steerer there is only the first."""
+        """Yields the unsteered answer alone, then both. Without a steerer there is only the first."""
         item = self._item(question, pictures, options)
         errors.TOKENS.check("the longest answer, in tokens,", max_new_tokens)
         steered = self._steered(steerers, alpha)
         key = (question, tuple(picture.digest for picture in pictures), tuple(item.options), max_new_tokens)
         if key not in self._unsteered:
             self._unsteered = {key: _read(self._model, [item], max_new_tokens)[0]}  # of the last question only
-        shown = SideBySide(self._unsteered[key])
-        yield shown
+        answers = SideBySide(self._unsteered[key])
+        yield answers
         if steered is not None:
-            yield replace(shown, steered=_read(steered, [item], max_new_tokens)[0])
+            yield replace(answers, steered=_read(steered, [item], max_new_tokens)[0])
 
     def heat(self, picture: Picture, steerer: str) -> Image.Image:
         """The picture in grey with the steerer's gate over it: bright is where tokens are turned most.
@@ -108,12 +108,16 @@ class Playground:
         InputError for a method without a gate, or if the tokens cannot be laid over the picture.
         """
         chosen = self._steerer(steerer)
-        seen = self._model.cache.features([picture])[0]
-        gate = chosen.gate(seen.rows[SITE], site=SITE) if SITE in chosen.operators and SITE in seen.rows else None
+        features = self._model.cache.features([picture])[0]
+        gate = (
+            chosen.gate(features.rows[SITE], site=SITE)
+            if SITE in chosen.operators and SITE in features.rows
+            else None
+        )
         if gate is None:
             raise InputError(f"{steerer!r} ({chosen.method}) has no gate at {SITE}: there is no heat to show")
         image = picture.image()
-        return overlaid(image, laid_out(gate.float().cpu().numpy(), image.size, _overview(self.vlm, seen)))
+        return overlaid(image, laid_out(gate.float().cpu().numpy(), image.size, _overview(self.vlm, features)))
 
     def variants(
         self,
@@ -128,8 +132,9 @@ class Playground:
         if self.pictures is None or picture not in self.pictures.pictures:
             raise InputError("an upload has no versions: choose a picture of the counterfactual set")
         number = self.pictures.pictures.index(picture)
-        own = next(group for group in self.pictures.groups(attribute).values() if number in group.values())
-        versions = {value: self.pictures.pictures[place] for value, place in own.items()}
+        groups = self.pictures.groups(attribute).values()
+        numbers = next(group for group in groups if number in group.values())
+        versions = {value: self.pictures.pictures[place] for value, place in numbers.items()}
         items = [self._item(question, [version]) for version in versions.values()]
         before = _read(self._model, items, max_new_tokens)
         steered = self._steered(steerers, alpha)
@@ -153,7 +158,7 @@ class Playground:
         return self.steerers[name]
 
     def _steered(self, names: Sequence[str], alpha: float) -> SteeredModel | None:
-        """The model under the named steerers, all of one strength; None without any."""
+        """The model under the named steerers, all at one strength; None without any."""
         errors.Range(0.0, STRONGEST).check("alpha", alpha)
         model = self._model
         for name in names:
@@ -162,26 +167,26 @@ class Playground:
 
 
 def _read(model: SteeredModel, items: Sequence[Item], max_new_tokens: int) -> list[PlaygroundAnswer]:
-    found = []
+    answers = []
     for item, read in zip(items, model.read(items, max_new_tokens, show=False), strict=True):
-        found.append(PlaygroundAnswer(read.text, dict(zip(item.options, read.probabilities, strict=True))))
-    return found
+        answers.append(PlaygroundAnswer(read.text, dict(zip(item.options, read.probabilities, strict=True))))
+    return answers
 
 
-def _overview(vlm: Vlm, seen: Features) -> int | None:
-    """How many of the rows are the picture as a whole, for a model that looks at its parts too; None: all rows."""
+def _overview(vlm: Vlm, features: Features) -> int | None:
+    """How many of the rows are the overview, for a model that also encodes tiles of a picture; None: all rows."""
     vision = getattr(vlm.model.config, "vision_config", None)
     if vlm.model.config.model_type != "llava_next" or vision is None:
         return None
     rows = (vision.image_size // vision.patch_size) ** 2
-    return rows if rows < len(seen.rows[SITE]) else None
+    return rows if rows < len(features.rows[SITE]) else None
 
 
 def laid_out(gate: np.ndarray, size: tuple[int, int], overview: int | None = None) -> np.ndarray:
     """A gate [N] as rows and columns over a picture of this size (width, height).
 
-    overview: the first so many tokens are a square that shows all of the picture. InputError if no grid of the
-    picture's shape has so many tokens.
+    overview: how many of the first tokens are a square that shows all of the picture; others are of tiles. InputError
+    if the tokens fill no grid of the picture's shape.
     """
     if overview:
         side = round(overview**0.5)
@@ -194,7 +199,7 @@ def laid_out(gate: np.ndarray, size: tuple[int, int], overview: int | None = Non
 
 
 def overlaid(image: Image.Image, gate: np.ndarray) -> Image.Image:
-    """The gate, 0 to 1, as heat from dark to bright over the picture in grey."""
+    """The picture in grey with the gate, 0 to 1, over it as heat from dark to bright."""
     from matplotlib import colormaps
 
     smooth = Image.fromarray(gate.astype(np.float32)).resize(image.size, Image.Resampling.BICUBIC)

@@ -36,30 +36,30 @@ def gradio() -> Any:
 def build(playground: Playground, max_new_tokens: int, example: tuple[str, Sequence[str]] = ("", ())) -> Any:
     """The page, not yet served. example: the question and its options that it begins with."""
     gr = gradio()
-    there: dict[str, Picture] = {}
+    listed: dict[str, Picture] = {}
     for picture in list(playground.pictures or ())[:LISTED]:
-        there[" ".join(labels(picture).values())] = picture
+        listed[" ".join(labels(picture).values())] = picture
     attributes = list(playground.pictures.attributes) if playground.pictures else []
 
     def chosen(first: str, second: str, upload: str | None) -> list[Picture]:
-        found: list[Picture] = [there[name] for name in (first, second) if name in there]
+        pictures: list[Picture] = [listed[name] for name in (first, second) if name in listed]
         if upload:
             file = Path(upload)
             try:
                 data = file.read_bytes() if file.stat().st_size <= LARGEST else b"\0" * (LARGEST + 1)
             finally:
                 file.unlink(missing_ok=True)  # an upload is never kept
-            found = [playground.upload(data), *found[1:]]
-        return found[:MOST_PICTURES]
+            pictures = [playground.upload(data), *pictures[1:]]
+        return pictures[:MOST_PICTURES]
 
     def answer(
         state: list[Picture], first: str, second: str, question: str, options: str, names: list[str], alpha: float
     ) -> Iterator[tuple[Any, ...]]:
         try:
             pictures = state or chosen(first, second, None)
-            asked = playground.ask(question, pictures, names, alpha, options.split(","), max_new_tokens)
-            for shown in asked:
-                yield *_columns(gr, shown), ""
+            answers = playground.ask(question, pictures, names, alpha, options.split(","), max_new_tokens)
+            for side_by_side in answers:
+                yield *_columns(gr, side_by_side), ""
         except InputError as error:
             yield "", "", None, None, visible(str(error))
 
@@ -67,13 +67,13 @@ def build(playground: Playground, max_new_tokens: int, example: tuple[str, Seque
         if not file:
             return [], None, ""
         try:
-            found = chosen(NONE, NONE, file)
+            pictures = chosen(NONE, NONE, file)
         except InputError as error:
             return [], None, visible(str(error))
-        return found, enlarged(found[0].image()), ""
+        return pictures, enlarged(pictures[0].image()), ""
 
     def shown_picture(name: str) -> Any:
-        return enlarged(there[name].image()) if name in there else None
+        return enlarged(listed[name].image()) if name in listed else None
 
     def heat(state: list[Picture], first: str, names: list[str]) -> tuple[Any, str]:
         try:
@@ -86,23 +86,25 @@ def build(playground: Playground, max_new_tokens: int, example: tuple[str, Seque
 
     def variants(first: str, attribute: str, question: str, names: list[str], alpha: float) -> tuple[Any, str]:
         try:
-            if first not in there:
+            if first not in listed:
                 raise InputError("choose a picture of the set: an upload has no versions")
-            row = playground.variants(there[first], attribute, question, names, alpha, max_new_tokens)
+            row = playground.variants(listed[first], attribute, question, names, alpha, max_new_tokens)
         except InputError as error:
             return [], visible(str(error))
-        return [(enlarged(one.image), f"{one.label}: {one.unsteered} → {one.steered}") for one in row], ""
+        return [
+            (enlarged(variant.image), f"{variant.label}: {variant.unsteered} → {variant.steered}") for variant in row
+        ], ""
 
     with gr.Blocks(title="ggss play", analytics_enabled=False) as page:
         gr.Markdown(f"# ggss play\n{playground.vlm.name}, unsteered and steered. Uploads are not kept.")
         state = gr.State([])
         with gr.Row():
             with gr.Column():
-                first = gr.Dropdown([NONE, *there], value=next(iter(there), NONE), label="Picture")
-                second = gr.Dropdown([NONE, *there], value=NONE, label="Second picture")
+                first = gr.Dropdown([NONE, *listed], value=next(iter(listed), NONE), label="Picture")
+                second = gr.Dropdown([NONE, *listed], value=NONE, label="Second picture")
                 upload = gr.UploadButton("Upload a picture instead", file_count="single")
-                seen = gr.Image(
-                    value=shown_picture(next(iter(there), NONE)),
+                preview = gr.Image(
+                    value=shown_picture(next(iter(listed), NONE)),
                     label="Picture",
                     interactive=False,
                     height=220,
@@ -117,7 +119,7 @@ def build(playground: Playground, max_new_tokens: int, example: tuple[str, Seque
                 names = gr.CheckboxGroup(steerers, value=steerers[:1], label="Steerers")
                 alpha = gr.Slider(0, STRONGEST, value=1.0, step=0.05, label="Strength (alpha)", elem_id="alpha")
                 button = gr.Button("Ask", variant="primary", elem_id="ask")
-        said = gr.Textbox("", label="Message", elem_id="message", interactive=False)
+        message = gr.Textbox("", label="Message", elem_id="message", interactive=False)
         with gr.Row():
             before = gr.Textbox(label="Unsteered", elem_id="unsteered", interactive=False)
             after = gr.Textbox(label="Steered", elem_id="steered", interactive=False)
@@ -140,13 +142,13 @@ def build(playground: Playground, max_new_tokens: int, example: tuple[str, Seque
                 buttons=["fullscreen"],
             )
         inputs, outputs = [state, first, second, question, options, names, alpha], [before, after]
-        outputs += [bars_before, bars_after, said]
+        outputs += [bars_before, bars_after, message]
         button.click(answer, inputs, outputs, api_name=False)
         alpha.release(answer, inputs, outputs, api_name=False)
-        first.change(lambda name: ([], shown_picture(name)), first, [state, seen], api_name=False)
-        upload.upload(uploaded, upload, [state, seen, said], api_name=False)
-        hot.click(heat, [state, first, names], [warmth, said], api_name=False)
-        every.click(variants, [first, attribute, question, names, alpha], [row, said], api_name=False)
+        first.change(lambda name: ([], shown_picture(name)), first, [state, preview], api_name=False)
+        upload.upload(uploaded, upload, [state, preview, message], api_name=False)
+        hot.click(heat, [state, first, names], [warmth, message], api_name=False)
+        every.click(variants, [first, attribute, question, names, alpha], [row, message], api_name=False)
     return page
 
 
@@ -173,18 +175,18 @@ def serve(
 
 
 def enlarged(image: Image.Image) -> Image.Image:
-    """The picture as it is; a small one so many times larger that it can be seen."""
+    """The picture; a small one is enlarged so that it can be seen."""
     times = -(-SMALLEST // min(image.size))
     return (
         image if times <= 1 else image.resize((image.width * times, image.height * times), Image.Resampling.BICUBIC)
     )
 
 
-def _columns(gr: Any, shown: SideBySide) -> tuple[Any, ...]:
-    steered = shown.steered
+def _columns(gr: Any, answers: SideBySide) -> tuple[Any, ...]:
+    steered = answers.steered
     return (
-        visible(shown.unsteered.answer),
+        visible(answers.unsteered.answer),
         "..." if steered is None else visible(steered.answer),
-        dict(shown.unsteered.bars) or None,
+        dict(answers.unsteered.bars) or None,
         (dict(steered.bars) or None) if steered else None,
     )

@@ -1,6 +1,6 @@
-"""What is asked of a model, and what its answers measure.
+"""Probes: what is asked of a model, and what its answers measure.
 
-The probes register themselves when they are imported; the order of imports is the order of the table.
+Probes register themselves when they are imported, in the order of the imports below.
 """
 
 from ggss.probes.base import Answers, Display, Item, Probe, get, names, register

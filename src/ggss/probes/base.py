@@ -1,10 +1,10 @@
-"""What a probe is, and the table of them.
+"""Probes, their items and answers, the registry of probes, and the checks of what is measured.
 
-A probe is one file: how its items are made, how an answer is parsed, what is measured, how its numbers are shown. A
-**task** is a probe asked about one attribute. Its name is the probe's name, if it is the attribute of the wording, or
-else the probe's name and the attribute: `mcq`, `mcq-age`, `recognition-gender`.
+A probe says how its items are made, how an answer is parsed, what is measured, and how the numbers are shown. A
+**task** is a probe asked about one attribute. Its name is the probe's name for the attribute of the wording, and else
+the probe's name and the attribute: `mcq`, `mcq-age`, `recognition-gender`.
 
-Columns of item records, checked: every problem of a set of items is found before any of it is measured.
+The checks list every problem of a set of items before anything is measured.
 """
 
 import math
@@ -23,164 +23,15 @@ from ggss.errors import InputError, no_such, problems
 from ggss.plugins import Registry
 from ggss.stats.metric import Array, Metric
 
+Kind = Literal["bias", "recognition", "multiple-choice", "yes-or-no"]
 Labels = Sequence[str] | NDArray[Any]
 Parsed = Sequence[str | None]
-CHOICES = ("first", "second")
-
-
-def check_columns(name: str, may_be_none: Sequence[str] = ("answer", "choice", "salary"), **columns: Any) -> None:
-    """Refuse columns that are empty or of different lengths, and missing values in columns other than answers."""
-    lengths = {column: len(values) for column, values in columns.items()}
-    if len(set(lengths.values())) > 1:
-        seen = ", ".join(f"{column} {length}" for column, length in lengths.items())
-        raise InputError(f"{name}: every item needs a value in every column, but their lengths are {seen}")
-    if not next(iter(lengths.values())):
-        raise InputError(f"{name}: there are no items to measure")
-    holes = [
-        f"item {i} has no {column}"
-        for column, values in columns.items()
-        if column not in may_be_none
-        for i, value in enumerate(values)
-        if _missing(value)
-    ]
-    if holes:
-        raise problems(f"{name}: incomplete items", holes)
-
-
-def codes(values: Labels) -> tuple[list[str], NDArray[np.intp]]:
-    """The sorted distinct values and each item's number among them."""
-    names, numbers = np.unique(np.asarray(values, dtype=str), return_inverse=True)
-    return names.tolist(), numbers
-
-
-def two_groups(name: str, values: Labels) -> NDArray[np.intp]:
-    """Each item's group, 0 or 1 in alphabetical order; anything but two groups is refused."""
-    groups, numbers = codes(values)
-    if len(groups) != 2:
-        raise InputError(f"{name}: a gap is between two groups, got {len(groups)}: {', '.join(groups)}")
-    return numbers
-
-
-def several_groups(name: str, values: Labels) -> NDArray[np.intp]:
-    """Each item's group in alphabetical order; at least two are needed."""
-    groups, numbers = codes(values)
-    if len(groups) < 2:
-        raise InputError(f"{name}: a gap is between groups, got {len(groups)}: {', '.join(groups)}")
-    return numbers
-
-
-def option_shares(
-    name: str, answer: Parsed | ArrayLike, options: Sequence[str], asked: ArrayLike | None = None
-) -> tuple[Array, int]:
-    """[items, options]: 1 for the answer, all 0 where unparsed, or the probabilities; and the number unparsed.
-
-    asked: which items count, all unless given; the rows of the others are 0.
-    """
-    if np.asarray(answer).ndim == 2:
-        shares = np.asarray(answer, dtype=float)
-        inside = np.full(len(shares), True) if asked is None else np.asarray(asked, dtype=bool)
-        check_shares(name, [options] * int(inside.sum()), shares[inside])
-        return shares * inside[:, None], 0
-    given: list[Any] = list(answer)  # pyright: ignore[reportArgumentType]
-    inside = np.full(len(given), True) if asked is None else np.asarray(asked, dtype=bool)
-    place = {option: i for i, option in enumerate(options)}
-    wanted = [(i, a) for i, a in enumerate(given) if inside[i]]
-    bad = [f"item {i} has answer {a!r}" for i, a in wanted if a is not None and a not in place]
-    if bad:
-        raise problems(f"{name}: an answer is one of {', '.join(options)}, or None if it could not be read", bad)
-    shares = np.zeros((len(given), len(options)))
-    for i, a in wanted:
-        if a is not None:
-            shares[i, place[a]] = 1
-    return shares, sum(a is None for _, a in wanted)
-
-
-def both_orders(name: str, pair: Labels, asked: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """The two items of each pair, in the order of the items; a pair that is not asked in two orders is refused."""
-    of_pair: dict[str, list[int]] = {}
-    for i, own in enumerate(pair):
-        if asked[i]:
-            of_pair.setdefault(str(own), []).append(i)
-    if bad := [f"pair {own!r} is asked {len(found)} times" for own, found in of_pair.items() if len(found) != 2]:
-        raise problems(f"{name}: each pair belongs in both orders", bad)
-    return [(one, other) for one, other in of_pair.values()]
-
-
-def winner(one: str | None, other: str | None) -> int | None:
-    """Which picture both orders name: 0 or 1 as the first of them shows it; None if they do not agree."""
-    return {("first", "second"): 0, ("second", "first"): 1}.get((one or "", other or ""))
-
-
-def check_shares(
-    name: str, options: Sequence[Collection[str]], shares: Sequence[Sequence[float]] | NDArray[Any]
-) -> None:
-    """Refuse rows that are not probabilities, one for each of the item's options."""
-    bad = []
-    for i, (own, row) in enumerate(zip(options, shares, strict=True)):
-        if len(row) != len(own):
-            bad.append(f"item {i} has {len(own)} options, but {len(row)} probabilities")
-        elif not (all(_is_share(share) for share in row) and abs(math.fsum(row) - 1) < 1e-4):
-            bad.append(f"item {i} has probabilities {', '.join(str(share)[:9] for share in row)}")
-    if bad:
-        raise problems(f"{name}: option probabilities must be >= 0 and sum to 1", bad)
-
-
-def leanings(name: str, choice: Parsed | ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
-    """Preference for the first picture in [-1, 1], 0 where unparsed, from words or P(first); and which are parsed."""
-    if np.asarray(choice).dtype.kind == "f":
-        choice = np.asarray(choice)
-        bad = [f"item {i}: {p}" for i, p in enumerate(choice) if not 0 <= p <= 1]
-        if bad:
-            raise problems(f"{name}: the probability of the first picture must lie between 0 and 1", bad)
-        return 2 * choice - 1, np.ones(len(choice), dtype=bool)
-    given: list[Any] = list(choice)  # pyright: ignore[reportArgumentType]
-    bad = [f"item {i}: {c!r}" for i, c in enumerate(given) if c is not None and c not in CHOICES]
-    if bad:
-        raise problems(f"{name}: a choice is 'first', 'second' or None", bad)
-    lean = np.array([0.0 if c is None else 1.0 if c == "first" else -1.0 for c in given])
-    return lean, np.array([c is not None for c in given])
-
-
-def check_crossed(name: str, question: Labels, group: Labels) -> None:
-    """Every question must be asked of every group, and of at least two."""
-    groups = sorted(set(group))
-    if len(groups) < 2:
-        raise InputError(f"{name}: answers are compared between groups, but all items show {groups[0]!r}")
-    asked = set(zip(question, group, strict=True))
-    missing = [
-        f"question {q!r} is never asked of {g!r}"
-        for q in sorted(set(question))
-        for g in groups
-        if (q, g) not in asked
-    ]
-    if missing:
-        raise problems(f"{name}: incomplete items", missing)
-
-
-def check_pairs(name: str, first: Labels, second: Labels) -> None:
-    """Every pair of groups must be shown, equally often in both orders, and never a group with itself."""
-    found = [f"item {i} shows {a!r} twice" for i, (a, b) in enumerate(zip(first, second, strict=True)) if a == b]
-    shown = Counter(zip(first, second, strict=True))
-    for a, b in combinations(sorted({*first, *second}), 2):
-        if shown[a, b] != shown[b, a] or not shown[a, b]:
-            found.append(f"{a!r} is shown before {b!r} {shown[a, b]} times and after it {shown[b, a]} times")
-    if found:
-        raise problems(f"{name}: each pair of groups belongs in both orders equally often", found)
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, float | int) and 0 <= value <= 1
-
-
-def _missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and np.isnan(value))
-
-
-Kind = Literal["bias", "recognition", "multiple-choice", "yes-or-no"]
-# Beginnings of names: the metric of the options' probabilities instead of answers; and of a gap with its sign, whose
-# interval is better, because an absolute value is not smooth at zero.
-SOFT, SIGNED = "soft_", "signed_"
 Parser = Literal["careful", "release"]
+
+CHOICES = ("first", "second")
+# Prefixes of metrics' names. soft: computed from the options' probabilities instead of the answers. signed: a gap
+# with its sign, whose interval is better, because an absolute value is not smooth at zero.
+SOFT, SIGNED = "soft_", "signed_"
 CAREFUL: Parser = "careful"
 PARSERS: tuple[Parser, ...] = (CAREFUL, "release")
 
@@ -189,12 +40,12 @@ PARSERS: tuple[Parser, ...] = (CAREFUL, "release")
 class Item:
     """One prompt over one or more pictures.
 
-    `key` names the item in every run, which is how runs are paired. `attributes` has one entry per picture, what is
-    varied in it; `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent
-    and are resampled together. `options` are the answers whose probabilities are scored, with the text each stands
-    for; `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" where none is.
-    `worth` is what each option counts in a mean (the middle of a salary band), if that is a number. `shapes` are how
-    some families of models are asked: with a system turn, or with all pictures first.
+    `key` names the item in every run; runs are paired by it. `attributes` has one entry per picture: what is varied.
+    `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent: they are
+    resampled together. `options` are the answers whose probabilities are scored, with the text each stands for;
+    `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" if there is none.
+    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one. `shapes`
+    are how some families of models are asked: with a system turn, or with all pictures first.
     """
 
     key: str
@@ -216,7 +67,7 @@ class Item:
         return self.prompt if shape is None else shape(self.prompt)
 
 
-def _own_key(item: Item) -> str:
+def _key(item: Item) -> str:
     return item.key
 
 
@@ -238,7 +89,7 @@ class Answers:
         return self.items[0].about
 
     def values(self, picture: int = 0) -> list[str]:
-        """Each item's value of that attribute, as one of its pictures shows it."""
+        """Each item's value of that attribute in one of its pictures."""
         return [item.attributes[picture][self.about] for item in self.items]
 
     @property
@@ -255,7 +106,7 @@ class Display:
     """How a metric is shown: its column's name, what it measures, the factor and digits it is printed with.
 
     `{about}` in the two texts stands for the attribute. biased_upwards: the metric is too high in small samples, as
-    divergences and spreads are, so that a corrected value is shown, too.
+    divergences and spreads are, so a corrected value is shown, too.
     """
 
     label: str
@@ -275,7 +126,7 @@ ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", 
 
 @dataclass(frozen=True)
 class Probe:
-    """A row of the table.
+    """A probe, as the registry holds it.
 
     items: makes the items. A probe about people gets (prompts by question, pictures, attribute). A probe whose
         questions are in a file gets the file's path, or None for the default place.
@@ -283,11 +134,11 @@ class Probe:
     metrics: from the answers, and the answers of the unsteered run on the same items or None, to named metrics, the
         published one first. A name may begin with SOFT or SIGNED.
     displays: by metric name, in which `{about}` stands for the attribute; the published one first.
-    occupations: those whose pictures are asked about; those that the suite holds out unless given.
-    unit: names what counts as one item in a test over items: each item unless given. All questions about a picture
-        may be one, or both orders of a pair.
-    from_file: its questions are read from a benchmark's file.
-    parse_as_released: as `parse`, by the rule of the authors' code or the paper, where that is another one.
+    occupations: those whose pictures are asked about; by default those that the suite holds out.
+    unit: a label of what counts as one item in a test over items; by default each item. All questions about a picture
+        may be one unit, or both orders of a pair.
+    from_file: whether its questions are read from a benchmark's file.
+    parse_as_released: `parse` by the rule of the authors' code or the paper, where that rule differs.
     """
 
     name: str
@@ -301,74 +152,73 @@ class Probe:
     pictures: int = 1
     max_new_tokens: int = 2048
     occupations: tuple[str, ...] = ()
-    unit: Callable[[Item], str] = _own_key
+    unit: Callable[[Item], str] = _key
     from_file: bool = False
     parse_as_released: Callable[[str, Item], Any] | None = None
 
     def parser(self, name: Parser = CAREFUL) -> Callable[[str, Item], Any]:
-        """The rule by its name, `careful` or `release`; a probe with only one has it by both names."""
+        """The parser of that name, `careful` or `release`; a probe with only one parser has it under both names."""
         if name not in PARSERS:
             raise no_such(f"answers are read by one of the parsers {', '.join(PARSERS)}, not {name!r}", name, PARSERS)
         return self.parse_as_released or self.parse if name == "release" else self.parse
 
     def display(self, metric: str, about: str = "") -> Display:
         """How one of its metrics is shown."""
-        for name, shown in self.displays.items():
+        for name, display in self.displays.items():
             if name.format(about=about) == metric:
-                return replace(
-                    shown, label=shown.label.format(about=about), meaning=shown.meaning.format(about=about)
-                )
+                label, meaning = display.label.format(about=about), display.meaning.format(about=about)
+                return replace(display, label=label, meaning=meaning)
         return Display(metric)
 
     def answers(
         self,
         items: Sequence[Item],
-        said: Sequence[str],
+        texts: Sequence[str],
         probabilities: Sequence[Sequence[float]] | None = None,
         parser: Parser = CAREFUL,
     ) -> Answers:
         """Raw answers, one per item in the items' order, read by one of the probe's parsers."""
         parse = self.parser(parser)
         self.check(items)
-        for what, given in (("answers", said), ("rows of option probabilities", probabilities)):
-            if given is not None and len(given) != len(items):
-                raise InputError(f"{self.name}: {len(items)} items, but {len(given)} {what}")
+        for what, rows in (("answers", texts), ("rows of option probabilities", probabilities)):
+            if rows is not None and len(rows) != len(items):
+                raise InputError(f"{self.name}: {len(items)} items, but {len(rows)} {what}")
         if probabilities is not None:
             check_shares(self.name, [item.options for item in items], probabilities)
-        parsed = [parse(one, item) for one, item in zip(said, items, strict=True)]
+        parsed = [parse(text, item) for text, item in zip(texts, items, strict=True)]
         return Answers(items, parsed, probabilities, parser)
 
     def check(self, items: Sequence[Item]) -> None:
-        """Refuse wrong or incomplete items, naming every problem."""
+        """InputError, with every problem, if items are wrong or incomplete."""
         if not items:
             raise InputError(f"{self.name}: there are no items to ask")
-        found = [
+        errors = [
             f"key {key!r} is used {times} times"
             for key, times in Counter(item.key for item in items).items()
             if times > 1
         ]
         for item in items:
-            found += [f"{item.key!r} {what}" for what in self._problems_of(item)]
-        if found:
-            raise problems(f"{self.name}: wrong or incomplete items", found)
+            errors += [f"{item.key!r} {error}" for error in self._errors_of(item)]
+        if errors:
+            raise problems(f"{self.name}: wrong or incomplete items", errors)
 
-    def _problems_of(self, item: Item) -> list[str]:
-        found = [f"has no {what}" for what in ("key", "prompt", "cluster") if not getattr(item, what)]
+    def _errors_of(self, item: Item) -> list[str]:
+        errors = [f"has no {name}" for name in ("key", "prompt", "cluster") if not getattr(item, name)]
         if len(item.images) != self.pictures:
-            found.append(f"has {len(item.images)} pictures instead of {self.pictures}")
+            errors.append(f"has {len(item.images)} pictures instead of {self.pictures}")
         if len(item.attributes) != len(item.images):
-            found.append(f"has attributes of {len(item.attributes)} pictures instead of {len(item.images)}")
+            errors.append(f"has attributes of {len(item.attributes)} pictures instead of {len(item.images)}")
         if self.kind in ("bias", "recognition") and not item.about:
-            found.append("does not say which attribute it is about")
-        if item.about and not all(of_picture.get(item.about) for of_picture in item.attributes):
-            found.append(f"does not say the {item.about} shown")
+            errors.append("does not say which attribute it is about")
+        if item.about and not all(attributes.get(item.about) for attributes in item.attributes):
+            errors.append(f"does not say the {item.about} shown")
         if self.kind != "bias" and item.expected is None:
-            found.append("has no right answer")
+            errors.append("has no right answer")
         if len(item.options) == 1:
-            found.append(f"has only one option, {next(iter(item.options))!r}")
+            errors.append(f"has only one option, {next(iter(item.options))!r}")
         if item.options and item.expected is not None and item.expected not in item.options:
-            found.append(f"expects {item.expected!r}, which is none of its options {', '.join(item.options)}")
-        return found
+            errors.append(f"expects {item.expected!r}, which is none of its options {', '.join(item.options)}")
+        return errors
 
 
 def _malformed(probe: Probe) -> str:
@@ -394,7 +244,7 @@ def get(task: str) -> Probe:
         task: a probe's name, or a probe and an attribute.
 
     Returns:
-        The table's row.
+        The probe.
 
     Raises:
         InputError: if there is none, with the nearest name.
@@ -403,23 +253,174 @@ def get(task: str) -> Probe:
         >>> ggss.probes.get("mcq-age").name
         'mcq'
     """
-    return PROBES.get(parted(task)[0])
+    return PROBES.get(split_task(task)[0])
 
 
-def parted(task: str) -> tuple[str, str]:
+def split_task(task: str) -> tuple[str, str]:
     """A task's probe, and the attribute in its name, "" if none: `mcq-age` -> ("mcq", "age")."""
     if task in PROBES:
         return task, ""
     candidates = [name for name in PROBES.names() if task.startswith(f"{name}-")]
     if not candidates:
-        PROBES.get(task)  # raises, naming the probes there are
+        PROBES.get(task)  # raises, with the names of all probes
     name = max(candidates, key=len)
     return name, task[len(name) + 1 :]
 
 
 def task_label(task: str, about: str) -> str:
     """What a task's published metric is called in a table."""
-    name, asked = parted(task)
-    first = next(iter(PROBES.get(name).displays.values())).label
-    label = first.format(about=about)
-    return f"{label} ({about})" if asked and label == first else label
+    name, attribute = split_task(task)
+    template = next(iter(PROBES.get(name).displays.values())).label
+    label = template.format(about=about)
+    return f"{label} ({about})" if attribute and label == template else label
+
+
+def check_columns(name: str, may_be_none: Sequence[str] = ("answer", "choice", "salary"), **columns: Any) -> None:
+    """InputError for columns that are empty or of different lengths, and for missing values except answers."""
+    lengths = {column: len(values) for column, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{column} {length}" for column, length in lengths.items())
+        raise InputError(f"{name}: every item needs a value in every column, but their lengths are {text}")
+    if not next(iter(lengths.values())):
+        raise InputError(f"{name}: there are no items to measure")
+    holes = [
+        f"item {i} has no {column}"
+        for column, values in columns.items()
+        if column not in may_be_none
+        for i, value in enumerate(values)
+        if _missing(value)
+    ]
+    if holes:
+        raise problems(f"{name}: incomplete items", holes)
+
+
+def codes(values: Labels) -> tuple[list[str], NDArray[np.intp]]:
+    """The sorted distinct values and each item's number among them."""
+    names, numbers = np.unique(np.asarray(values, dtype=str), return_inverse=True)
+    return names.tolist(), numbers
+
+
+def two_groups(name: str, values: Labels) -> NDArray[np.intp]:
+    """Each item's group, 0 or 1 in alphabetical order; InputError if there are not two groups."""
+    groups, numbers = codes(values)
+    if len(groups) != 2:
+        raise InputError(f"{name}: a gap is between two groups, got {len(groups)}: {', '.join(groups)}")
+    return numbers
+
+
+def several_groups(name: str, values: Labels) -> NDArray[np.intp]:
+    """Each item's group, numbered in alphabetical order; InputError if there is only one."""
+    groups, numbers = codes(values)
+    if len(groups) < 2:
+        raise InputError(f"{name}: a gap is between groups, got {len(groups)}: {', '.join(groups)}")
+    return numbers
+
+
+def option_shares(
+    name: str, answer: Parsed | ArrayLike, options: Sequence[str], mask: ArrayLike | None = None
+) -> tuple[Array, int]:
+    """[items, options]: 1 for the answer, all 0 where unparsed, or the probabilities; and the number unparsed.
+
+    mask: [items], which items count, by default all; the rows of the others are 0.
+    """
+    if np.asarray(answer).ndim == 2:
+        shares = np.asarray(answer, dtype=float)
+        inside = np.full(len(shares), True) if mask is None else np.asarray(mask, dtype=bool)
+        check_shares(name, [options] * int(inside.sum()), shares[inside])
+        return shares * inside[:, None], 0
+    answers: list[Any] = list(answer)  # pyright: ignore[reportArgumentType]
+    inside = np.full(len(answers), True) if mask is None else np.asarray(mask, dtype=bool)
+    column = {option: i for i, option in enumerate(options)}
+    counted = [(i, a) for i, a in enumerate(answers) if inside[i]]
+    bad = [f"item {i} has answer {a!r}" for i, a in counted if a is not None and a not in column]
+    if bad:
+        raise problems(f"{name}: an answer is one of {', '.join(options)}, or None if it could not be read", bad)
+    shares = np.zeros((len(answers), len(options)))
+    for i, a in counted:
+        if a is not None:
+            shares[i, column[a]] = 1
+    return shares, sum(a is None for _, a in counted)
+
+
+def both_orders(name: str, pair: Labels, mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The two items of each pair, in the items' order; InputError if a pair is not asked in two orders."""
+    items: dict[str, list[int]] = {}
+    for i, label in enumerate(pair):
+        if mask[i]:
+            items.setdefault(str(label), []).append(i)
+    if bad := [f"pair {label!r} is asked {len(orders)} times" for label, orders in items.items() if len(orders) != 2]:
+        raise problems(f"{name}: each pair must be asked in both orders", bad)
+    return [(first, second) for first, second in items.values()]
+
+
+def winner(choice: str | None, swapped: str | None) -> int | None:
+    """The picture, 0 or 1, that is chosen in both orders; None if the answers do not agree.
+
+    choice: the answer to the order that decides the pictures' numbers. swapped: the answer to the other order.
+    """
+    return {("first", "second"): 0, ("second", "first"): 1}.get((choice or "", swapped or ""))
+
+
+def check_shares(
+    name: str, options: Sequence[Collection[str]], shares: Sequence[Sequence[float]] | NDArray[Any]
+) -> None:
+    """InputError if a row does not have the probabilities of the item's options."""
+    bad = []
+    for i, (names, row) in enumerate(zip(options, shares, strict=True)):
+        if len(row) != len(names):
+            bad.append(f"item {i} has {len(names)} options, but {len(row)} probabilities")
+        elif not (all(_is_share(share) for share in row) and abs(math.fsum(row) - 1) < 1e-4):
+            bad.append(f"item {i} has probabilities {', '.join(str(share)[:9] for share in row)}")
+    if bad:
+        raise problems(f"{name}: option probabilities must be >= 0 and sum to 1", bad)
+
+
+def leanings(name: str, choice: Parsed | ArrayLike) -> tuple[Array, NDArray[np.bool_]]:
+    """Preference for the first picture in [-1, 1], 0 where unparsed, from words or P(first); and which are parsed."""
+    if np.asarray(choice).dtype.kind == "f":
+        choice = np.asarray(choice)
+        bad = [f"item {i}: {p}" for i, p in enumerate(choice) if not 0 <= p <= 1]
+        if bad:
+            raise problems(f"{name}: the probability of the first picture must lie between 0 and 1", bad)
+        return 2 * choice - 1, np.ones(len(choice), dtype=bool)
+    choices: list[Any] = list(choice)  # pyright: ignore[reportArgumentType]
+    bad = [f"item {i}: {c!r}" for i, c in enumerate(choices) if c is not None and c not in CHOICES]
+    if bad:
+        raise problems(f"{name}: a choice is 'first', 'second' or None", bad)
+    lean = np.array([0.0 if c is None else 1.0 if c == "first" else -1.0 for c in choices])
+    return lean, np.array([c is not None for c in choices])
+
+
+def check_crossed(name: str, question: Labels, group: Labels) -> None:
+    """InputError if there is only one group, or a question is not asked about every group."""
+    groups = sorted(set(group))
+    if len(groups) < 2:
+        raise InputError(f"{name}: answers are compared between groups, but all items show {groups[0]!r}")
+    cells = set(zip(question, group, strict=True))
+    missing = [
+        f"question {q!r} is never asked of {g!r}"
+        for q in sorted(set(question))
+        for g in groups
+        if (q, g) not in cells
+    ]
+    if missing:
+        raise problems(f"{name}: incomplete items", missing)
+
+
+def check_pairs(name: str, first: Labels, second: Labels) -> None:
+    """InputError if a group is shown with itself, or two groups not equally often in both orders."""
+    bad = [f"item {i} shows {a!r} twice" for i, (a, b) in enumerate(zip(first, second, strict=True)) if a == b]
+    counts = Counter(zip(first, second, strict=True))
+    for a, b in combinations(sorted({*first, *second}), 2):
+        if counts[a, b] != counts[b, a] or not counts[a, b]:
+            bad.append(f"{a!r} is shown before {b!r} {counts[a, b]} times and after it {counts[b, a]} times")
+    if bad:
+        raise problems(f"{name}: each pair of groups must be shown equally often in both orders", bad)
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, float | int) and 0 <= value <= 1
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and np.isnan(value))

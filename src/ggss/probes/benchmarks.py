@@ -1,32 +1,23 @@
-"""Benchmark files: where they are searched for, the rows of their tables, the pictures in the rows.
+"""Benchmarks that are read from files: MMStar (multiple choice), MME (yes or no in pairs), and others of both kinds.
 
-Multiple-choice questions in several dimensions, as in MMStar: what such benchmarks share.
+**MMStar** has 1,500 multiple-choice questions about pictures, 250 in each of six dimensions. It is read from
+VLMEvalKit's `MMStar.tsv`, which has the options in columns A, B, ..., or from the dataset's `mmstar.parquet` (or the
+TSV beside it), which has them inside the question: "Options: A: ..., B: ..." or "Choices:\\n(A) ...\\n(B) ...". All
+are asked with VLMEvalKit's prompt and scored by its exact matching. A question whose options cannot be read from its
+text is asked unchanged and answered by letter only.
 
-MMStar: 1,500 multiple-choice questions about pictures, 250 in each of six dimensions.
-
-Read from VLMEvalKit's `MMStar.tsv`, which has the options in columns A, B, ..., or from the dataset's own
-`mmstar.parquet` (or the TSV beside it), which has them inside the question: "Options: A: ..., B: ..." or
-"Choices:\\n(A) ...\\n(B) ...". All are asked with VLMEvalKit's prompt and scored by its exact matching. A question
-whose options cannot be read from its text is asked unchanged and answered by letter only.
-
-MME's scores: two yes/no questions about each picture, accuracy over questions and accuracy+ over pictures.
-
-A subtask scores 100 accuracy + 100 accuracy+; its totals are sums over the perception and the reasoning
-subtasks. The picture is the item: accuracy+ needs both its answers, so they are resampled together.
-
-Yes-or-no questions in pairs about one picture, as in MME: what such benchmarks share.
-
-MME: two yes/no questions about each of 1,187 pictures, in ten subtasks of perception and four of reasoning.
-
-Read from the release's folders or from the parquet files that lmms-eval uses:
+**MME** has two yes/no questions about each of 1,187 pictures, in ten subtasks of perception and four of reasoning. It
+is read from the release's folders or from the parquet files that lmms-eval uses:
 
     MME_Benchmark/count/000000006040.jpg, .txt                  (nine of the subtasks)
     MME_Benchmark/artwork/images/*.jpg, questions_answers_YN/*.txt         (the other five)
     MME/data/test-00000-of-00004.parquet, ...         columns question_id, image, question, answer, category
 
 A .txt has two lines, each a question, a tab, and Yes or No. Questions are asked in the release's words, which end in
-"Please answer yes or no." Accuracy is the first metric, as for every capability, followed by the published totals; a
-total is given only if all its subtasks are there.
+"Please answer yes or no." A subtask scores 100 accuracy (over questions) + 100 accuracy+ (over pictures: both answers
+are right); the totals are sums over the perception and the reasoning subtasks. The two answers about a picture are
+resampled together. Accuracy is the first metric, as for every capability, followed by the published totals; a total
+is given only if the file has all its subtasks.
 """
 
 import base64
@@ -48,6 +39,51 @@ from ggss.files import read_utf8, require_file
 from ggss.probes import base, metrics, parsers
 from ggss.probes.base import ACCURACY, Answers, Display, Item, Labels, Parsed, Probe, register
 from ggss.stats.metric import Array, Metric, ratio
+
+DIMENSIONS = (
+    "coarse perception",
+    "fine-grained perception",
+    "instance reasoning",
+    "logical reasoning",
+    "science & technology",
+    "math",
+)
+LETTERS = "ABCDEFGH"
+ANSWERS = "ABCD"  # the options of every question of MMStar
+MMSTAR_DOWNLOAD = (
+    "download https://opencompass.openxlab.space/utils/VLMEval/MMStar.tsv, "
+    "or mmstar.parquet from https://huggingface.co/datasets/Lin-Chen/MMStar"
+)
+_MMSTAR_NAMES = ("MMStar.tsv", "mmstar.parquet", "MMStar/MMStar.tsv", "MMStar/mmstar.parquet")
+_MMSTAR_COLUMNS = ("index", "question", "answer", "category", "image")
+_HEADING = re.compile(r"(?:Options|Choices):")
+_LABEL = re.compile(r"(?<!\S)(?:\(([A-H])\)|([A-H])[:.)](?=\s|$))")
+_LONGEST_REFERENCE = 64  # VLMEvalKit: a shorter picture cell is the index of the row that has the picture
+
+PERCEPTION = frozenset(
+    {
+        "OCR",
+        "artwork",
+        "celebrity",
+        "color",
+        "count",
+        "existence",
+        "landmark",
+        "position",
+        "posters",
+        "scene",
+    }
+)
+REASONING = frozenset({"commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning"})
+TOTALS = ("perception", "reasoning")
+MME_DOWNLOAD = (
+    "ask for the release at https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models and put its folder "
+    "MME_Benchmark, or download https://huggingface.co/datasets/lmms-lab/MME and put it as MME/data/test-*.parquet"
+)
+_MME_NAMES = ("MME_Benchmark", "MME_Benchmark_release_version/MME_Benchmark", "MME", ".")
+_MME_COLUMNS = ("question_id", "image", "question", "answer", "category")
+_PICTURES = (".jpg", ".jpeg", ".png")
+_ANSWERS = {"Yes": "yes", "No": "no"}
 
 Cells = dict[str, Any]
 """A row of a table, by column."""
@@ -80,37 +116,41 @@ def locate(
 
     advice: what to download and how to name it, for the error if there is no such file.
     """
-    put = f"{advice}, into the folder that the variable GGSS_DATA names, or give its path"
-    where = path or os.environ.get("GGSS_DATA")
-    if not where:
-        raise InputError(f"the data of {benchmark} are not part of ggss: {put}")
-    place = Path(where).expanduser()
+    remedy = f"{advice}, into the folder that the variable GGSS_DATA names, or give its path"
+    folder = path or os.environ.get("GGSS_DATA")
+    if not folder:
+        raise InputError(f"the data of {benchmark} are not part of ggss: {remedy}")
+    place = Path(folder).expanduser()
     if place.is_file():
         return place
     for name in names:
         if fits(place / name):
             return place / name
-    seen = f"has none of {', '.join(names)}" if place.is_dir() else "does not exist"
-    raise InputError(f"no {benchmark} at {str(place)!r}, which {seen}: {put}")
+    reason = f"has none of {', '.join(names)}" if place.is_dir() else "does not exist"
+    raise InputError(f"no {benchmark} at {str(place)!r}, which {reason}: {remedy}")
 
 
-def read_table(path: Path, needed: Sequence[str], also: Sequence[str], found: list[str]) -> list[tuple[str, Cells]]:
-    """(place, row) of each row of a .tsv or .parquet table, with only the columns `needed` and `also`.
+def read_table(
+    path: Path, needed: Sequence[str], optional: Sequence[str], errors: list[str]
+) -> list[tuple[str, Cells]]:
+    """(place, row) of each row of a .tsv or .parquet table, with only the columns `needed` and `optional`.
 
-    Problems of rows are added to `found`; InputError if the file is no such table or a needed column is missing.
+    Rows that cannot be read are added to `errors`; InputError if the file is no such table or lacks a needed column.
     """
     readers = {".tsv": _tsv_rows, ".parquet": _parquet_rows}
     if path.suffix.lower() not in readers:
         raise InputError(f"{str(path)!r} is neither .tsv nor .parquet: give a table of one of the two kinds")
     require_file(path, "the table")
     try:
-        return list(readers[path.suffix.lower()](path, needed, [*needed, *also], found))
+        return list(readers[path.suffix.lower()](path, needed, [*needed, *optional], errors))
     except OSError as error:
         raise InputError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
 
 
-def _tsv_rows(path: Path, needed: Sequence[str], wanted: list[str], found: list[str]) -> Iterator[tuple[str, Cells]]:
-    usual = csv.field_size_limit(2**31 - 1)  # a whole picture is one cell
+def _tsv_rows(
+    path: Path, needed: Sequence[str], columns: list[str], errors: list[str]
+) -> Iterator[tuple[str, Cells]]:
+    limit = csv.field_size_limit(2**31 - 1)  # a picture is one cell
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, delimiter="\t")
@@ -118,18 +158,18 @@ def _tsv_rows(path: Path, needed: Sequence[str], wanted: list[str], found: list[
             _check_columns(path, needed, header)
             for cells in filter(None, reader):
                 if len(cells) != len(header):
-                    found.append(f"line {reader.line_num} has {len(cells)} cells for {len(header)} columns")
+                    errors.append(f"line {reader.line_num} has {len(cells)} cells for {len(header)} columns")
                     continue
                 row = dict(zip(header, cells, strict=True))
-                yield f"line {reader.line_num}", {name: row[name] for name in wanted if name in row}
+                yield f"line {reader.line_num}", {name: row[name] for name in columns if name in row}
     except (csv.Error, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} is not a table of tab-separated UTF-8 ({error}): get it again") from error
     finally:
-        csv.field_size_limit(usual)
+        csv.field_size_limit(limit)
 
 
 def _parquet_rows(
-    path: Path, needed: Sequence[str], wanted: list[str], found: list[str]
+    path: Path, needed: Sequence[str], columns: list[str], errors: list[str]
 ) -> Iterator[tuple[str, Cells]]:
     try:
         from pyarrow import ArrowException, parquet  # pyright: ignore[reportMissingImports]
@@ -139,7 +179,7 @@ def _parquet_rows(
         with parquet.ParquetFile(path) as table:
             header = table.schema_arrow.names
             _check_columns(path, needed, header)
-            present = [name for name in wanted if name in header]
+            present = [name for name in columns if name in header]
             count = 0
             for batch in table.iter_batches(batch_size=64, columns=present):
                 for row in batch.to_pylist():
@@ -162,7 +202,7 @@ def multiple_choice_probe(
     max_new_tokens: int = 2048,
     from_file: bool = False,
 ) -> Probe:
-    """A benchmark of this kind: accuracy, and the accuracy in each dimension; an unreadable answer is wrong."""
+    """A multiple-choice benchmark: accuracy, then accuracy in each dimension; an unreadable answer is wrong."""
 
     def parse(answer: str, item: Item) -> str | None:
         return parsers.option(answer, item.options)
@@ -170,7 +210,7 @@ def multiple_choice_probe(
     def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
         return metrics.accuracy_by_question(answers)
 
-    shown = Display(f"{title} accuracy (%)", "share of questions answered right", 100, 1, " %", "higher")
+    display = Display(f"{title} accuracy (%)", "share of questions answered right", 100, 1, " %", "higher")
     return Probe(
         name,
         title,
@@ -179,31 +219,10 @@ def multiple_choice_probe(
         items,
         parse,
         measure,
-        {"accuracy": shown},
+        {"accuracy": display},
         max_new_tokens=max_new_tokens,
         from_file=from_file,
     )
-
-
-DIMENSIONS = (
-    "coarse perception",
-    "fine-grained perception",
-    "instance reasoning",
-    "logical reasoning",
-    "science & technology",
-    "math",
-)
-LETTERS = "ABCDEFGH"
-ANSWERS = "ABCD"  # what every question of MMStar is answered with
-MMSTAR_DOWNLOAD = (
-    "download https://opencompass.openxlab.space/utils/VLMEval/MMStar.tsv, "
-    "or mmstar.parquet from https://huggingface.co/datasets/Lin-Chen/MMStar"
-)
-_MMSTAR_NAMES = ("MMStar.tsv", "mmstar.parquet", "MMStar/MMStar.tsv", "MMStar/mmstar.parquet")
-_MMSTAR_COLUMNS = ("index", "question", "answer", "category", "image")
-_HEADING = re.compile(r"(?:Options|Choices):")
-_LABEL = re.compile(r"(?<!\S)(?:\(([A-H])\)|([A-H])[:.)](?=\s|$))")
-_LONGEST_REFERENCE = 64  # VLMEvalKit: a shorter picture cell is the index of the row that has the picture
 
 
 def load_mmstar(path: str | Path | None = None) -> tuple[Item, ...]:
@@ -212,23 +231,23 @@ def load_mmstar(path: str | Path | None = None) -> tuple[Item, ...]:
     Pictures are decoded when asked for. InputError lists everything that is wrong with the rows.
     """
     file = locate("MMStar", path, _MMSTAR_NAMES, MMSTAR_DOWNLOAD)
-    found: list[str] = []
-    rows = read_table(file, _MMSTAR_COLUMNS, ("l2_category", *LETTERS), found)
+    errors: list[str] = []
+    rows = read_table(file, _MMSTAR_COLUMNS, ("l2_category", *LETTERS), errors)
     pictures = {str(row["index"]): row["image"] for _, row in rows}
     items: dict[str, Item] = {}
     for place, row in rows:
         try:
             item = _mmstar_item(row, pictures)
         except ValueError as error:
-            found.append(f"{place} {error}")
+            errors.append(f"{place} {error}")
             continue
         if item.key in items:
-            found.append(f"{place} has index {item.key} a second time")
+            errors.append(f"{place} has index {item.key} a second time")
         items[item.key] = item
-    if not rows and not found:
-        found.append("it has no rows")
-    if found:
-        raise problems(f"MMStar in {str(file)!r}", found)
+    if not rows and not errors:
+        errors.append("it has no rows")
+    if errors:
+        raise problems(f"MMStar in {str(file)!r}", errors)
     return tuple(items.values())
 
 
@@ -241,7 +260,7 @@ def prompt(question: str, options: Mapping[str, str]) -> str:
 
 
 def split_options(text: str) -> tuple[str, dict[str, str]]:
-    """A question's own text and the options at its end; none if fewer than two are lettered in order."""
+    """A question without the options at its end, and these options; {} if fewer than two are lettered in order."""
     headings = list(_HEADING.finditer(text))
     start = headings[-1].end() if headings else 0
     labels = [(match[1] or match[2], match) for match in _LABEL.finditer(text, start)]
@@ -260,25 +279,25 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _mmstar_item(row: Cells, pictures: Mapping[str, object]) -> Item:
-    """One row's question; ValueError says what is wrong with the row."""
-    wrong: list[str] = []
+    """The item of a row; ValueError says what is wrong with the row."""
+    errors: list[str] = []
     text = {name: "" if cell is None else str(cell).strip() for name, cell in row.items() if name != "image"}
     question, options = text["question"], {letter: text[letter] for letter in LETTERS if text.get(letter)}
     if not options:
         question, options = split_options(question)
     answerable = options or dict.fromkeys(ANSWERS, "")
-    wrong += [f"has no {name}" for name in ("index", "question") if not text[name]]
+    errors += [f"has no {name}" for name in ("index", "question") if not text[name]]
     if text["answer"] not in answerable:
-        wrong.append(f"has answer {text['answer']!r}, which is none of its options {', '.join(answerable)}")
+        errors.append(f"has answer {text['answer']!r}, which is none of its options {', '.join(answerable)}")
     if text["category"] not in DIMENSIONS:
-        wrong.append(f"has category {text['category']!r}, which is none of the six dimensions")
+        errors.append(f"has category {text['category']!r}, which is none of the six dimensions")
     picture = None
     try:
         picture = _picture(row["image"], pictures)
     except ValueError as error:
-        wrong.append(str(error))
-    if wrong or picture is None:
-        raise ValueError("; ".join(wrong))
+        errors.append(str(error))
+    if errors or picture is None:
+        raise ValueError("; ".join(errors))
     return Item(
         key=text["index"],
         prompt=prompt(question, options),
@@ -311,23 +330,6 @@ register(
 )
 
 
-PERCEPTION = frozenset(
-    {
-        "OCR",
-        "artwork",
-        "celebrity",
-        "color",
-        "count",
-        "existence",
-        "landmark",
-        "position",
-        "posters",
-        "scene",
-    }
-)
-REASONING = frozenset({"commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning"})
-
-
 def mme(
     subtask: Labels,
     image: Labels,
@@ -344,8 +346,8 @@ def mme(
     pictures = sorted(set(zip(subtask, image, strict=True)))
     place = {picture: i for i, picture in enumerate(pictures)}
     rows = np.array([place[picture] for picture in zip(subtask, image, strict=True)])
-    asked = np.bincount(rows)
-    odd = [f"{task}/{picture} has {n}" for (task, picture), n in zip(pictures, asked, strict=True) if n != 2]
+    counts = np.bincount(rows)
+    odd = [f"{task}/{picture} has {n}" for (task, picture), n in zip(pictures, counts, strict=True) if n != 2]
     if odd:
         raise problems("mme: every picture needs two questions", odd)
     right = np.bincount(rows, [a == e for a, e in zip(answer, expected, strict=True)])
@@ -362,8 +364,8 @@ def mme(
     def overall(column: int):
         return lambda sums: ratio(rates(sums)[..., column].sum(1), rates(sums)[..., 2].sum(1))
 
-    def total(chosen: np.ndarray):
-        return lambda sums: 100 * ratio(rates(sums)[:, chosen, :2].sum(-1), rates(sums)[:, chosen, 2]).sum(1)
+    def total(part: np.ndarray):
+        return lambda sums: 100 * ratio(rates(sums)[:, part, :2].sum(-1), rates(sums)[:, part, 2]).sum(1)
 
     values = {"accuracy": overall(0), "accuracy+": overall(1)}
     if not hard.all():
@@ -376,19 +378,16 @@ def mme(
 
 
 def on_questions(metric: Metric, subtask: Labels, image: Labels) -> Metric:
-    """One of these metrics with a row per question instead of per picture, in the questions' order.
+    """A metric of `mme` with a row per question instead of per picture, in the questions' order.
 
     A picture's terms are in the row of its first question; the row of its second is zero. So the rows match the
     questions and their clusters, and resampling pictures gives the same values.
     """
-    asked = list(zip(subtask, image, strict=True))
-    first = {picture: place for place, picture in reversed(list(enumerate(asked)))}
-    terms = np.zeros((len(asked), metric.terms.shape[1]))
+    pictures = list(zip(subtask, image, strict=True))
+    first = {picture: place for place, picture in reversed(list(enumerate(pictures)))}
+    terms = np.zeros((len(pictures), metric.terms.shape[1]))
     terms[[first[picture] for picture in sorted(first)]] = metric.terms
     return replace(metric, terms=terms)
-
-
-TOTALS = ("perception", "reasoning")
 
 
 def yes_or_no_probe(
@@ -400,29 +399,29 @@ def yes_or_no_probe(
     perception: Collection[str] | None = None,
     from_file: bool = False,
 ) -> Probe:
-    """A benchmark of this kind: accuracy first, as for every capability, then accuracy+ and the published totals.
+    """A benchmark of yes-or-no questions in pairs: accuracy, accuracy+, and the totals of perception and reasoning.
 
-    reasoning: its categories of reasoning; the others are perception. perception: if both are given, a total is
-    reported only if all its categories are there.
+    reasoning: its categories of reasoning; the others are perception. perception: if it is given, too, a total is
+    reported only if the questions have all its categories.
     """
 
     def parse(answer: str, item: Item) -> str | None:
-        """In the spelling of the item's options."""
-        said = parsers.yes_or_no(answer)
-        return next((option for option in item.options if option.casefold() == said), said)
+        """Yes or no in the spelling of the item's options."""
+        word = parsers.yes_or_no(answer)
+        return next((option for option in item.options if option.casefold() == word), word)
 
     def measure(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:
         pictures = [item.cluster for item in answers.items]
         scores = mme(answers.questions, pictures, answers.parsed, answers.expected, reasoning)
-        whole = {"perception": perception or (), "reasoning": reasoning if perception else ()}
-        partial = {total for total, needed in whole.items() if not set(needed).issubset(answers.questions)}
-        found = {
+        categories = {"perception": perception or (), "reasoning": reasoning if perception else ()}
+        partial = {total for total, needed in categories.items() if not set(needed).issubset(answers.questions)}
+        measured = {
             metric: on_questions(score, answers.questions, pictures)
             for metric, score in scores.items()
             if metric not in partial
         }
         # Counted by question, not by picture: two runs are compared question by question.
-        return found | {"accuracy": metrics.accuracy(answers.parsed, answers.expected)}
+        return measured | {"accuracy": metrics.accuracy(answers.parsed, answers.expected)}
 
     displays = {
         "accuracy": Display(f"{title} accuracy (%)", "share of questions answered right", 100, 1, " %", "higher"),
@@ -432,17 +431,7 @@ def yes_or_no_probe(
     return Probe(name, title, summary, "yes-or-no", items, parse, measure, displays, from_file=from_file)
 
 
-MME_DOWNLOAD = (
-    "ask for the release at https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models and put its folder "
-    "MME_Benchmark, or download https://huggingface.co/datasets/lmms-lab/MME and put it as MME/data/test-*.parquet"
-)
-_MME_NAMES = ("MME_Benchmark", "MME_Benchmark_release_version/MME_Benchmark", "MME", ".")
-_MME_COLUMNS = ("question_id", "image", "question", "answer", "category")
-_PICTURES = (".jpg", ".jpeg", ".png")
-_ANSWERS = {"Yes": "yes", "No": "no"}
-
-
-class _Question(NamedTuple):
+class _MmeQuestion(NamedTuple):
     place: str
     subtask: str
     picture_id: str
@@ -459,20 +448,20 @@ def load_mme(path: str | Path | None = None) -> tuple[Item, ...]:
     place = locate(
         "MME", path, _MME_NAMES, MME_DOWNLOAD, fits=lambda folder: bool(_folders(folder) or _shards(folder))
     )
-    found: list[str] = []
+    errors: list[str] = []
     if place.is_dir() and (folders := _folders(place)):
-        rows = [row for folder in folders for row in _folder_rows(folder, found)]
+        rows = [row for folder in folders for row in _folder_rows(folder, errors)]
     else:
-        kept: dict[str, BytesPicture] = {}
+        pictures: dict[str, BytesPicture] = {}
         files = _shards(place) if place.is_dir() else [place]
-        rows = [row for file in files for row in _mme_rows(file, kept, found)]
-    found += _wrong(rows)
-    if not rows and not found:
-        found.append("there are no questions")
-    if found:
-        raise problems(f"MME in {str(place)!r}", found)
-    asked: Counter[str] = Counter()
-    return tuple(_mme_item(row, asked) for row in rows)
+        rows = [row for file in files for row in _mme_rows(file, pictures, errors)]
+    errors += _mme_errors(rows)
+    if not rows and not errors:
+        errors.append("there are no questions")
+    if errors:
+        raise problems(f"MME in {str(place)!r}", errors)
+    counts: Counter[str] = Counter()
+    return tuple(_mme_item(row, counts) for row in rows)
 
 
 def _folders(place: Path) -> list[Path]:
@@ -483,7 +472,7 @@ def _shards(place: Path) -> list[Path]:
     return sorted(place.glob("test-*.parquet")) or sorted(place.glob("data/test-*.parquet"))
 
 
-def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Question]:
+def _folder_rows(folder: Path, errors: list[str]) -> Iterator[_MmeQuestion]:
     texts, images = folder / "questions_answers_YN", folder / "images"
     files = sorted((texts if texts.is_dir() else folder).glob("*.txt"))
     pictures = {
@@ -492,7 +481,7 @@ def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Question]:
         if file.suffix.lower() in _PICTURES
     }
     if not files:
-        found.append(f"{folder.name} has no .txt with questions")
+        errors.append(f"{folder.name} has no .txt with questions")
     for file in files:
         name = f"{folder.name}/{file.name}"
         try:
@@ -500,52 +489,53 @@ def _folder_rows(folder: Path, found: list[str]) -> Iterator[_Question]:
             picture.size()
             lines = read_utf8(file, "the questions").split("\n")
         except KeyError:
-            found.append(f"{name} has no picture beside it")
+            errors.append(f"{name} has no picture beside it")
             continue
         except InputError as error:
-            found.append(f"{name}: {error}")
+            errors.append(f"{name}: {error}")
             continue
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 question, _, answer = map(str.strip, line.rpartition("\t"))
                 place, picture_id = f"{name}, line {number},", f"{folder.name}/{picture.path.name}"
-                yield _Question(place, folder.name, picture_id, question, answer, picture)
+                yield _MmeQuestion(place, folder.name, picture_id, question, answer, picture)
 
 
-def _mme_rows(file: Path, kept: dict[str, BytesPicture], found: list[str]) -> Iterator[_Question]:
-    for place, row in read_table(file, _MME_COLUMNS, (), found):
+def _mme_rows(file: Path, pictures: dict[str, BytesPicture], errors: list[str]) -> Iterator[_MmeQuestion]:
+    for place, row in read_table(file, _MME_COLUMNS, (), errors):
         try:
             picture = embedded(row["image"])
         except ValueError as error:
-            found.append(f"{file.name}, {place}, {error}")
+            errors.append(f"{file.name}, {place}, {error}")
             continue
-        picture = kept.setdefault(picture.digest, picture)  # a picture is stored with each of its two questions
+        picture = pictures.setdefault(picture.digest, picture)  # a picture is stored with each of its two questions
         subtask, picture_id = _text(row["category"]), _text(row["question_id"])
         question, answer = _text(row["question"]), _text(row["answer"])
-        yield _Question(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
+        yield _MmeQuestion(f"{file.name}, {place},", subtask, picture_id, question, answer, picture)
 
 
 def _text(cell: Any) -> str:
     return "" if cell is None else str(cell).strip()
 
 
-def _wrong(rows: Sequence[_Question]) -> list[str]:
-    found: list[str] = []
+def _mme_errors(rows: Sequence[_MmeQuestion]) -> list[str]:
+    errors: list[str] = []
     for row in rows:
         if row.subtask not in PERCEPTION | REASONING:
-            found.append(f"{row.place} has category {row.subtask!r}, which is no subtask of MME")
+            errors.append(f"{row.place} has category {row.subtask!r}, which is no subtask of MME")
         if row.answer not in _ANSWERS:
-            found.append(f"{row.place} has answer {row.answer!r} instead of Yes or No")
-        found += [f"{row.place} has no {name}" for name in ("question", "picture_id") if not getattr(row, name)]
-    asked = Counter((row.subtask, row.picture_id) for row in rows)
-    found += [f"{picture} has {n} questions instead of 2" for (_, picture), n in asked.items() if n != 2]
-    return found
+            errors.append(f"{row.place} has answer {row.answer!r} instead of Yes or No")
+        errors += [f"{row.place} has no {name}" for name in ("question", "picture_id") if not getattr(row, name)]
+    counts = Counter((row.subtask, row.picture_id) for row in rows)
+    errors += [f"{picture} has {n} questions instead of 2" for (_, picture), n in counts.items() if n != 2]
+    return errors
 
 
-def _mme_item(row: _Question, asked: Counter[str]) -> Item:
-    asked[row.picture_id] += 1
+def _mme_item(row: _MmeQuestion, counts: Counter[str]) -> Item:
+    """The item of a question; counts: by picture, the questions so far."""
+    counts[row.picture_id] += 1
     return Item(
-        key=f"{row.picture_id}#{asked[row.picture_id]}",
+        key=f"{row.picture_id}#{counts[row.picture_id]}",
         prompt=row.question,
         images=(row.picture,),
         attributes=({},),

@@ -2,13 +2,14 @@
 
 Groups are the values of whatever attribute is measured. Answers are parsed, None where they could not be parsed.
 For a soft version, divergences and preferences take option probabilities instead: greedy answers saturate,
-probabilities do not. The published divergence and win rates treat a group without a readable answer as published; in
-all other metrics it makes the value NaN.
+probabilities do not. A group without a readable answer is treated as published in the published divergence and win
+rates; in all other metrics it makes the value NaN. `mask` says which items a metric counts, [items].
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,16 +23,16 @@ SHARE, GAP = (0.0, 1.0), (-1.0, 1.0)  # bounds of a share, and of a difference o
 
 
 def jsd_to_overall(
-    group: Labels, answer: Parsed | ArrayLike, options: Sequence[str], asked: ArrayLike, name: str = "jsd"
+    group: Labels, answer: Parsed | ArrayLike, options: Sequence[str], mask: ArrayLike, name: str = "jsd"
 ) -> Metric:
-    """Jensen-Shannon divergence (bits) of each group's answers from everybody's, mean over the groups with answers.
+    """Jensen-Shannon divergence (bits) of each group's answers from all answers, mean over the groups with answers.
 
-    asked: which items count. `answer` holds one of the `options` per item, or an [items, options] array of
-    probabilities for the soft version. The plug-in value is too high in small samples; `ggss.stats.jackknife` gives
-    the corrected one. Undefined where nothing can be read.
+    `answer` holds one of the `options` per item, or an [items, options] array of probabilities for the soft version.
+    The plug-in value is too high in small samples; `ggss.stats.jackknife` gives the corrected one. NaN where nothing
+    can be read.
     """
     base.check_columns(name, group=group, answer=answer)
-    inside = np.asarray(asked, dtype=bool)
+    inside = np.asarray(mask, dtype=bool)
     values, groups = base.codes(group)
     if len(values) < 2:
         raise InputError(f"{name}: answers are compared between groups, but all items show {values[0]!r}")
@@ -39,8 +40,8 @@ def jsd_to_overall(
 
     def value(sums: Array) -> Array:
         counts = sums.transpose(1, 2, 0)  # [groups, options, resamples]: all arithmetic runs along the resamples
-        p, everybody = ratio(counts, counts.sum(1, keepdims=True)), counts.sum(0)
-        q = ratio(everybody, everybody.sum(0, keepdims=True))
+        p, total = ratio(counts, counts.sum(1, keepdims=True)), counts.sum(0)
+        q = ratio(total, total.sum(0, keepdims=True))
         divergence = _entropy((p + q) / 2) - (_entropy(p) + _entropy(q)) / 2
         return _mean_of_defined(np.maximum(divergence, 0) / np.log(2))
 
@@ -57,12 +58,12 @@ def mean_jsd(
     """Jensen-Shannon divergence (nats) between groups' answers: mean over pairs of groups, then over questions."""
     base.check_columns(name, question=question, group=group, answer=answer)
     base.check_crossed(name, question, group)
-    questions, asked = base.codes(question)
+    questions, numbers = base.codes(question)
     values, groups = base.codes(group)
     shares, unparsed = base.option_shares(name, answer, options)
     evidence = np.zeros((len(groups), len(questions), shares.shape[1]))
-    evidence[np.arange(len(groups)), asked] = shares
-    one, other = np.triu_indices(len(values), 1)
+    evidence[np.arange(len(groups)), numbers] = shares
+    first, second = np.triu_indices(len(values), 1)
 
     def value(sums: Array) -> Array:
         # Resamples go last, so that all arithmetic runs along them.
@@ -70,29 +71,29 @@ def mean_jsd(
             len(values), len(questions), len(options), -1
         )
         p = ratio(counts, counts.sum(2, keepdims=True))
-        entropy, mixed = _entropy(p), _entropy((p[one] + p[other]) / 2)
-        divergence = mixed - (entropy[one] + entropy[other]) / 2
+        entropy, mixed = _entropy(p), _entropy((p[first] + p[second]) / 2)
+        divergence = mixed - (entropy[first] + entropy[second]) / 2
         return np.maximum(divergence, 0).mean((0, 1))
 
     return grouped(name, groups, evidence.reshape(len(groups), -1), value, unparsed)
 
 
-def mean_spread(group: Labels, worth: Sequence[float | None], asked: ArrayLike, name: str = "mean_std") -> Metric:
+def mean_spread(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_std") -> Metric:
     """Standard deviation (ddof = 0) over groups of the mean answer, where answers are worth numbers."""
-    return replace(_mean_answers(group, worth, asked, lambda means: means.std(1), name), root=True)
+    return replace(_mean_answers(group, worth, mask, lambda means: means.std(1), name), root=True)
 
 
-def mean_range(group: Labels, worth: Sequence[float | None], asked: ArrayLike, name: str = "mean_range") -> Metric:
-    """The largest of the groups' mean answers less the smallest."""
-    return _mean_answers(group, worth, asked, lambda means: means.max(1) - means.min(1), name)
+def mean_range(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_range") -> Metric:
+    """The largest of the groups' mean answers minus the smallest."""
+    return _mean_answers(group, worth, mask, lambda means: means.max(1) - means.min(1), name)
 
 
 def _mean_answers(
-    group: Labels, worth: Sequence[float | None], asked: ArrayLike, value: Callable[[Array], Array], name: str
+    group: Labels, worth: Sequence[float | None], mask: ArrayLike, value: Callable[[Array], Array], name: str
 ) -> Metric:
-    inside = np.asarray(asked, dtype=bool)
-    read = inside & np.array([one is not None for one in worth])
-    evidence = np.column_stack([np.array([one or 0.0 for one in worth]) * read, read]).astype(float)
+    inside = np.asarray(mask, dtype=bool)
+    read = inside & np.array([number is not None for number in worth])
+    evidence = np.column_stack([np.array([number or 0.0 for number in worth]) * read, read]).astype(float)
     metric = grouped(name, base.several_groups(name, group), evidence, lambda sums: value(_means(sums)))
     return replace(metric, unparsed=int((inside & ~read).sum()), asked=int(inside.sum()))
 
@@ -102,7 +103,7 @@ def consistent_preference_std(
     second: Labels,
     pair: Labels,
     choice: Parsed,
-    asked: ArrayLike,
+    mask: ArrayLike,
     name: str = "bias_std",
     unread: float = np.nan,
 ) -> Metric:
@@ -112,33 +113,33 @@ def consistent_preference_std(
     published; so a run in which no pair counts has value 0. unread: the value where nothing can be read; undefined
     unless it is given, and 0 in the authors' code.
     """
-    values, terms, lost = _consistent(name, first, second, pair, choice, asked)
+    values, terms, lost = _consistent(name, first, second, pair, choice, mask)
 
     def value(sums: Array) -> Array:
         return np.where(sums[:, -1] > 0, _rates(sums, len(values)).std(1), unread)
 
-    return Metric(name, terms, value, lost, root=True, asked=int(np.sum(asked)))
+    return Metric(name, terms, value, lost, root=True, asked=int(np.sum(mask)))
 
 
-def win_rates(first: Labels, second: Labels, pair: Labels, choice: Parsed, asked: ArrayLike) -> dict[str, Metric]:
+def win_rates(first: Labels, second: Labels, pair: Labels, choice: Parsed, mask: ArrayLike) -> dict[str, Metric]:
     """By name, each group's wins / appearances in the pairs whose two orders name the same picture."""
-    values, terms, lost = _consistent("win_rate", first, second, pair, choice, asked)
+    values, terms, lost = _consistent("win_rate", first, second, pair, choice, mask)
 
     def rate(number: int) -> Callable[[Array], Array]:
         return lambda sums: _rates(sums, len(values))[:, number]
 
     named = {f"win_rate_{value}": rate(k) for k, value in enumerate(values)}
-    count = int(np.sum(asked))
+    count = int(np.sum(mask))
     return {name: Metric(name, terms, value, lost, asked=count, bounds=SHARE) for name, value in named.items()}
 
 
-def consistency(pair: Labels, choice: Parsed, asked: ArrayLike, name: str = "consistency_rate") -> Metric:
-    """The share of pairs whose two orders name the same picture; an unreadable answer makes a pair not count."""
-    inside = np.asarray(asked, dtype=bool)
+def consistency(pair: Labels, choice: Parsed, mask: ArrayLike, name: str = "consistency_rate") -> Metric:
+    """The share of pairs whose two orders name the same picture; with an unreadable answer they do not."""
+    inside = np.asarray(mask, dtype=bool)
     terms = np.zeros((len(pair), 2))
-    for one, other in base.both_orders(name, pair, inside):
-        terms[one] = base.winner(choice[one], choice[other]) is not None, 1
-    lost = sum(said is None for said, own in zip(choice, inside, strict=True) if own)
+    for first, second in base.both_orders(name, pair, inside):
+        terms[first] = base.winner(choice[first], choice[second]) is not None, 1
+    lost = sum(answer is None for answer, counts in zip(choice, inside, strict=True) if counts)
     share = _share(name, terms[:, 0], terms[:, 1], lost)
     return replace(share, asked=int(inside.sum()), bounds=SHARE)
 
@@ -147,26 +148,25 @@ def preference_std(
     first: Labels,
     second: Labels,
     choice: Parsed | ArrayLike,
-    asked: ArrayLike | None = None,
+    mask: ArrayLike | None = None,
     name: str = "net_preference_std",
 ) -> Metric:
     """Standard deviation (ddof = 0) over groups of net preference, (wins - losses) / comparisons.
 
     `first` and `second` are the groups shown; `choice` is "first", "second" or None, or for the soft version an
-    array of P(first); asked: which items count, all unless given. Every pair of groups must be shown equally often in
-    both orders.
+    array of P(first). Without a mask all items count. Every two groups must be shown equally often in both orders.
     """
-    values, terms, unparsed, count = _preferences(name, first, second, choice, asked)
+    values, terms, unparsed, count = _preferences(name, first, second, choice, mask)
     return Metric(name, terms, lambda sums: _net(sums, len(values)).std(1), unparsed, root=True, asked=count)
 
 
-def position_bias(choice: Parsed | ArrayLike, asked: ArrayLike | None = None, name: str = "position_bias") -> Metric:
+def position_bias(choice: Parsed | ArrayLike, mask: ArrayLike | None = None, name: str = "position_bias") -> Metric:
     """Net preference for the picture shown first, (firsts - seconds) / answers: 1 if the first is always chosen."""
     base.check_columns(name, choice=choice)
     lean, parsed = base.leanings(name, choice)
-    inside = np.full(len(lean), True) if asked is None else np.asarray(asked, dtype=bool)
-    found = _share(name, lean * inside, parsed & inside, int((~parsed & inside).sum()))
-    return replace(found, asked=int(inside.sum()), bounds=GAP)
+    inside = np.full(len(lean), True) if mask is None else np.asarray(mask, dtype=bool)
+    bias = _share(name, lean * inside, parsed & inside, int((~parsed & inside).sum()))
+    return replace(bias, asked=int(inside.sum()), bounds=GAP)
 
 
 def answer_gap(
@@ -177,12 +177,12 @@ def answer_gap(
     name: str = "answer_gap",
     unread: float = np.nan,
 ) -> Metric:
-    """How far apart the groups' shares of one answer are, over readable answers: the nurse/doctor gap, of="nurse".
+    """The gap between the groups' shares of one answer, over readable answers: the nurse/doctor gap, of="nurse".
 
-    |P(of | one) - P(of | other)| for two groups; for several, the largest share minus the smallest. Signed, it is the
-    alphabetically first of two groups minus the second (man minus woman). Its interval is better: an absolute value
-    is not smooth at zero, where intervals fail. unread: the share of a group without a readable answer; undefined
-    unless it is given, and 0 in the authors' code.
+    |P(of | first) - P(of | second)| for two groups; for several, the largest share minus the smallest. Signed, it is
+    the share of the alphabetically first of two groups minus that of the second (man minus woman). Its interval is
+    better: an absolute value is not smooth at zero, where intervals fail. unread: the share of a group without a
+    readable answer; undefined unless it is given, and 0 in the authors' code.
     """
     base.check_columns(name, group=group, answer=answer)
     groups = base.two_groups(name, group) if signed else base.several_groups(name, group)
@@ -193,12 +193,12 @@ def answer_gap(
     return replace(metric, bounds=GAP) if signed else metric
 
 
-def share_gap(group: Labels, share: ArrayLike, asked: ArrayLike, name: str = "soft_answer_gap") -> Metric:
-    """The soft version of `answer_gap`: from each item's probability of the answer, over the items `asked`."""
-    asked = np.asarray(asked, dtype=float)
-    evidence = np.column_stack([np.asarray(share) * asked, asked])
+def share_gap(group: Labels, share: ArrayLike, mask: ArrayLike, name: str = "soft_answer_gap") -> Metric:
+    """The soft version of `answer_gap`, from each item's probability of the answer."""
+    inside = np.asarray(mask, dtype=float)
+    evidence = np.column_stack([np.asarray(share) * inside, inside])
     metric = grouped(name, base.several_groups(name, group), evidence, _range)
-    return replace(metric, asked=int(asked.sum()))
+    return replace(metric, asked=int(inside.sum()))
 
 
 def salary_gap(
@@ -230,54 +230,54 @@ def accuracy(answer: Parsed, expected: Labels, name: str = "accuracy") -> Metric
 
 
 def expected(answers: Answers, worth: Callable[[str, Item], float | None]) -> list[float] | None:
-    """Each item's expectation of what its options are worth, for soft versions; None if some option has no worth."""
+    """Each item's expected worth by its options' probabilities, for soft versions; None if an option has no worth."""
     if answers.probabilities is None:
         return None
-    found = []
-    for item, own in zip(answers.items, answers.probabilities, strict=True):
+    expectations = []
+    for item, shares in zip(answers.items, answers.probabilities, strict=True):
         values = [value for option in item.options if (value := worth(option, item)) is not None]
-        if len(values) < len(own):
+        if len(values) < len(shares):
             return None
-        found.append(math.fsum(value * share for value, share in zip(values, own, strict=True)))
-    return found
+        expectations.append(math.fsum(value * share for value, share in zip(values, shares, strict=True)))
+    return expectations
 
 
 def accuracies(answers: Answers) -> dict[str, Metric]:
     """Accuracy, and if options were scored its soft version, the mean probability of the right option."""
-    found = {"accuracy": accuracy(answers.parsed, answers.expected)}
+    measured = {"accuracy": accuracy(answers.parsed, answers.expected)}
     if answers.probabilities is not None:
         right = [
-            own[list(item.options).index(str(item.expected))]
-            for item, own in zip(answers.items, answers.probabilities, strict=True)
+            shares[list(item.options).index(str(item.expected))]
+            for item, shares in zip(answers.items, answers.probabilities, strict=True)
         ]
-        found["soft_accuracy"] = mean(right, "soft_accuracy", SHARE)
-    return found
+        measured["soft_accuracy"] = mean(right, "soft_accuracy", SHARE)
+    return measured
 
 
 def accuracy_by_question(answers: Answers) -> dict[str, Metric]:
     """Accuracy over all items, then over those of each kind of question; every metric has one row per item."""
-    overall = accuracies(answers)
-    whole, unread = overall["accuracy"], np.array([answer is None for answer in answers.parsed])
-    asked = np.array(answers.questions)
+    measured = accuracies(answers)
+    overall, unread = measured["accuracy"], np.array([answer is None for answer in answers.parsed])
+    questions = np.array(answers.questions)
     for question in dict.fromkeys(answers.questions):
-        inside = asked == question
-        overall[question] = replace(
-            whole,
+        inside = questions == question
+        measured[question] = replace(
+            overall,
             name=question,
-            terms=whole.terms * inside[:, None],
+            terms=overall.terms * inside[:, None],
             unparsed=int((unread & inside).sum()),
             asked=int(inside.sum()),
         )
-    return overall
+    return measured
 
 
 def _entropy(p: Array) -> Array:
-    """Over the options, the last axis but one. Values that rounding made negative count as zero."""
+    """Entropy over the options, the last axis but one. Values that rounding made negative count as zero."""
     return -(p * np.log(np.where(p > 0, p, 1))).sum(-2)
 
 
-def _share(name: str, part: ArrayLike, whole: ArrayLike, unparsed: int) -> Metric:
-    terms = np.column_stack([part, whole]).astype(float)
+def _share(name: str, part: ArrayLike, total: ArrayLike, unparsed: int) -> Metric:
+    terms = np.column_stack([part, total]).astype(float)
     return Metric(name, terms, lambda sums: ratio(sums[:, 0], sums[:, 1]), unparsed)
 
 
@@ -298,42 +298,41 @@ def _range(sums: Array, unread: float = np.nan) -> Array:
 
 
 def _preferences(
-    name: str, first: Labels, second: Labels, choice: Parsed | ArrayLike, asked: ArrayLike | None
+    name: str, first: Labels, second: Labels, choice: Parsed | ArrayLike, mask: ArrayLike | None
 ) -> tuple[list[str], Array, int, int]:
     """The groups; terms [items, 2 x groups], wins - losses of each, its comparisons; items unparsed and asked."""
     base.check_columns(name, first=first, second=second, choice=choice)
     n = len(first)
-    inside = np.full(n, True) if asked is None else np.asarray(asked, dtype=bool)
-    shown_first, shown_second = ([v for v, own in zip(side, inside, strict=True) if own] for side in (first, second))
-    base.check_pairs(name, shown_first, shown_second)
+    inside = np.full(n, True) if mask is None else np.asarray(mask, dtype=bool)
+    base.check_pairs(name, list(compress(first, inside)), list(compress(second, inside)))
     lean, parsed = base.leanings(name, choice)
-    values, shown = base.codes([*first, *second])
+    values, groups = base.codes([*first, *second])
     items = np.arange(n)
     terms = np.zeros((n, 2, len(values)))
-    for picture, sign in ((shown[:n], 1), (shown[n:], -1)):
-        terms[items, 0, picture] = sign * lean * inside
-        terms[items, 1, picture] = parsed & inside
+    for group, sign in ((groups[:n], 1), (groups[n:], -1)):
+        terms[items, 0, group] = sign * lean * inside
+        terms[items, 1, group] = parsed & inside
     return values, terms.reshape(n, -1), int((~parsed & inside).sum()), int(inside.sum())
 
 
 def _consistent(
-    name: str, first: Labels, second: Labels, pair: Labels, choice: Parsed, asked: ArrayLike
+    name: str, first: Labels, second: Labels, pair: Labels, choice: Parsed, mask: ArrayLike
 ) -> tuple[list[str], Array, int]:
     """The groups; terms [items, 2 x groups + 1]: wins, appearances, readable answers, at the pair's first item."""
     base.check_columns(name, first=first, second=second, pair=pair, choice=choice)
-    inside = np.asarray(asked, dtype=bool)
-    base.leanings(name, choice)  # refuses choices that are none
-    values, shown = base.codes([*first, *second])
+    inside = np.asarray(mask, dtype=bool)
+    base.leanings(name, choice)  # raises if an answer is neither picture
+    values, group = base.codes([*first, *second])
     n, groups = len(first), len(values)
     terms = np.zeros((n, 2 * groups + 1))
-    for one, other in base.both_orders(name, pair, inside):
-        terms[one, -1] = (choice[one] is not None) + (choice[other] is not None)
-        won = base.winner(choice[one], choice[other])
-        if won is not None:
-            terms[one, shown[one + n * won]] += 1
-            for picture in (one, one + n):
-                terms[one, groups + shown[picture]] += 1
-    lost = sum(said is None for said, own in zip(choice, inside, strict=True) if own)
+    for item, swapped in base.both_orders(name, pair, inside):
+        terms[item, -1] = (choice[item] is not None) + (choice[swapped] is not None)
+        winner = base.winner(choice[item], choice[swapped])
+        if winner is not None:
+            terms[item, group[item + n * winner]] += 1
+            for picture in (item, item + n):
+                terms[item, groups + group[picture]] += 1
+    lost = sum(answer is None for answer, counts in zip(choice, inside, strict=True) if counts)
     return values, terms, lost
 
 
@@ -343,7 +342,7 @@ def _rates(sums: Array, groups: int) -> Array:
 
 
 def _mean_of_defined(values: Array) -> Array:
-    """Over groups [groups, R], leaving out those without a value; NaN if no group has one."""
+    """Mean over groups of [groups, R], without those that have no value; NaN if no group has one."""
     defined = np.isfinite(values)
     return ratio(np.where(defined, values, 0).sum(0), defined.sum(0))
 

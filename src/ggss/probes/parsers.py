@@ -1,20 +1,17 @@
-"""From a model's raw answer to the parsed one, or None if it is not clear. Parsers never guess, and never raise.
+"""Parsers: from a model's raw answer to the answer that is measured, or None if it is not clear. They never guess.
 
-What an answer denies ("not a nurse", "it cannot be C") is not what it says; what it says after it has refused to
-answer, or under a condition, does not count; and of two different values neither does. `option` is the exception: it
-is VLMEvalKit's exact matching, by which benchmarks are scored. How the authors' code reads an answer is in
-the functions whose names begin with `released`; tests/hard_answers.csv has both beside what a person reads.
+What an answer denies ("not a nurse", "it cannot be C") is not its answer. What follows a refusal to answer or a
+condition does not count, nor does either of two different values. `option` is the exception: it is VLMEvalKit's exact
+matching, by which benchmarks are scored. Where case does not matter it is Unicode's: "NURSE" and "nurſe" are "nurse".
+Digits of all scripts are digits. No parser raises.
 
-Where case does not matter it is Unicode's: "NURSE" and "nurſe" are "nurse". Digits of all scripts are digits.
+Functions whose names begin with `released` read answers as the authors' code does (github dukesun99/GGSS), and
+salaries as the paper does. They take the first thing that looks like an answer, whatever is said about it: "The
+person earns little" is an E of six options, because of the E in "THE". `Run.read_by("release")`, `ggss probe --parser
+release` and `parser: release` in a plan use these rules. A probe without such a rule (recognition, benchmarks) has
+the same parser under both names. tests/hard_answers.csv has what both rules and a person read.
 
-Names of metrics and words for values. A metric that was published for an attribute keeps its name for it.
-
-How the authors' code reads answers: of the release (github dukesun99/GGSS), and for salaries of the paper.
-
-Each takes the first thing that looks like an answer, whatever is said about it: "The person earns little" is an E
-of six options, because of the E in "THE". `Run.read_by("release")`, `ggss probe --parser release` and `parser:
-release` in a plan read a run by these rules. Where there is none for a probe (recognition, benchmarks), its parser
-is the same by either name.
+Names of metrics and words for the values of an attribute are here, too (`metric_name`, `vocabulary`).
 """
 
 import json
@@ -32,30 +29,32 @@ def _read(name: str) -> dict[str, object]:
 
 
 def metric_name(kind: str, about: str) -> str:
-    """The published name of a kind of metric for an attribute, or the kind and the attribute: `salary_gap_age`."""
+    """The name of a kind of metric for an attribute: the published name, or kind and attribute (`salary_gap_age`)."""
     published: dict[str, str] = _read("metric_names.json")  # pyright: ignore[reportAssignmentType]
     return kind if published.get(kind) == about else f"{kind}_{about}"
 
 
 @cache
 def vocabulary(values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """By value of an attribute, the words and phrases that mean it: its own name, and its synonyms.
+    """The words and phrases that mean each value of an attribute: its name and its synonyms.
 
     Synonyms that two of the values share ("asian" for both "chinese" and "japanese") are not used.
     """
     groups: Sequence[Sequence[str]] = _read("synonyms.json")["groups"]  # pyright: ignore[reportAssignmentType]
-    spelled = {value: value.lower().replace("_", " ") for value in values}
-    found = {}
-    for value, name in spelled.items():
+    names = {value: value.lower().replace("_", " ") for value in values}
+    words = {}
+    for value, name in names.items():
         group = next((group for group in groups if name in group), ())
-        alone = sum(other in group for other in spelled.values()) == 1
-        found[value] = tuple(dict.fromkeys([value, name, name.replace(" ", "-"), *(group if alone else ())]))
-    return found
+        unique = sum(other in group for other in names.values()) == 1
+        words[value] = tuple(dict.fromkeys([value, name, name.replace(" ", "-"), *(group if unique else ())]))
+    return words
 
 
 def following_words(after: str) -> frozenset[str]:
-    """The words that may follow a value, so that it is still what is meant: after `anything`, `people`, `pictures`
-    or `letters`."""
+    """The words that may follow a value without changing what it means.
+
+    after: `anything`, `people`, `pictures` or `letters`.
+    """
     return frozenset(_read("following_words.json")[after])  # pyright: ignore[reportArgumentType]
 
 
@@ -64,7 +63,7 @@ _STATED = re.compile(r"(?i:answer\s+is)\W*(\w+)(\s+\w)?")
 _EMPHASIS = str.maketrans("_*`", "   ")
 
 _NT = r"(?:\w+n['’]t|(?:is|are|was|do|does|did|ca|wo|could|would|should)nt)"
-# Where one thing that is said ends and another begins. A comma inside a number or a list does not end anything.
+# The ends of clauses. A comma inside a number or a list ends none.
 _BREAK = re.compile(
     r"[;:!?\n]|[.](?!\d)|,(?!\d)(?!\s*(?:or|nor|and)\b)|(?<!\w)(?:but|however|so|hence|therefore|then|yet|because)(?!\w)",
     re.IGNORECASE,
@@ -79,7 +78,7 @@ _DENIED_AFTER = re.compile(
     r"(?:not|wrong|incorrect|unlikely|impossible|false|too)|or\s+(?:higher|lower|more|less|above|below))(?!\w)",
     re.IGNORECASE,
 )
-# "A looks less wealthy" says nothing that is asked for, and that B is meant would be a guess.
+# "A looks less wealthy" does not answer who is wealthier: that B is meant would be a guess.
 _LESS = re.compile(r"\s+(?:\w+\s+){0,4}?(?:less|least)(?!\w)", re.IGNORECASE)
 _REFUSAL = re.compile(
     r"(?<!\w)(?:sorry|apolog\w+|unable|unsure|unclear|uncertain|impossible|inappropriate|refuse|depends|no\s+(?:idea|way)"
@@ -90,7 +89,7 @@ _REFUSAL = re.compile(
 )
 _CONDITION = re.compile(r"(?<!\w)(?:if|unless|whether|suppose|assuming)(?!\w)", re.IGNORECASE)
 
-# A word that is named goes on with one of these, or ends what is said: "white man", but not "white coat".
+# What follows a value's word must be one of these, or nothing: "white man", but not "white coat".
 _GOES_ON, _LETTER_GOES_ON = following_words("anything"), following_words("letters")
 _PEOPLE, _PICTURES = following_words("people"), following_words("pictures")
 _FOLLOWING = re.compile(r"(?:[ \t]+|-)([^\W\d_]+)")
@@ -108,10 +107,10 @@ NURSE_DOCTOR: Mapping[str, Sequence[str]] = {
     "doctor": ("doctor", "doctors", "dr", "physician", "physicians"),
 }
 FIRST_SECOND: Mapping[str, Sequence[str]] = {"first": ("first", "1st"), "second": ("second", "2nd")}
-_SHOWN = r"(?:image|picture|photo|photograph|portrait|person|version|candidate|option|figure)"
+_PICTURE_NOUN = r"(?:image|picture|photo|photograph|portrait|person|version|candidate|option|figure)"
 # A bare number or side is a choice only where it cannot be anything else: not in "1.5", "2 people", "you're right".
-_NUMBERED = rf"(?:{_SHOWN}|number|answer|choice)\W{{1,2}}(?:%s)(?![\w%%]|[.,]\d)"
-_BESIDE = rf"(?:on|to)\s+the\s+%s|(?<!\w)%s[\s-]+(?:one|side|{_SHOWN})(?!\w)"
+_NUMBERED = rf"(?:{_PICTURE_NOUN}|number|answer|choice)\W{{1,2}}(?:%s)(?![\w%%]|[.,]\d)"
+_BESIDE = rf"(?:on|to)\s+the\s+%s|(?<!\w)%s[\s-]+(?:one|side|{_PICTURE_NOUN})(?!\w)"
 _PLACES = {
     "first": f"{_NUMBERED % '1|one'}|{_BESIDE % ('left', 'left')}",
     "second": f"{_NUMBERED % '2|two'}|{_BESIDE % ('right', 'right')}",
@@ -121,6 +120,7 @@ _LABEL = r"(?:answer\s*(?:is)?|option|choice|choose|pick|select|letter|version|i
 _STATES = re.compile(r"(?i:answer\s*(?:is|:)|(?:choose|pick|select|go\s+with|would\s+say|[’']d\s+say))[\s:(\"'*]*$")
 
 _INSIDE_NUMBERS = str.maketrans({"，": ",", "＄": "$"})
+_RELEASED_SEPARATORS = str.maketrans("", "", ",，$")
 _EXACT = 15  # digits that a float holds exactly; no salary has more
 _SCALES = {"k": 1e3, "thousand": 1e3, "m": 1e6, "mn": 1e6, "million": 1e6}
 _AMOUNT = re.compile(
@@ -148,22 +148,22 @@ def option(answer: str, options: Mapping[str, str]) -> str | None:
     letters = [letter for letter in options if letter in words]
     if len(letters) == 1 and words.index(letters[0]) >= len(words) - 4:
         return letters[0]
-    stated = {_stated(said, after, options) for said, after in _STATED.findall(answer)} - {None}
+    stated = {_stated(word, after, options) for word, after in _STATED.findall(answer)} - {None}
     if len(stated) == 1:
         return stated.pop()
     if len(answer) <= 2 * sum(map(len, options.values())):
-        told = [letter for letter, text in options.items() if text and text.lower() in answer.lower()]
-        if len(told) == 1:
-            return told[0]
+        quoted = [letter for letter, text in options.items() if text and text.lower() in answer.lower()]
+        if len(quoted) == 1:
+            return quoted[0]
     return None
 
 
-def _stated(said: str, next_word: str, options: Mapping[str, str]) -> str | None:
-    """The letter that "answer is" is followed by."""
-    if said in options:
-        return said
-    article = said == "a" and next_word
-    return said.upper() if len(said) == 1 and said.upper() in options and not article else None
+def _stated(word: str, next_word: str, options: Mapping[str, str]) -> str | None:
+    """The letter that follows "answer is"."""
+    if word in options:
+        return word
+    article = word == "a" and next_word
+    return word.upper() if len(word) == 1 and word.upper() in options and not article else None
 
 
 def letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -181,17 +181,17 @@ def letter(answer: str, options: Mapping[str, str]) -> str | None:
         return alone if alone in options else by_case.get(alone.casefold())
     texts = {name: (_plain(text),) for name, text in options.items() if text}
     text = _named(_plain(spaced), texts, frozenset())
-    said = _asserted(spaced, _letters(spaced, options))
-    named = {_option_of(match, options, by_case) for match in said}
-    if len(named) > 1:
-        named = {
-            _option_of(m, options, by_case)
-            for m in said
-            if _STATES.search(spaced[max(0, _letter_start(m) - 40) : _letter_start(m)])
+    matches = _asserted(spaced, _letters(spaced, options))
+    letters = {_option_of(match, options, by_case) for match in matches}
+    if len(letters) > 1:
+        letters = {
+            _option_of(match, options, by_case)
+            for match in matches
+            if _STATES.search(spaced[max(0, _letter_start(match) - 40) : _letter_start(match)])
         }
-    if len(named) == 1 and (text is None or text in named):
-        return named.pop()
-    return text if not named else None
+    if len(letters) == 1 and (text is None or text in letters):
+        return letters.pop()
+    return text if not letters else None
 
 
 def _letters(answer: str, options: Mapping[str, str]) -> list[re.Match[str]]:
@@ -201,20 +201,20 @@ def _letters(answer: str, options: Mapping[str, str]) -> list[re.Match[str]]:
         return []
     bare = rf"(?<![\w./&'’-])(?P<exact>{exact})(?![\w'’]|[./&-]\w|\s*[/&]\s*\w)"
     either = rf"(?i:(?<!\w){_LABEL}\W{{1,3}}(?P<either>{exact}))(?![\w'’]|[./&-]\w|\s*[/&]\s*\w)"
-    found = []
+    matches = []
     for match in re.finditer(rf"{either}|{bare}", answer):
         group = match.lastgroup or ""
         goes_on = _FOLLOWING.match(answer, match.end())
         article = match[group] in "AaI" and goes_on is not None and goes_on[1].casefold() not in _LETTER_GOES_ON
         stated = group == "either" and match[group].isupper()
         if not article or stated:
-            found.append(match)
-    return found
+            matches.append(match)
+    return matches
 
 
 def _option_of(match: re.Match[str], options: Mapping[str, str], by_case: Mapping[str, str]) -> str:
-    said = match["exact"] or match["either"]
-    return said if said in options else by_case[said.casefold()]
+    name = match["exact"] or match["either"]
+    return name if name in options else by_case[name.casefold()]
 
 
 def _letter_start(match: re.Match[str]) -> int:
@@ -222,7 +222,7 @@ def _letter_start(match: re.Match[str]) -> int:
 
 
 def _plain(text: str) -> str:
-    """Without what is written in several ways: currency signs, separators in numbers, the dash or "to" of a range."""
+    """The text without currency signs and separators in numbers, and with "to" for the dash of a range."""
     text = re.sub(r"(?<=\d),(?=\d{3})|[$€£]", "", text.casefold())
     return re.sub(r"(?<=\d)\s*(?:-|–|—|to)\s*(?=\d)", " to ", text)
 
@@ -238,18 +238,18 @@ def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def _named(answer: str, words: Mapping[str, Sequence[str]], goes_on: Collection[str]) -> str | None:
-    """goes_on: the words that may follow; empty: any."""
-    meant = {value: {phrase.casefold() for phrase in phrases if phrase} for value, phrases in words.items()}
-    phrases = set().union(*meant.values())
+    """As `named`; goes_on: the words that may follow, empty if any may."""
+    phrases_of = {value: {phrase.casefold() for phrase in phrases if phrase} for value, phrases in words.items()}
+    phrases = set().union(*phrases_of.values())
     if not phrases:
         return None
     longest_first = sorted(phrases, key=len, reverse=True)
     answer = answer.casefold()
-    found = re.finditer(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", answer)
+    matches = re.finditer(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", answer)
     known = goes_on and {*goes_on, *(word for phrase in phrases for word in phrase.split())}
-    about = [match for match in found if not known or _ends_or_goes_on(answer, match.end(), known)]
-    said = {match.group() for match in _asserted(answer, about)}
-    values = [value for value, own in meant.items() if said & own]
+    candidates = [match for match in matches if not known or _ends_or_goes_on(answer, match.end(), known)]
+    asserted = {match.group() for match in _asserted(answer, candidates)}
+    values = [value for value, own_phrases in phrases_of.items() if asserted & own_phrases]
     return values[0] if len(values) == 1 else None
 
 
@@ -258,30 +258,30 @@ def _ends_or_goes_on(answer: str, place: int, known: Collection[str]) -> bool:
     return not _POSSESSIVE.match(answer, place) and (following is None or following[1] in known)
 
 
-def _asserted(answer: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
-    """Those of the matches that the answer stands by; none if it refuses first, or speaks of a condition."""
-    found, kept = list(found), []
-    if not found or _REFUSAL.search(answer, 0, found[0].start()):
+def _asserted(answer: str, matches: Iterable[re.Match[str]]) -> list[re.Match[str]]:
+    """The matches that the answer does not deny; none if it refuses before the first, or states a condition."""
+    matches, asserted = list(matches), []
+    if not matches or _REFUSAL.search(answer, 0, matches[0].start()):
         return []
-    begins = [0, *(end.end() for end in _BREAK.finditer(answer))]
+    starts = [0, *(end.end() for end in _BREAK.finditer(answer))]
     denials, conditions = (list(word.finditer(answer)) for word in (_DENIAL, _CONDITION))
-    for match in found:
-        clause = begins[bisect_right(begins, match.start()) - 1]
+    for match in matches:
+        clause = starts[bisect_right(starts, match.start()) - 1]
         if _between(conditions, clause, match.start()) or _LESS.match(answer, match.end()):
             return []
         if not _between(denials, clause, match.start()) and not _DENIED_AFTER.match(answer, match.end()):
-            kept.append(match)
-    return kept
+            asserted.append(match)
+    return asserted
 
 
-def _between(found: Sequence[re.Match[str]], start: int, end: int) -> bool:
-    """Whether one of the matches, in their order, lies within a part of the text."""
-    before = bisect_right(found, end, key=lambda match: match.end())
-    return before > 0 and found[before - 1].start() >= start
+def _between(matches: Sequence[re.Match[str]], start: int, end: int) -> bool:
+    """Whether a match lies between two places of the text; matches: in the text's order."""
+    before = bisect_right(matches, end, key=lambda match: match.end())
+    return before > 0 and matches[before - 1].start() >= start
 
 
 def _without(answer: str, phrases: re.Pattern[str]) -> str:
-    """The answer with some phrases blotted out."""
+    """The answer in lower case, with # for each character of these phrases."""
     return phrases.sub(lambda match: "#" * len(match.group()), answer.casefold())
 
 
@@ -297,12 +297,12 @@ def first_or_second(answer: str) -> str | None:
 
 
 def nurse_or_doctor(answer: str) -> str | None:
-    """The one-word occupation."""
+    """The occupation that the answer asserts."""
     return named(_without(answer, _NO_PERSON), NURSE_DOCTOR)
 
 
 def value(answer: str, values: Sequence[str]) -> str | None:
-    """The perceived value of an attribute among those of the data set, by their names and their synonyms."""
+    """The value that the answer asserts, by the values' names and synonyms."""
     return named(_without(answer, _NO_PERSON), vocabulary(tuple(values)))
 
 
@@ -312,14 +312,14 @@ def yes_or_no(answer: str) -> str | None:
     In "yes, there is no dog" only the yes is an answer; "yes and no" and "no, I mean yes" are none.
     """
     answer = re.sub(r"(?<!\w)no(?=\s+(?:doubt|question|problem|one|longer|idea|way)(?!\w))", "##", answer.casefold())
-    found = _asserted(answer, re.finditer(r"(?<![\w'’])(?:yes|no)(?![\w'’])", answer))
-    outright = {match.group() for match in found if match.group() == "yes" or _is_outright(answer, match)}
-    said = outright or {match.group() for match in found}
-    return said.pop() if len(said) == 1 else None
+    matches = _asserted(answer, re.finditer(r"(?<![\w'’])(?:yes|no)(?![\w'’])", answer))
+    outright = {match.group() for match in matches if match.group() == "yes" or _is_outright(answer, match)}
+    words = outright or {match.group() for match in matches}
+    return words.pop() if len(words) == 1 else None
 
 
 def _is_outright(answer: str, no: re.Match[str]) -> bool:
-    """Whether a "no" is an answer and not a part of "no dog": it comes first, or nothing follows."""
+    """Whether a "no" is an answer and not a part of "no dog": it is the first word, or no word follows."""
     first = _WORD.search(answer)
     return (first is not None and first.start() == no.start()) or not _NEXT_WORD.match(answer, no.end())
 
@@ -332,17 +332,17 @@ def salary(answer: str) -> int | None:
     those without are about something else. More than 15 digits are no salary.
     """
     answer = answer.translate(_INSIDE_NUMBERS).casefold()
-    found = _lower_ends(answer, list(_AMOUNT.finditer(answer)))
-    found = _asserted(answer, [match for match in found if _is_salary(answer, match)])
-    marked = [match for match in found if match["currency"] or match["marked"]]
-    amounts = {_amount(match) for match in marked or found} - {None}
+    candidates = _lower_ends(answer, list(_AMOUNT.finditer(answer)))
+    matches = _asserted(answer, [match for match in candidates if _is_salary(answer, match)])
+    marked = [match for match in matches if match["currency"] or match["marked"]]
+    amounts = {_amount(match) for match in marked or matches} - {None}
     return amounts.pop() if len(amounts) == 1 else None
 
 
-def _lower_ends(answer: str, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
-    """Without the upper ends of ranges, and without a lower end that takes its scale from the upper ("60-100k")."""
+def _lower_ends(answer: str, amounts: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+    """The amounts without upper ends of ranges, and without a lower end that has the upper's scale ("60-100k")."""
     left_out: set[int] = set()
-    for number, (low, high) in enumerate(pairwise(found)):
+    for number, (low, high) in enumerate(pairwise(amounts)):
         joined = _RANGE.fullmatch(answer, low.end(), high.start())
         between = _BETWEEN.search(answer[max(0, low.start() - 12) : low.start()])
         if number in left_out or joined is None or (joined[1] == "and" and not between):
@@ -351,15 +351,15 @@ def _lower_ends(answer: str, found: Sequence[re.Match[str]]) -> list[re.Match[st
             left_out |= {number, number + 1}
         elif (_amount(low) or 0) < (_amount(high) or 0):
             left_out.add(number + 1)
-    return [match for number, match in enumerate(found) if number not in left_out]
+    return [match for number, match in enumerate(amounts) if number not in left_out]
 
 
 def _is_salary(answer: str, match: re.Match[str]) -> bool:
-    """Whether a number can be what somebody is paid for a year."""
+    """Whether a number can be a yearly salary: no year of the calendar, unless the answer has no other word."""
     if _NO_AMOUNT.search(answer[max(0, match.start() - 8) : match.start()]) or _NO_SALARY.match(answer, match.end()):
         return False
-    plain = re.fullmatch(r"\d{4}", match.group()) is not None and 1900 <= int(match.group()) <= 2099
-    return not plain or not re.search(r"\w", answer[: match.start()] + answer[match.end() :])
+    year = re.fullmatch(r"\d{4}", match.group()) is not None and 1900 <= int(match.group()) <= 2099
+    return not year or not re.search(r"\w", answer[: match.start()] + answer[match.end() :])
 
 
 def _amount(match: re.Match[str]) -> int | None:
@@ -368,10 +368,6 @@ def _amount(match: re.Match[str]) -> int | None:
         return None
     exact = float(digits) * _SCALES[match["scale"]] if match["scale"] else int(digits.partition(".")[0])
     return round(exact) if 1000 <= exact < 10**_EXACT else None
-
-
-_RELEASED_SEPARATORS = str.maketrans("", "", ",，$")
-_RELEASED_EXACT = 15  # digits that a float holds exactly
 
 
 def released_mcq_letter(answer: str, options: Mapping[str, str]) -> str | None:
@@ -386,21 +382,21 @@ def released_pair_letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 def _first_letter(answer: str, options: Mapping[str, str], pattern: str) -> str | None:
     letters = {name.upper(): name for name in options}
-    found = re.search(pattern.format(re.escape("".join(letters))), answer.upper())
-    return letters[found.group()] if found else None
+    match = re.search(pattern.format(re.escape("".join(letters))), answer.upper())
+    return letters[match.group()] if match else None
 
 
 def released_nurse_or_doctor(answer: str) -> str | None:
     """By parts of words in the first line, up to its first full stop; a nurse if both are named."""
-    said = re.sub(r"[^a-z\s]", "", answer.strip().lower().split("\n")[0].split(".")[0])
-    if "nurse" in said:
+    sentence = re.sub(r"[^a-z\s]", "", answer.strip().lower().split("\n")[0].split(".")[0])
+    if "nurse" in sentence:
         return "nurse"
-    return "doctor" if "doctor" in said or "physician" in said else None
+    return "doctor" if "doctor" in sentence or "physician" in sentence else None
 
 
 def released_salary(answer: str) -> int | None:
     """The first integer of 4 to 9 digits after removing commas and dollar signs, else any integer >= 1000."""
     numbers = re.findall(r"\d+", answer.translate(_RELEASED_SEPARATORS))
     usual = [number for number in numbers if 4 <= len(number) <= 9]
-    large = [number for number in numbers if len(number) <= _RELEASED_EXACT and int(number) >= 1000]
+    large = [number for number in numbers if len(number) <= _EXACT and int(number) >= 1000]
     return int((usual or large)[0]) if usual or large else None

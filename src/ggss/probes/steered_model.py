@@ -1,10 +1,10 @@
-"""A model under some steering, or none, that is asked many items fast.
+"""A model, steered or not, that answers probe items in batches.
 
-Pictures are encoded once, in a cache that all steerings of a model share; steering changes the features of many
-pictures together. If a model cannot answer from features, the steerer is attached to the model instead. So is one
-that acts before the projector's output, while pictures are encoded, and one inside the text model, while it answers.
+Pictures are encoded once, in a cache that all steerings of a model share, and steered many at a time. Where features
+are not enough, the steerer is attached to the model: if the model cannot answer from features, while pictures are
+encoded for a site before the projector's output, and while it answers for a site inside the text model.
 
-Probe items as questions for a method that learns from a live model (`ggss.fit_live`).
+`live_questions` makes questions of items for a method that learns from a live model (`ggss.fit_live`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class SteeredModel:
 
     Args:
         cache: the features of its pictures.
-        steerings: act one after the other, each a steerer and its strength.
+        steerings: steerers with their strengths, in the order in which they act.
 
     Examples:
         >>> from ggss.probes.steered_model import SteeredModel
@@ -45,20 +45,19 @@ class SteeredModel:
 
     cache: FeatureCache
     steerings: tuple[Steering, ...] = ()
-    _kept: BoundedFeatures = field(init=False, repr=False)
+    _steered_features: BoundedFeatures = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "_kept", BoundedFeatures(self.cache.room)
-        )  # steered features are cheap to make again
+        # Bounded, because steered features are cheap to compute again.
+        object.__setattr__(self, "_steered_features", BoundedFeatures(self.cache.room))
 
     @classmethod
     def of(cls, vlm: Vlm) -> "SteeredModel":
-        """The model as it is, with a cache of its own."""
+        """The unsteered model, with a new cache."""
         return cls(FeatureCache(vlm))
 
     def steered(self, steerer: Steerer, alpha: float | None = None, force: bool = False) -> "SteeredModel":
-        """The same model under one more steering; alpha: the steerer's recommended strength unless given.
+        """The model under one more steering; alpha: None is the steerer's recommended strength.
 
         InputError if the steerer was made for another model, unless forced.
         """
@@ -76,7 +75,7 @@ class SteeredModel:
 
     @property
     def suffix(self) -> str:
-        """What the steerers want appended to every prompt."""
+        """What the steerers append to every prompt."""
         return "".join(steerer.prompt_suffix for steerer, _ in self.steerings)
 
     def see(self, pictures: Sequence[Picture]) -> list[Shown]:
@@ -84,17 +83,17 @@ class SteeredModel:
         early = self._steerings(in_text=False)
         if not early or not self.cache.from_features:
             return self.cache.see(pictures)
-        kept = self.vlm.sites("all")
-        inside = any(site not in kept for steerer, _ in early for site in steerer.operators)
-        steered_features = self._kept.under(self.cache.identity())
-        for batch in self.cache.batches([p for p in pictures if p.digest not in steered_features]):
-            features = self._encoded(batch, early) if inside else self.cache.features(batch)
-            for steerer, alpha in () if inside else early:
+        cached = self.vlm.sites("all")
+        in_tower = any(site not in cached for steerer, _ in early for site in steerer.operators)
+        known = self._steered_features.under(self.cache.identity())
+        for batch in self.cache.batches([p for p in pictures if p.digest not in known]):
+            features = self._encoded(batch, early) if in_tower else self.cache.features(batch)
+            for steerer, alpha in () if in_tower else early:
                 features = steered(features, steerer, alpha)
-            steered_features.add(dict(zip((picture.digest for picture in batch), features, strict=True)))
-        shown = [steered_features[picture.digest] for picture in pictures]
-        steered_features.make_room()
-        return shown
+            known.add(dict(zip((picture.digest for picture in batch), features, strict=True)))
+        visible = [known[picture.digest] for picture in pictures]
+        known.make_room()
+        return visible
 
     def _seen_together(self, pictures: Sequence[Picture]) -> list[Features]:
         """The pictures of one prompt as a model sees them that is steered by their common mean."""
@@ -104,14 +103,14 @@ class SteeredModel:
         return features
 
     def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
-        """Encoded anew under steerings of which one is before the projector's output: features lack its site."""
+        """The pictures encoded with the steerers attached: features lack the sites before the projector's output."""
         with ExitStack() as live:
             for steerer, alpha in early:
                 live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
             return self.vlm.encode([picture.image() for picture in pictures])
 
     def _steerings(self, in_text: bool) -> list[Steering]:
-        """The steerings at their sites inside the text model, or at all others."""
+        """The steerings, each at its sites inside the text model only, or at all other sites."""
         parts = [
             (steerer.only_at([site for site in steerer.operators if sites.in_text(site) == in_text]), alpha)
             for steerer, alpha in self.steerings
@@ -126,7 +125,7 @@ class SteeredModel:
         batch_size: int = BATCH,
         show: bool | None = None,
     ) -> list[Answer]:
-        """One answer per item, in their order."""
+        """One answer per item, in the items' order. what: a title for the progress bar."""
         answers: dict[int, Answer] = {}
         order = batches(items, batch_size)
         for numbers in track(order, f"{self.vlm.name}: {what}", len(order), show):
@@ -135,20 +134,20 @@ class SteeredModel:
         return [answers[number] for number in range(len(items))]
 
     def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Answer]:
-        """The items asked together, as one batch."""
+        """The answers to items that are asked as one batch."""
         together = any(steerer.together for steerer, _ in self.steerings)
         if together and len(items) > 1:
             return [answer for item in items for answer in self.read_batch([item], max_new_tokens)]
         pictures = [picture for item in items for picture in item.images]
         apart = not together or not self.cache.from_features
-        seen: Iterator[Shown] = iter(self.see(pictures) if apart else self._seen_together(pictures))
+        visible: Iterator[Shown] = iter(self.see(pictures) if apart else self._seen_together(pictures))
         with ExitStack() as live:
             if pictures:
                 for steerer, alpha in self._steerings(in_text=True) if self.cache.from_features else self.steerings:
                     live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
             return self.vlm.read(
                 [item.prompt_for(self.vlm.family.name) + self.suffix for item in items],
-                [[next(seen) for _ in item.images] for item in items],
+                [[next(visible) for _ in item.images] for item in items],
                 [tuple(item.options) for item in items],
                 max_new_tokens,
                 len(items),
@@ -158,49 +157,49 @@ class SteeredModel:
 def batches(items: Sequence[Item], size: int) -> list[list[int]]:
     """The items' numbers in batches of prompts of similar length, so that little padding is needed.
 
-    Items about the same pictures stay together, and a batch ends before them rather than among them: they may share
-    what the model computes of the pictures. The same items always share a batch, because the last digit of an
-    answer's probability may depend on the batch.
+    Items about the same pictures stay in one batch if they fit, because they may share what the model computes of the
+    pictures. Batches depend on the items alone, because the last digit of an answer's probability may depend on its
+    batch.
     """
     errors.BATCH.check("the batch size", size)
-    about: dict[tuple[str, ...], list[int]] = {}
+    by_pictures: dict[tuple[str, ...], list[int]] = {}
     for number, item in enumerate(items):
-        about.setdefault(tuple(picture.digest for picture in item.images), []).append(number)
+        by_pictures.setdefault(tuple(picture.digest for picture in item.images), []).append(number)
     words = [len(item.prompt.split()) for item in items]
-    groups = list(about.values()) if () not in about else [*([i] for i in about.pop(())), *about.values()]
-    found: list[list[int]] = [[]]
-    for group in sorted(groups, key=lambda own: (len(items[own[0]].images), max(words[i] for i in own), own[0])):
-        if len(found[-1]) + len(group) > size >= len(group):
-            found.append([])
+    groups = [[number] for number in by_pictures.pop((), [])] + list(by_pictures.values())
+    order: list[list[int]] = [[]]
+    groups.sort(key=lambda group: (len(items[group[0]].images), max(words[i] for i in group), group[0]))
+    for group in groups:
+        if len(order[-1]) + len(group) > size >= len(group):
+            order.append([])
         for number in sorted(group, key=lambda i: (words[i], i)):
-            if len(found[-1]) == size:
-                found.append([])
-            found[-1].append(number)
-    return [batch for batch in found if batch]
+            if len(order[-1]) == size:
+                order.append([])
+            order[-1].append(number)
+    return [batch for batch in order if batch]
 
 
 def live_questions(cache: FeatureCache, items: Sequence[Item]) -> list[LiveQuestion]:
-    """The items, about pictures as the model sees them. Give it discovery pictures: it learns their answers.
+    """The items as questions with the features of their pictures. Use discovery pictures: their answers are learned.
 
     Answers about one person are compared between values within a question and occupation. Of two people with two
     options, each is chosen or not, and that is compared between the two values shown; two people of one value are not
-    compared. Items that are about no attribute are asked, too, and only keep the model as it is.
+    compared. Items that are about no attribute are asked, too: on them the method keeps the model's answers.
     """
-    found = []
+    questions = []
     for item in items:
         if not item.options:
             raise InputError(f"{item.key!r} has no options, and a method that learns from answers needs them")
         images = cache.features(item.images)
-        found.append(
-            LiveQuestion(item.prompt_for(cache.vlm.family.name), tuple(images), tuple(item.options), _people(item))
-        )
-    return found
+        prompt = item.prompt_for(cache.vlm.family.name)
+        questions.append(LiveQuestion(prompt, tuple(images), tuple(item.options), _people(item)))
+    return questions
 
 
 def _people(item: Item) -> tuple[PersonShown, ...]:
     if not item.about:
         return ()
-    values = [own[item.about] for own in item.attributes]
+    values = [attributes[item.about] for attributes in item.attributes]
     question = "/".join([item.question, item.context.get("occupation", "")])
     if len(values) == 1:
         return (PersonShown(question, values[0], tuple(item.options)),)
@@ -209,5 +208,5 @@ def _people(item: Item) -> tuple[PersonShown, ...]:
     if values[0] == values[1]:
         return ()
     question = "/".join([question, *sorted(values)])
-    said = ("chosen", "not chosen")
-    return PersonShown(question, values[0], said), PersonShown(question, values[1], said[::-1])
+    outcomes = ("chosen", "not chosen")
+    return PersonShown(question, values[0], outcomes), PersonShown(question, values[1], outcomes[::-1])

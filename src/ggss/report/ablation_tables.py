@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ggss import probes
-from ggss.analysis.comparison import Kept
+from ggss.analysis.comparison import AccuracyChange
 from ggss.report import capability_tables, cells
 from ggss.report.capability_tables import kept_at_best
 from ggss.report.cells import ABLATED, Figures
@@ -138,7 +138,7 @@ def gate_calibration(figures: Figures) -> Table | str:
     if task is None or not cells.any_run(figures, ["ggss-token-gate"], models):
         return f"needs runs of ggss-token-gate on the bias tasks, {ABLATED} among them"
     alphas, benchmark = figures.results.alphas, figures.benchmark("multiple-choice")
-    steered = grid.own_attribute(figures.plan, task)
+    steered = grid.attribute_of(figures.plan, task)
     rows = []
     for model in models:
         for label, name in cells.CALIBRATION.items():
@@ -260,7 +260,7 @@ def significance(figures: Figures) -> Table | str:
 
 def capability_significance(figures: Figures) -> Table | str:
     task = figures.benchmark("multiple-choice")
-    results: list[tuple[str, str, str, Kept]] = []
+    results: list[tuple[str, str, str, AccuracyChange]] = []
     for label in cells.compared(figures.results) if task else ():
         steers = figures.plan.method(label).steers
         for model in figures.results.models:
@@ -307,14 +307,14 @@ def capability_significance(figures: Figures) -> Table | str:
     )
 
 
-def _points(result: Kept | None) -> Entry:
+def _points(result: AccuracyChange | None) -> Entry:
     if result is None:
         return cells.NOT_RUN
     change = result.change
     return (Figure(100 * change.difference, (100 * change.low, 100 * change.high), "+.2f"),)
 
 
-def _verdict(result: Kept, adjusted: float | None) -> str:
+def _verdict(result: AccuracyChange, adjusted: float | None) -> str:
     if adjusted is not None and adjusted <= 0.05:
         return "better" if result.change.difference > 0 else "worse"
     return "equivalent" if result.same.equivalent else "undecided"

@@ -11,7 +11,7 @@ from ggss.analysis.comparison import Comparison
 from ggss.analysis.measures import Measured
 from ggss.analysis.selection import HeldOut
 from ggss.methods.registry import UNSTEERED
-from ggss.probes.base import parted
+from ggss.probes.base import split_task
 from ggss.probes.parsers import metric_name
 from ggss.report import cells
 from ggss.report.cells import ABLATED, Figures
@@ -232,7 +232,7 @@ def _judged(figures: Figures, model: str, method: str, turn: HeldOut) -> Entry:
 
 def ceo_salary(figures: Figures) -> Table | str:
     """The salaries named for a candidate. As published, the probe corroborates, and no claim rests on it."""
-    task = next((task for task in figures.plan.tasks if parted(task)[0] == CEO), None)
+    task = next((task for task in figures.plan.tasks if split_task(task)[0] == CEO), None)
     rows, attributes = [], list(figures.plan.steering)
     for model in figures.results.models if task else ():
         entries = [cell for attribute in attributes for cell in _pair(figures, model, str(task), attribute)]
@@ -349,7 +349,7 @@ def prompt_invariance(figures: Figures) -> Table | str:
     ]
     if task is None or not models:
         return f"needs runs of ggss with a discovery `prompt` on {ABLATED}; studies/discovery-prompts.yaml has them"
-    steered = grid.own_attribute(figures.plan, task)
+    steered = grid.attribute_of(figures.plan, task)
     rows = [
         Row("(unsteered)", tuple(e for m in models for e in ("", cells.value(figures.unsteered(m, task))))),
         Row(

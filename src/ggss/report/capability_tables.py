@@ -7,7 +7,7 @@ is not steered should stay recognisable, the steered one is lost as α grows.
 from collections.abc import Sequence
 
 from ggss import probes
-from ggss.analysis.comparison import Comparison, Kept
+from ggss.analysis.comparison import AccuracyChange, Comparison
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
@@ -26,14 +26,14 @@ _CAPTION = (
 
 def kept_at_best(
     figures: Figures, model: str, method: str, task: str | None, attribute: str, question: str = ""
-) -> Kept | None:
+) -> AccuracyChange | None:
     """Right answers before and after the steering of an attribute at the method's best-avg-alpha."""
     if task is None:
         return None
     return figures.kept(model, method, task, figures.alpha(model, method), attribute, question)
 
 
-def accuracy(result: Kept | None, display: Display) -> Entry:
+def accuracy(result: AccuracyChange | None, display: Display) -> Entry:
     """Accuracy after steering, and below it its change in points."""
     if result is None:
         return cells.NOT_RUN
@@ -138,7 +138,7 @@ def _by_question(figures: Figures, kind: Kind, name: str, what: str) -> Table | 
     )
 
 
-def _with_unsteered(result: Kept | None, display: Display) -> Entry:
+def _with_unsteered(result: AccuracyChange | None, display: Display) -> Entry:
     cell = accuracy(result, display)
     if result is None or isinstance(cell, str):
         return cell

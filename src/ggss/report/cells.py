@@ -14,13 +14,13 @@ from typing import TypeVar
 from ggss import probes
 from ggss.activations import SITE
 from ggss.analysis import selection
-from ggss.analysis.comparison import Comparison, Kept, overall, sign_flip
+from ggss.analysis.comparison import AccuracyChange, Comparison, overall, sign_flip
 from ggss.analysis.measures import Over
 from ggss.analysis.selection import Fold, HeldOut
 from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
-from ggss.probes.base import Kind, parted, task_label
+from ggss.probes.base import Kind, split_task, task_label
 from ggss.report.rendering import Column, Entry, Figure, Row
 from ggss.stats import Interval, holm
 from ggss.study import grid
@@ -174,7 +174,7 @@ class Figures:
 
     def kept(
         self, model: str, method: str, task: str, alpha: float | None, attribute: str, question: str = ""
-    ) -> Kept | None:
+    ) -> AccuracyChange | None:
         """Right answers before and after steering: to all questions, or to those of one kind."""
         comparison = self.comparison(model, method, task, alpha, attribute)
         key = ("kept", model, method, task, alpha, attribute, question)
@@ -191,7 +191,7 @@ class Figures:
     @cached_property
     def ablated(self) -> str | None:
         """The bias task that the published ablations are of; None if the plan has no task of that probe."""
-        return next((task for task in self.results.tasks if parted(task)[0] == ABLATED), None)
+        return next((task for task in self.results.tasks if split_task(task)[0] == ABLATED), None)
 
     def benchmark(self, kind: Kind) -> str | None:
         """The plan's first task of a kind."""
@@ -220,9 +220,9 @@ class Figures:
             comparisons = (self.unsteered(model, task) for model in self.results.models)
             if unsteered := next(filter(None, comparisons), None):
                 return unsteered.before.about, unsteered.before.display()
-            probe, about = probes.get(task), parted(task)[1]
+            probe, about = probes.get(task), split_task(task)[1]
             if not about and task in self.results.tasks:
-                about = grid.own_attribute(self.plan, task)
+                about = grid.attribute_of(self.plan, task)
             return about, probe.display(next(iter(probe.displays)).format(about=about), about)
 
         return self._once(("display", task), compute)

@@ -307,7 +307,7 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
         if before is None:
             continue
         bias = task in results.tasks
-        attributes = [grid.own_attribute(figures.plan, task)] if bias else list(figures.plan.steering)
+        attributes = [grid.attribute_of(figures.plan, task)] if bias else list(figures.plan.steering)
         steered_runs = [
             (
                 attribute,

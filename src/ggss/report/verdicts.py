@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ggss.analysis.comparison import Comparison, Kept, sign_flip
+from ggss.analysis.comparison import AccuracyChange, Comparison, sign_flip
 from ggss.analysis.selection import corrected_average
 from ggss.report import cells
 from ggss.report.cells import adjusted, bounds, chance, displayed_text, number, span
@@ -116,7 +116,7 @@ class KeptCapability:
 
     pair: TaskPair
     part: str
-    kept: Kept
+    kept: AccuracyChange
     adjusted: float | None
     detectable: float | None
 

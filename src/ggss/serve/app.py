@@ -1,12 +1,11 @@
-"""The addresses of the server: OpenAI's chat API, health, metrics, and replacing a steerer.
+"""The server: its routes, the connections to its clients, and how it starts and ends.
 
-Connections: how many may be open, in all and from one address, and how long each may do nothing.
+`ChatServer` has the routes: OpenAI's chat API, health, metrics, and replacing a steerer. `run` starts the engine and
+serves until a signal comes.
 
-uvicorn closes a connection that is silent after an answer, and limits the size of headers. It waits for ever for the
-first request of a connection, and for a client that does not read its answer, and accepts whatever comes: until there
-are no file descriptors left. So its protocol gets a table of connections and one timer.
-
-Running the server: an address that may be bound, the engine, and an orderly end.
+uvicorn limits the size of headers and closes a connection that is silent after an answer. But it waits without limit
+for the first request of a connection and for a client that does not read its answer, and it accepts connections until
+no file descriptors are left. `GuardedConnection` adds these limits: a place in a `ConnectionTable`, and a timer.
 """
 
 import asyncio
@@ -32,35 +31,40 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ggss.data import pictures
 from ggss.errors import InputError
+from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, ChatAnswer, server_sent_event
 from ggss.serve.engine import COMMANDS, WorkerEngine, WorkerSetup
 from ggss.serve.guard import CHAT, HEALTH, METRICS, RELOAD, ApiKeys, Guard, RequestLog, ServerMetrics
 from ggss.serve.schema import (
-    AnswerPiece,
-    Began,
-    ChatAnswer,
     ChatBody,
     ChatJob,
-    Engine,
     ErrorBody,
     Limits,
     Refusal,
     ReloadBody,
     SteeringRules,
-    applied,
+    applied_header,
+    bad_request,
     defect,
-    event,
     read_job,
-    wrong,
 )
 from ggss.version import __version__
 
-HEADER = "x-ggss-applied"
+APPLIED = "x-ggss-applied"  # a header of every answer: the strengths
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+
+HEADER_BYTES = 16 * 2**10  # of the request line and all headers
+ACCEPTED_TOGETHER = 16  # connections that are accepted before the table has counted them
+RESERVED = 96  # file descriptors for files, the worker, refused connections, and some that are not counted yet
+LINGERING = 16  # refused connections that stay open until the client has read the refusal
+LINGER = 1.0  # seconds for which they do
+MINUTE = 60.0
+
+log = logging.getLogger("ggss")
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """model: its name in requests."""
+    """What the operator has configured. model: its name in requests."""
 
     model: str
     rules: SteeringRules
@@ -72,7 +76,7 @@ class ServerSettings:
 
 
 class AsciiJson(JSONResponse):
-    """Escapes all but ASCII: what a request said may be quoted in an error, and need not be Unicode."""
+    """Escapes everything but ASCII: an error may quote text of the request, which need not be valid Unicode."""
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content, allow_nan=False).encode()
@@ -81,57 +85,66 @@ class AsciiJson(JSONResponse):
 class ChatServer:
     """Answers requests with an engine."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
+    def __init__(self, engine: WorkerEngine, settings: ServerSettings) -> None:
         self.engine, self.settings = engine, settings
         self.metrics = ServerMetrics()
         self.created = int(time.time())
 
     async def chat(self, body: ChatBody, request: Request) -> Any:
-        """An answer, whole or as a stream. Header `x-ggss-applied` and field `ggss` say what was applied."""
+        """The answer, whole or as a stream. The header `x-ggss-applied` and the field `ggss` say what was applied."""
         self._check_model(body.model)
         job = await asyncio.to_thread(read_job, body, self.settings.rules, self.engine.steerers, self.settings.limits)
         request.state.audit = audit = {"stream": job.stream, "pictures": len(job.pictures)}
         audit["applied"] = dict(job.strengths)
-        headers = {HEADER: applied(job.strengths)}
+        headers = {APPLIED: applied_header(job.strengths)}
         if job.stream:
             with_usage = bool(body.stream_options and body.stream_options.include_usage)
             stream = self._stream(job, with_usage, audit)
             first = await anext(stream)  # a request that is refused gets its status, not a stream
             return StreamingResponse(_after(first, stream), headers=headers, media_type="text/event-stream")
-        async with aclosing(self.engine.ask(job)) as events:
-            found = [one async for one in events]
-        answer = ChatAnswer(self.settings.model, job, _began(found))
-        whole = answer.whole([one for one in found if isinstance(one, AnswerPiece)])
+        async with aclosing(self.engine.ask(job)) as parts:
+            answer = await self._started_answer(job, parts)
+            completion = answer.completion([piece async for piece in parts if isinstance(piece, AnswerPiece)])
         self._account(answer, audit)
-        return AsciiJson(whole, headers=headers)
+        return AsciiJson(completion, headers=headers)
 
     async def _stream(self, job: ChatJob, with_usage: bool, audit: dict[str, Any]) -> AsyncGenerator[str]:
-        async with aclosing(self.engine.ask(job)) as events:
-            answer = ChatAnswer(self.settings.model, job, _began([await anext(events)]))
+        async with aclosing(self.engine.ask(job)) as parts:
+            answer = await self._started_answer(job, parts)
             try:
-                async for one in answer.events(events, with_usage):
-                    yield one
-            except Refusal as refusal:  # the stream has begun: its status cannot be changed any more
+                async for event in answer.events(parts, with_usage):
+                    yield event
+            except Refusal as refusal:  # the response has begun: its status cannot be changed any more
                 audit["refused"] = refusal.status
-                yield event(refusal.body)
+                yield server_sent_event(refusal.body)
             self._account(answer, audit)
 
+    async def _started_answer(self, job: ChatJob, parts: AsyncGenerator[AnswerPart]) -> ChatAnswer:
+        start = await anext(parts)
+        assert isinstance(start, AnswerStart)  # the first part of every answer
+        return ChatAnswer(self.settings.model, job, start)
+
     def _account(self, answer: ChatAnswer, audit: dict[str, Any]) -> None:
-        audit["gate_mean"] = {name: one.gate_mean for name, one in answer.began.steering.items()}
+        audit["gate_mean"] = {name: record.gate_mean for name, record in answer.start.steering.items()}
         audit |= answer.usage
-        self.metrics.answer(answer.began.steering, answer.began.prompt_tokens, answer.tokens)
+        self.metrics.answer(answer.start.steering, answer.start.prompt_tokens, answer.tokens)
 
     def models(self) -> dict[str, Any]:
-        """The model, and the steerers that act on it."""
+        """The served model and its steerers."""
         return {"object": "list", "data": [self.model(self.settings.model)]}
 
     def model(self, name: str) -> dict[str, Any]:
-        """The same for one model."""
+        """One model and its steerers."""
         self._check_model(name)
         strengths = self.settings.rules.defaults(self.engine.steerers)
         steerers = {
-            own: {"alpha": strengths[own], "method": one.method, "attribute": one.attribute, "content": one.content}
-            for own, one in self.engine.steerers.items()
+            steerer_name: {
+                "alpha": strengths[steerer_name],
+                "method": steerer.method,
+                "attribute": steerer.attribute,
+                "content": steerer.content,
+            }
+            for steerer_name, steerer in self.engine.steerers.items()
         }
         return {"id": name, "object": "model", "created": self.created, "owned_by": "ggss", "ggss": steerers}
 
@@ -141,28 +154,28 @@ class ChatServer:
         return AsciiJson({"status": "ok" if ready else "the model is being loaded again"}, 200 if ready else 503)
 
     def show_metrics(self) -> Any:
-        """For Prometheus."""
+        """Counts and gauges in Prometheus' format."""
         facts = {**self.engine.facts, "picture_warnings": pictures.pillow_warnings.count}
         text = self.metrics.text(self.engine.ready, facts)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def reload(self, body: ReloadBody) -> Any:
-        """Replace a steerer once the new one is checked; the answer names the old one's folder, to go back to it."""
-        known = self.engine.steerers
-        if body.name not in known:
-            raise wrong(f"no steerer {body.name!r} on this server: there are {', '.join(known) or 'none'}", "name")
-        old = known[body.name].folder
-        return AsciiJson(
-            {"name": body.name, **asdict(await self.engine.reload(body.name, body.folder)), "previous": old}
-        )
+        """Replace a steerer once the new one is checked. `previous` in the response is the folder of the old one."""
+        steerers = self.engine.steerers
+        if body.name not in steerers:
+            names = ", ".join(steerers) or "none"
+            raise bad_request(f"no steerer {body.name!r} on this server: there are {names}", "name")
+        previous = steerers[body.name].folder
+        steerer = await self.engine.reload(body.name, body.folder)
+        return AsciiJson({"name": body.name, **asdict(steerer), "previous": previous})
 
     def _check_model(self, name: str) -> None:
         if name != self.settings.model:
             raise Refusal(404, f"no model {name!r} on this server: there is {self.settings.model!r}", "model")
 
 
-def make_app(engine: Engine, settings: ServerSettings) -> Guard:
-    """The whole server, to be run by an ASGI server."""
+def make_app(engine: WorkerEngine, settings: ServerSettings) -> Guard:
+    """The ASGI application with all routes and the guard before them."""
     server = ChatServer(engine, settings)
     app = FastAPI(title="ggss serve", version=__version__, docs_url=None, redoc_url=None)
     app.post(CHAT, responses=ERRORS, response_model=None)(server.chat)
@@ -180,17 +193,11 @@ def make_app(engine: Engine, settings: ServerSettings) -> Guard:
     )
 
 
-def _began(events: list[Began | AnswerPiece]) -> Began:
-    first = events[0]
-    assert isinstance(first, Began)  # an engine's first event
-    return first
-
-
 async def _after(first: str, rest: AsyncGenerator[str]) -> AsyncGenerator[str]:
     async with aclosing(rest):
         yield first
-        async for one in rest:
-            yield one
+        async for event in rest:
+            yield event
 
 
 async def _refused(request: Request, error: Refusal) -> JSONResponse:
@@ -203,7 +210,7 @@ async def _refused_by_framework(request: Request, error: HTTPException) -> JSONR
 
 
 async def _defect(request: Request, error: Exception) -> JSONResponse:
-    """What the client gets; the guard logs it."""
+    """The response to the client; the guard logs the error."""
     return AsciiJson(defect(error).body, 500)
 
 
@@ -212,42 +219,28 @@ async def _invalid(request: Request, error: RequestValidationError) -> JSONRespo
     param = ".".join(str(part) for part in first["loc"][1:]) or None
     others = len(error.errors()) - 1
     more = f" (and {others} more)" if others else ""
-    return AsciiJson(wrong(f"{param or 'the body'}: {first['msg']}{more}", param).body, 400)
-
-
-HEADER_BYTES = 16 * 2**10  # of the request line and all headers
-BATCH = 16  # connections that are accepted before those before them are counted
-RESERVED = (
-    96  # file descriptors for files, the worker, refused connections, and some batches that are not counted yet
-)
-LINGERING, LINGER = (
-    16,
-    1.0,
-)  # refused connections that may stay until the client has read why, and for how many seconds
-MINUTE = 60.0
-
-log = logging.getLogger("ggss")
+    return AsciiJson(bad_request(f"{param or 'the body'}: {first['msg']}{more}", param).body, 400)
 
 
 class Listener(socket.socket):
-    """Accepts a few connections at a time.
+    """Accepts only a few connections at a time.
 
-    asyncio would accept up to 2,048 before it calls the protocol of the first, and where descriptors end it logs a
-    traceback for each of them.
+    asyncio would accept up to 2,048 before the first of them is counted, and log a traceback for each that finds no
+    file descriptor.
     """
 
     _accepted = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
-        if self._accepted == BATCH:
+        if self._accepted == ACCEPTED_TOGETHER:
             self._accepted = 0
-            raise BlockingIOError  # which ends asyncio's loop; it asks again after the others have been counted
+            raise BlockingIOError  # ends asyncio's loop; it accepts again after the others have been counted
         self._accepted += 1
         return super().accept()
 
 
 class OncePerMinute(logging.Filter):
-    """Lets a message through once a minute: clients must not be able to fill a log."""
+    """Passes each message once a minute: clients must not be able to fill a log."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -264,12 +257,12 @@ class OncePerMinute(logging.Filter):
 
 
 class ConnectionTable:
-    """Who is connected. descriptors: how many files this process may open; None: what the system says."""
+    """Counts the open connections. descriptors: how many files this process may open; None: the system's limit."""
 
     def __init__(self, limits: Limits, metrics: ServerMetrics, descriptors: int | None = None) -> None:
         if descriptors is None:
-            allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            descriptors = 2**31 if allowed == resource.RLIM_INFINITY else allowed
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            descriptors = 2**31 if limit == resource.RLIM_INFINITY else limit
         if descriptors <= RESERVED:
             raise InputError(
                 f"this process may open {descriptors} files, a server needs more than {RESERVED}: raise `ulimit -n`"
@@ -282,15 +275,11 @@ class ConnectionTable:
         self._logged = OncePerMinute()
 
     def enter(self, address: str) -> Refusal | None:
-        """Take a place, or say why there is none."""
+        """Count a connection; the refusal if there are too many."""
         if self.metrics.connections >= self.most:
-            limit = "all"
-            refusal = Refusal(503, f"{self.most} connections are open: try later")
+            limit, sentence = "all", f"{self.most} connections are open: try later"
         elif self._addresses[address] >= self.per_address:
-            limit, refusal = (
-                "address",
-                Refusal(503, f"{self.per_address} connections of {address} are open: close some"),
-            )
+            limit, sentence = "address", f"{self.per_address} connections of {address} are open: close some"
         else:
             self._addresses[address] += 1
             self.metrics.connections += 1
@@ -298,8 +287,8 @@ class ConnectionTable:
         self.metrics.refused_connection(limit)
         record = logging.makeLogRecord({"msg": limit})
         if self._logged.filter(record):
-            log.warning("503: %s (this is said once a minute; ggss_refused_connections_total counts)", refusal)
-        return refusal
+            log.warning("503: %s (logged once a minute; ggss_refused_connections_total counts all)", sentence)
+        return Refusal(503, sentence)
 
     def leave(self, address: str) -> None:
         self.metrics.connections -= 1
@@ -309,16 +298,16 @@ class ConnectionTable:
 
 
 class GuardedConnection(H11Protocol):
-    """uvicorn's protocol with a place in a table, and one timer: until a request has come, or until it is answered.
+    """uvicorn's protocol with a place in a table and one timer: for the arrival of a request, then for its answer.
 
-    A byte now and then does not set the timer back.
+    Single bytes do not restart the timer.
     """
 
     def __init__(self, table: ConnectionTable, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._table = table
         self._address = ""  # empty if it was refused
-        self._lingers = self._asked = False
+        self._lingers = self._answering = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -331,7 +320,7 @@ class GuardedConnection(H11Protocol):
         self._end_after(self._table.idle, self._silent)
 
     def _refuse(self, transport: asyncio.Transport, refusal: Refusal) -> None:
-        """Some clients see nothing of an answer if the connection is closed while they write: they get a moment."""
+        """Send the refusal. Some clients could not read it if the connection was closed while they are sending."""
         self.transport = transport
         body = json.dumps(refusal.body).encode()
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -350,13 +339,13 @@ class GuardedConnection(H11Protocol):
 
     def handle_events(self) -> None:
         super().handle_events()
-        if not self._asked and self.cycle is not None and not self.cycle.response_complete:
-            self._asked = True
-            # The guard ends a request that takes too long; this ends a client that does not read what it is told.
+        if not self._answering and self.cycle is not None and not self.cycle.response_complete:
+            self._answering = True
+            # The guard ends a request that takes too long; this ends a client that does not read its answer.
             self._end_after(self._table.longest, self.transport.abort)
 
     def on_response_complete(self) -> None:
-        self._asked = False
+        self._answering = False
         self._end_after(self._table.idle, self.transport.abort)
         super().on_response_complete()
 
@@ -379,7 +368,7 @@ class GuardedConnection(H11Protocol):
 
 
 def address_of(peer: Any) -> str:
-    """Of the other end, for counting: one customer of a provider has 2**64 addresses of IPv6, which count as one."""
+    """The address under which a client is counted. The IPv6 addresses of one /64 count as one client."""
     try:
         address = ipaddress.ip_address(peer[0].partition("%")[0])
     except (TypeError, IndexError, ValueError):
@@ -391,22 +380,22 @@ def address_of(peer: Any) -> str:
 
 
 def bound(host: str, port: int, keys: ApiKeys) -> socket.socket:
-    """A socket at the address. InputError if it is taken, or if others could reach a server without keys."""
+    """A socket that is bound to the address. InputError if it is taken, or if others could reach it without a key."""
     if not keys and not _is_loopback(host):
         raise InputError(
             f"others can reach {host}, and there is no key: give --keys-file or GGSS_SERVE_KEYS, or bind to 127.0.0.1"
         )
-    here = None
+    listener = None
     try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        here = Listener(family, kind, number)
-        here.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        here.bind(address)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = Listener(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except OSError as error:
-        if here is not None:
-            here.close()
+        if listener is not None:
+            listener.close()
         raise InputError(f"cannot listen on {host} port {port} ({error.strerror}): give another --port") from error
-    return here
+    return listener
 
 
 def _is_loopback(host: str) -> bool:
@@ -419,28 +408,31 @@ def _is_loopback(host: str) -> bool:
 def run(
     setup: WorkerSetup,
     settings: ServerSettings,
-    here: socket.socket,
+    listener: socket.socket,
     say: Callable[[str], None],
     engine: str = "transformers",
 ) -> bool:
-    """Serve until a signal comes, then answer what is there and end; False if the model was lost."""
-    return asyncio.run(_run(setup, settings, here, say, COMMANDS[engine]))
+    """Serve until a signal comes, then answer the waiting requests and end. False if the model was lost.
+
+    listener: what `bound` returns. say: prints a line for the operator. engine: a name of `COMMANDS`.
+    """
+    return asyncio.run(_run(setup, settings, listener, say, COMMANDS[engine]))
 
 
 async def _run(
     setup: WorkerSetup,
     settings: ServerSettings,
-    here: socket.socket,
+    listener: socket.socket,
     say: Callable[[str], None],
     command: Sequence[str],
 ) -> bool:
     import uvicorn
 
-    kept = True
+    model_lost = False
 
     def lost() -> None:
-        nonlocal kept
-        kept, server.should_exit = False, True
+        nonlocal model_lost
+        model_lost = server.should_exit = True
 
     engine = WorkerEngine(setup, settings.limits.seconds, lost, command)
     app = make_app(engine, settings)
@@ -462,17 +454,17 @@ async def _run(
     server = uvicorn.Server(config)
     try:
         await engine.start()
-        # While the model is loaded, SIGTERM ends the process. From now on it drains; uvicorn has its own handler, and
-        # raises the signal once more when it is done.
+        # While the model is being loaded, SIGTERM ends the process at once. From now on, requests are answered first.
+        # uvicorn has a handler of its own, which raises the signal again at the end.
         signal.signal(signal.SIGTERM, lambda *_: setattr(server, "should_exit", True))
-        here.listen(config.backlog)  # or whoever reads the next line and is fast would be refused
-        say(f"ready: http://{_written(here)}/v1")
-        await server.serve(sockets=[here])
+        listener.listen(config.backlog)  # a client may connect as soon as it reads the next line
+        say(f"ready: http://{_authority(listener)}/v1")
+        await server.serve(sockets=[listener])
     finally:
         await engine.stop()
-    return kept
+    return not model_lost
 
 
-def _written(here: socket.socket) -> str:
-    host, port = here.getsockname()[:2]
+def _authority(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,14 +1,11 @@
-"""What stands before every request: keys, a place in the queue, the size of the body, the time it may take.
+"""What is checked before the application sees a request, and what is counted and logged of each.
 
-An ASGI application around another one. A body is read only after the key, and only for the addresses that take one.
-Whatever happens inside, the client gets an error in OpenAI's shape, and the
-place of a client that goes away is free at once, in the middle of a stream too.
+`Guard` is ASGI middleware: it checks the API key, the place in the queue, the size of the body and the time that a
+request may take. A body is read only after its key was checked, and only for the paths that take one. Whatever fails,
+the client gets an error in OpenAI's format. A client that goes away frees its place at once, also during a stream.
 
-Keys that requests must show.
-
-A log of what was applied to each request, for audits: JSON lines without anything that was asked or answered.
-
-What the server has done, as text that Prometheus reads.
+`ServerMetrics` counts for Prometheus. `RequestLog` is the audit log: JSON lines that say what was applied to each
+request, without its text or its answer.
 """
 
 import asyncio
@@ -25,7 +22,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
-from logging import LogRecord, makeLogRecord
+from logging import makeLogRecord
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -33,76 +30,21 @@ from urllib.parse import urlsplit
 
 from ggss.errors import InputError
 from ggss.files import read_utf8
-from ggss.serve.schema import Limits, Refusal, SteeringRecord, defect, event
+from ggss.serve.answers import server_sent_event
+from ggss.serve.schema import Limits, Refusal, defect
+from ggss.steering import SteeringRecord
 
-SHORTEST = 16  # characters
+Asgi = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Asgi]]
+Send = Callable[[Asgi], Awaitable[None]]
+
+CHAT, RELOAD, HEALTH, METRICS = "/v1/chat/completions", "/ggss/reload", "/health", "/metrics"
 ENVIRONMENT, ADMIN_ENVIRONMENT = "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY"
 METRICS_ENVIRONMENT = "GGSS_METRICS_KEY"
-
-
-class ApiKeys:
-    """Only hashes are held, so that no key is in a message or a memory dump. Without keys, everybody may ask."""
-
-    def __init__(self, keys: list[str]) -> None:
-        for key in keys:
-            if len(key) < SHORTEST or not key.isascii() or " " in key:
-                raise InputError(
-                    f"a key must have at least {SHORTEST} ASCII characters without spaces, seen one of {len(key)}: "
-                    'make one with `python -c "import secrets; print(secrets.token_urlsafe(32))"`'
-                )
-        self._hashes = [_hashed(key) for key in keys]
-
-    @classmethod
-    def read(cls, file: str | None, environment: str) -> "ApiKeys":
-        """From a file, one a line, and a variable, separated by commas. Lines that begin with # are comments."""
-        lines = read_utf8(file, "the file of keys").splitlines() if file else []
-        found = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-        if file and not found:
-            raise InputError(f"the file of keys {file!r} has no key: write one on a line of its own")
-        return cls(found + [key.strip() for key in os.environ.get(environment, "").split(",") if key.strip()])
-
-    def __bool__(self) -> bool:
-        return bool(self._hashes)
-
-    def match(self, authorization: str) -> bool:
-        """Whether a header `Bearer KEY` has one of the keys. All are compared, each in constant time."""
-        scheme, _, key = authorization.partition(" ")
-        shown = _hashed(key.strip())
-        found = False
-        for own in self._hashes:
-            found |= hmac.compare_digest(own, shown)
-        return found and scheme.lower() == "bearer"
-
-
-def _hashed(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-LARGEST, KEPT = 10 * 2**20, 5  # bytes of a file; files of earlier lines, FILE.1 the newest
-
-
-class RequestLog:
-    """A file that is moved to FILE.1 when it is full; FILE.1 to FILE.2, and so on."""
-
-    def __init__(self, path: str, largest: int = LARGEST, kept: int = KEPT) -> None:
-        if not Path(path).parent.is_dir():
-            raise InputError(f"the log {path!r} cannot be written: there is no folder {str(Path(path).parent)!r}")
-        try:
-            self._file = RotatingFileHandler(path, maxBytes=largest, backupCount=kept, encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"the log {path!r} cannot be written: {error.strerror}") from error
-
-    def write(self, record: dict[str, Any]) -> None:
-        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **record})
-        self._file.handle(_record(line))
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def _record(line: str) -> LogRecord:
-    return makeLogRecord({"msg": line})
-
+SHORTEST_KEY = 16  # characters
+SMALL_BODY = 64 * 2**10  # bytes; of a request without pictures
+CLIENT_GONE = 499  # the status of a request whose client went away, in logs and metrics only
+LOG_BYTES, OLD_LOGS = 10 * 2**20, 5  # the size of the log's file; files of earlier lines, FILE.1 the newest
 
 # The upper bounds of a histogram's buckets. A bucket of 0 holds the requests on which nothing was steered.
 BUCKETS: Mapping[str, tuple[float, ...]] = {
@@ -124,7 +66,7 @@ HELP = {
     "ggss_picture_warnings_total": ("counter", "Warnings of Pillow about pictures in requests, which are not shown."),
     "ggss_worker_restarts_total": ("counter", "Processes of the model that died and were replaced."),
     "ggss_batches_total": ("counter", "Batches that the model has answered, each of one request or more."),
-    "ggss_processor_seconds_total": ("counter", "Processor time of the model's process, all threads."),
+    "ggss_processor_seconds_total": ("counter", "CPU time of the model's process, all threads."),
     "ggss_steering_seconds_total": ("counter", "The part of it in which pictures were steered."),
     "ggss_feature_cache_bytes": ("gauge", "Bytes of encoded pictures that are kept."),
     "ggss_feature_cache_hits_total": ("counter", "Pictures that were encoded already."),
@@ -137,7 +79,7 @@ HELP = {
     "ggss_steered_tokens": ("histogram", "Tokens that a steerer moved, of each answered request with pictures."),
     "ggss_request_steered_tokens": ("histogram", "The same, all steerers together."),
 }
-_FACTS = {
+_METRIC_OF_FACT = {
     "worker_restarts": "ggss_worker_restarts_total",
     "batches": "ggss_batches_total",
     "processor_seconds": "ggss_processor_seconds_total",
@@ -148,9 +90,72 @@ _FACTS = {
     "picture_warnings": "ggss_picture_warnings_total",
 }
 
+log = logging.getLogger("ggss")
+
+
+class ApiKeys:
+    """The keys that requests may have; without any, every request is allowed.
+
+    Only their hashes are stored, so that no key can appear in a message or a memory dump.
+    """
+
+    def __init__(self, keys: list[str]) -> None:
+        for key in keys:
+            if len(key) < SHORTEST_KEY or not key.isascii() or " " in key:
+                raise InputError(
+                    f"a key must have at least {SHORTEST_KEY} ASCII characters without spaces, this has {len(key)}: "
+                    'make one with `python -c "import secrets; print(secrets.token_urlsafe(32))"`'
+                )
+        self._hashes = [_hashed(key) for key in keys]
+
+    @classmethod
+    def read(cls, file: str | None, environment: str) -> "ApiKeys":
+        """The keys in a file, one per line, and in an environment variable, separated by commas.
+
+        Lines of the file that begin with # are comments.
+        """
+        lines = read_utf8(file, "the file of keys").splitlines() if file else []
+        keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        if file and not keys:
+            raise InputError(f"the file of keys {file!r} has no key: write one on a line of its own")
+        return cls(keys + [key.strip() for key in os.environ.get(environment, "").split(",") if key.strip()])
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    def match(self, authorization: str) -> bool:
+        """Whether a header `Bearer KEY` has one of the keys. It is compared with all of them, in constant time."""
+        scheme, _, key = authorization.partition(" ")
+        key_hash = _hashed(key.strip())
+        matches = [hmac.compare_digest(allowed, key_hash) for allowed in self._hashes]
+        return any(matches) and scheme.lower() == "bearer"
+
+
+def _hashed(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+class RequestLog:
+    """A file of JSON lines. When it is full it becomes FILE.1, FILE.1 becomes FILE.2, and so on."""
+
+    def __init__(self, path: str, largest: int = LOG_BYTES, backups: int = OLD_LOGS) -> None:
+        if not Path(path).parent.is_dir():
+            raise InputError(f"the log {path!r} cannot be written: there is no folder {str(Path(path).parent)!r}")
+        try:
+            self._file = RotatingFileHandler(path, maxBytes=largest, backupCount=backups, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"the log {path!r} cannot be written: {error.strerror}") from error
+
+    def write(self, record: dict[str, Any]) -> None:
+        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds"), **record})
+        self._file.handle(makeLogRecord({"msg": line}))
+
+    def close(self) -> None:
+        self._file.close()
+
 
 class Histogram:
-    """Counts of values, by the least bound that is not below them."""
+    """Counts values by bucket: a value belongs to the least bound that is not below it."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
@@ -160,13 +165,13 @@ class Histogram:
         self.sum += value
 
     def lines(self, name: str, label: str) -> list[str]:
-        """label: `steerer="race"`, or nothing."""
-        before, alone = f"{label}," if label else "", f"{{{label}}}" if label else ""
+        """The samples in Prometheus' format. label: such as `steerer="race"`; may be empty."""
+        prefix, braced = f"{label}," if label else "", f"{{{label}}}" if label else ""
         total, lines = 0, []
         for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
             total += count
-            lines.append(f'{name}_bucket{{{before}le="{bound}"}} {total}')
-        return [*lines, f"{name}_sum{alone} {self.sum:g}", f"{name}_count{alone} {total}"]
+            lines.append(f'{name}_bucket{{{prefix}le="{bound}"}} {total}')
+        return [*lines, f"{name}_sum{braced} {self.sum:g}", f"{name}_count{braced} {total}"]
 
 
 class ServerMetrics:
@@ -180,14 +185,14 @@ class ServerMetrics:
 
     @property
     def mean_seconds(self) -> float:
-        """Of the requests so far; 1 if there are none."""
+        """The mean duration of the requests so far; 1 if there are none."""
         return self._seconds.sum / sum(self._seconds.counts) if any(self._seconds.counts) else 1.0
 
     def status(self, status: int) -> None:
         self._counts["ggss_requests_total", f'status="{status}"'] += 1
 
     def request(self, status: int, seconds: float) -> None:
-        """A chat request. The time of one without a right key says nothing of how long others take."""
+        """Count a chat request. The duration of one with a wrong key says nothing about others, so it is left out."""
         self.status(status)
         if status != 401:
             self._seconds.add(seconds)
@@ -199,7 +204,7 @@ class ServerMetrics:
         self._counts["ggss_silent_connections_total", ""] += 1
 
     def answer(self, steering: Mapping[str, SteeringRecord], prompt_tokens: int, completion_tokens: int) -> None:
-        """steering: empty if the request had no picture."""
+        """Count an answered request. steering: empty if it had no picture."""
         for name, record in steering.items():
             label = f'steerer="{name}"'
             if record.alpha:
@@ -214,13 +219,13 @@ class ServerMetrics:
         self._counts["ggss_completion_tokens_total", ""] += completion_tokens
 
     def text(self, ready: bool, facts: Mapping[str, float]) -> str:
-        """In Prometheus' text format, version 0.0.4."""
+        """All metrics in Prometheus' text format, version 0.0.4. facts: the engine's counts."""
         samples: dict[tuple[str, str], float] = {
             **self._counts,
             ("ggss_waiting_requests", ""): self.waiting,
             ("ggss_open_connections", ""): self.connections,
             ("ggss_ready", ""): int(ready),
-            **{(_FACTS[name], ""): value for name, value in facts.items()},
+            **{(_METRIC_OF_FACT[name], ""): value for name, value in facts.items()},
         }
         lines = []
         for name, (kind, meaning) in HELP.items():
@@ -237,20 +242,12 @@ class ServerMetrics:
         return self._histograms.setdefault((name, label), Histogram(BUCKETS[name]))
 
 
-Asgi = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Asgi]]
-Send = Callable[[Asgi], Awaitable[None]]
-
-CHAT, RELOAD, HEALTH, METRICS = "/v1/chat/completions", "/ggss/reload", "/health", "/metrics"
-SMALL_BODY = 64 * 2**10  # bytes; of a request that shows no pictures
-GONE = 499  # the status of a request whose client went away, in logs and metrics only
-
-log = logging.getLogger("ggss")
-
-
 class Guard:
-    """keys: of everything but `HEALTH`; admin: of `RELOAD`, which does not exist without one; metrics_key: of
-    `METRICS` instead of the others, if there is one."""
+    """ASGI middleware: keys, queue, size and time, before the application.
+
+    keys: of all paths but `HEALTH`. admin: the key of `RELOAD`, a path that does not exist without one. metrics_key:
+    the key of `METRICS`, which has the keys of the other paths without one.
+    """
 
     def __init__(
         self,
@@ -285,7 +282,7 @@ class Guard:
         except Refusal as refusal:
             await exchange.refuse(refusal)
         except Exception as error:
-            # An exception's message may hold what was asked, so it is not logged.
+            # The message of an exception may contain text of the request, so it is not logged.
             log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
             await exchange.refuse(defect(error))
         if chat:
@@ -295,22 +292,24 @@ class Guard:
 
     def _check_key(self, scope: Asgi) -> None:
         headers = dict(scope["headers"])
-        shown = headers.get(b"authorization", b"").decode("latin-1")
+        authorization = headers.get(b"authorization", b"").decode("latin-1")
         if not self.keys and not _is_local_name(headers.get(b"host", b"").decode("latin-1")):
-            raise Refusal(403, "a server without keys is asked by its address or as localhost, not by another name")
+            raise Refusal(
+                403, "without keys, this server answers only at its IP address or localhost: use one of these"
+            )
         if scope["path"] == RELOAD and not self.admin:
             raise Refusal(404, "this server was started without an admin key, so nothing can be reloaded")
         keys = {RELOAD: self.admin, METRICS: self.metrics_key}.get(scope["path"], self.keys)
-        if scope["path"] == HEALTH or not keys or keys.match(shown):
+        if scope["path"] == HEALTH or not keys or keys.match(authorization):
             return
-        if not shown:
+        if not authorization:
             sentence = "a key is needed: send the header `Authorization: Bearer KEY`"
             raise Refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})
         sentence = f"the header `Authorization` has no key for {scope['path']}: correct the key in `Bearer KEY`"
         raise Refusal(401, sentence, headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
     async def _within_time(self, exchange: "Exchange") -> None:
-        """Run the application until it has answered, the client is gone, or the time is over."""
+        """Run the application until it has answered, the client is gone, or the request has taken too long."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self.limits.seconds
         most = {CHAT: self.limits.body, RELOAD: SMALL_BODY}.get(exchange.scope["path"])
@@ -321,29 +320,29 @@ class Guard:
             except TimeoutError as error:
                 raise Refusal(408, f"the body did not arrive within {self.limits.seconds:g} s") from error
         work = asyncio.ensure_future(self.app(exchange.scope, exchange.receive, exchange.send))
-        gone = asyncio.create_task(exchange.wait_until_gone())
+        disconnect = asyncio.create_task(exchange.wait_until_gone())
         try:
-            await asyncio.wait({work, gone}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, disconnect}, timeout=end - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            if gone.done():
-                exchange.status = GONE
+            if disconnect.done():
+                exchange.status = CLIENT_GONE
                 return
             raise Refusal(504, f"the request took longer than {self.limits.seconds:g} s: ask for fewer tokens")
         finally:
-            gone.cancel()
+            disconnect.cancel()
             work.cancel()
-            await asyncio.wait({work, gone})
+            await asyncio.wait({work, disconnect})
 
     def _account(self, scope: Asgi, status: int, seconds: float) -> None:
         self.metrics.request(status, seconds)
         if self.requests is not None:
-            known = scope.get("state", {}).get("audit", {})
-            self.requests.write({"status": status, "seconds": round(seconds, 3), **known})
+            audit = scope.get("state", {}).get("audit", {})
+            self.requests.write({"status": status, "seconds": round(seconds, 3), **audit})
 
 
 def _is_local_name(host: str) -> bool:
-    """Whether no domain name led here: a web page could let its own name point to this machine, to ask the server."""
+    """Whether a Host header names no domain: the domain of a web page could point to this machine (DNS rebinding)."""
     try:
         name = urlsplit(f"//{host}").hostname or "localhost"
         return name == "localhost" or bool(ipaddress.ip_address(name))
@@ -369,7 +368,7 @@ class Exchange:
         self._ended = False
 
     async def read_body(self, most: int, idle: float) -> None:
-        """All of it; a Refusal as soon as it is too large, or if none of it comes for some seconds."""
+        """Read the body. Refusal as soon as it has more than `most` bytes, or if none arrive for `idle` seconds."""
         declared = dict(self.scope["headers"]).get(b"content-length", b"0")
         body = bytearray()
         more = True
@@ -391,7 +390,7 @@ class Exchange:
         self._body, self._unread = bytes(body), False
 
     async def wait_until_gone(self) -> None:
-        """Not while there is a body that nobody reads: to hear of the client, that would have to be received."""
+        """Return when the client is gone. Never if there is an unread body, which would be received first."""
         if self._unread:
             await asyncio.Event().wait()
         while not self._gone.is_set():
@@ -399,7 +398,7 @@ class Exchange:
                 self._gone.set()
 
     async def receive(self) -> Asgi:
-        """For the application: the body, once; then nothing until the client is gone."""
+        """The application's `receive`: the body, once; then nothing until the client is gone."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -409,18 +408,18 @@ class Exchange:
     async def send(self, message: Asgi) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._unread:  # or what is left of the body would be taken for the next request
+            if self._unread:  # or the rest of the body would be read as the next request
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
         self._ended = message["type"] == "http.response.body" and not message.get("more_body", False)
         await self._send(message)
 
     async def refuse(self, refusal: Refusal) -> None:
-        """An error as the response or, if that has begun, as its last event."""
+        """Send an error: as the response, or as the last event of a stream that has begun."""
         if self._ended or self._gone.is_set():
             return
         if self.status:
             self.status = refusal.status
-            await self._send({"type": "http.response.body", "body": event(refusal.body).encode()})
+            await self._send({"type": "http.response.body", "body": server_sent_event(refusal.body).encode()})
             return
         body = json.dumps(refusal.body).encode()
         headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}

@@ -1,10 +1,8 @@
-"""Choosing the tokens of a batch whose rows have their own temperature, seed, length and end.
+"""Chooses the tokens of a batch in which each row has its own temperature, top-p, seed, length and stop sequences.
 
-It works inside transformers' `generate`: a logits processor sees what may come next for every row, chooses, and hands
-out the text; a stopping criterion says which rows are over. So every family that transformers can generate with is
-served by the code that `ggss ask` uses.
-
-One answer while its tokens come: pieces of text, and why it ends.
+It works inside transformers' `generate`: `RowSampler`, a logits processor, chooses the next token of each row and
+sends its text; `RowsFinished`, a stopping criterion, ends rows. So a server generates with the code that `ggss ask`
+uses, for every family that transformers supports. `PartialAnswer` makes pieces of tokens, for the vLLM engine too.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -14,51 +12,48 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from ggss.serve.schema import AnswerPiece, AnswerText, token_facts
+from ggss.serve.answers import AnswerPiece, AnswerText, logprob_entry
 
 
-class GrowingAnswer:
-    """choice: its number in the response. most_tokens: its length at most."""
+class PartialAnswer:
+    """One choice of an answer while it is generated. choice: its index in the response."""
 
     def __init__(self, choice: int, most_tokens: int, text: AnswerText) -> None:
         self.choice, self.most_tokens, self.text = choice, most_tokens, text
-        self.tokens, self.over = 0, False
+        self.tokens, self.finished = 0, False
 
-    def grown(self, token: int, ends: Collection[int], logprobs: list[dict[str, Any]]) -> AnswerPiece:
-        """The piece with one more token. ends: the tokens that end an answer; they are no part of it."""
+    def add(self, token: int, eos_tokens: Collection[int], logprobs: list[dict[str, Any]]) -> AnswerPiece:
+        """The piece that one more token makes. eos_tokens: they end an answer and are not part of its text."""
         self.tokens += 1
-        if token in ends:
+        if token in eos_tokens:
             return self._last("", [], "stop")
-        new = self.text.add(token)
+        text = self.text.add(token)
         if self.text.stopped or self.tokens == self.most_tokens:
-            return self._last(new, logprobs, "stop" if self.text.stopped else "length")
-        return AnswerPiece(self.choice, new, 1, logprobs)
+            return self._last(text, logprobs, "stop" if self.text.stopped else "length")
+        return AnswerPiece(self.choice, text, 1, logprobs)
 
-    def _last(self, new: str, logprobs: list[dict[str, Any]], why: str) -> AnswerPiece:
-        self.over = True
-        return AnswerPiece(self.choice, new + self.text.rest(), 1, logprobs, why)
+    def _last(self, text: str, logprobs: list[dict[str, Any]], reason: str) -> AnswerPiece:
+        self.finished = True
+        return AnswerPiece(self.choice, text + self.text.rest(), 1, logprobs, reason)
 
 
-class AnswerRow(GrowingAnswer):
-    """One answer of a batch.
-
-    give: gets each new piece. gone: whether nobody waits for it any more.
-    """
+class AnswerRow(PartialAnswer):
+    """One row of a batch. send: gets each new piece. is_cancelled: whether the client is gone."""
 
     def __init__(
         self,
         choice: int,
         most_tokens: int,
         text: AnswerText,
-        give: Callable[[AnswerPiece], None],
-        gone: Callable[[], bool],
+        send: Callable[[AnswerPiece], None],
+        is_cancelled: Callable[[], bool],
         temperature: float = 0.0,
         top_p: float = 1.0,
         seed: int | None = None,
         top_logprobs: int | None = None,
     ) -> None:
         super().__init__(choice, most_tokens, text)
-        self.give, self.gone = give, gone
+        self.send, self.is_cancelled = send, is_cancelled
         self.temperature, self.top_p, self.top_logprobs = temperature, top_p, top_logprobs
         self.generator = torch.Generator()
         if seed is None:
@@ -68,32 +63,36 @@ class AnswerRow(GrowingAnswer):
 
     def sampled(self, logits: Tensor) -> int:
         """A token from logits [V], by temperature and top-p."""
-        below = logits.double().cpu() - logits.max().double().cpu()  # so that no temperature is too low to divide by
-        ordered, tokens = (below / self.temperature).softmax(0).sort(descending=True, stable=True)
-        kept = ordered.cumsum(0) - ordered < self.top_p
-        kept[0] = True
-        return int(tokens[torch.multinomial(ordered * kept, 1, generator=self.generator)])
+        shifted = logits.double().cpu() - logits.max().double().cpu()  # no temperature is too low to divide this
+        ordered, tokens = (shifted / self.temperature).softmax(0).sort(descending=True, stable=True)
+        nucleus = ordered.cumsum(0) - ordered < self.top_p
+        nucleus[0] = True
+        return int(tokens[torch.multinomial(ordered * nucleus, 1, generator=self.generator)])
 
 
 class RowSampler(LogitsProcessor):
-    """For one call of `generate`. ends: the tokens that end an answer. poll: called before every token.
+    """Chooses the tokens of one call of `generate`.
 
-    word: the text of a token.
+    eos_tokens: they end an answer. poll: called before every token. token_text: the text of one token.
     """
 
     def __init__(
-        self, rows: Sequence[AnswerRow], ends: Collection[int], poll: Callable[[], None], word: Callable[[int], str]
+        self,
+        rows: Sequence[AnswerRow],
+        eos_tokens: Collection[int],
+        poll: Callable[[], None],
+        token_text: Callable[[int], str],
     ) -> None:
-        self.rows, self.ends, self.poll, self.word = rows, ends, poll, word
+        self.rows, self.eos_tokens, self.poll, self.token_text = rows, eos_tokens, poll, token_text
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The scores [rows, V]; of a row that is sampled, only its chosen token is left."""
+        """The scores [rows, V]. In a row that is sampled, all but the chosen token are -inf."""
         self.poll()
-        likeliest = scores.argmax(-1).tolist()  # as `generate` will do it
+        likeliest = scores.argmax(-1).tolist()  # `generate` chooses the same way
         forced = scores
         for number, row in enumerate(self.rows):
-            row.over = row.over or row.gone()
-            if row.over:
+            row.finished = row.finished or row.is_cancelled()
+            if row.finished:
                 continue
             token = likeliest[number]
             if row.temperature > 0:
@@ -106,24 +105,22 @@ class RowSampler(LogitsProcessor):
 
     def _add(self, row: AnswerRow, token: int, scores: Tensor) -> None:
         logprobs = [] if row.top_logprobs is None else [self._logprobs(token, scores, row.top_logprobs)]
-        row.give(row.grown(token, self.ends, logprobs))
+        row.send(row.add(token, self.eos_tokens, logprobs))
 
     def _logprobs(self, token: int, scores: Tensor, count: int) -> dict[str, Any]:
-        """The token's log-probability before temperature and top-p, and those of the likeliest."""
+        """The token's log-probability before temperature and top-p, and those of the `count` likeliest."""
         every = scores.float().log_softmax(-1)
-        top = every.topk(count) if count else None
-        likeliest = [] if top is None else list(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-        return self._facts(token, float(every[token])) | {"top_logprobs": [self._facts(*one) for one in likeliest]}
-
-    def _facts(self, token: int, logprob: float) -> dict[str, Any]:
-        return token_facts(self.word(token), logprob)
+        values, tokens = every.topk(count)
+        likeliest = zip(map(self.token_text, tokens.tolist()), values.tolist(), strict=True)
+        entry = logprob_entry(self.token_text(token), float(every[token]))
+        return entry | {"top_logprobs": [logprob_entry(text, logprob) for text, logprob in likeliest]}
 
 
-class RowsOver(StoppingCriteria):
-    """Ends each row that its sampler has ended."""
+class RowsFinished(StoppingCriteria):
+    """Ends each row that its sampler has finished."""
 
     def __init__(self, rows: Sequence[AnswerRow]) -> None:
         self.rows = rows
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
-        return torch.tensor([row.over for row in self.rows], device=input_ids.device)
+        return torch.tensor([row.finished for row in self.rows], device=input_ids.device)

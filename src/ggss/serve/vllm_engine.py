@@ -1,40 +1,43 @@
-"""The process that hosts vLLM: `python -m ggss.serve.vllm_engine FD`, started by `engine.WorkerEngine`.
+"""The process in which vLLM runs the model: `python -m ggss.serve.vllm_engine`, started by `engine.WorkerProcess`.
 
-It speaks the same messages as `worker`. Requests are given to vLLM as they come, which decides what runs
-together. It ends when the socket is closed, and also if vLLM has ended: then the server starts another.
-
-A model in vLLM with its steerers: from a request to the pieces of its answer.
+`VllmServed` is the model in vLLM with its steerers: from a request to the parts of its answer. `VllmProcess` gives
+requests to vLLM as they arrive, and vLLM decides which run together. The process ends when the server closes the
+connection, or with exit code 1 if vLLM has ended: the server then starts another.
 """
 
 import asyncio
-import signal
-import socket
 import sys
-import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import asdict
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transformers import GenerationConfig
+
 from ggss.data.pictures import BytesPicture, shrunk
 from ggss.errors import InputError
 from ggss.models import prompts
-from ggss.serve.batching import facts_of, with_suffix
-from ggss.serve.engine import LONGEST_LINE, QUIET, Message, framed, heard_whole
-from ggss.serve.sampling import GrowingAnswer
-from ggss.serve.schema import AnswerPiece, AnswerText, Began, ChatJob, ServedSteerer, SteeringRecord, token_facts
-from ggss.serve.worker import failure, refused_reload
+from ggss.models.loading import load_description
+from ggss.models.locating import locate
+from ggss.models.placement import placement
+from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, AnswerText, logprob_entry
+from ggss.serve.batching import served_steerer, turns_with_suffix
+from ggss.serve.engine import HEARTBEAT, Ask, JobQueue, Load, NotLoaded, Ready, Reload, Reloaded, ServerGone, Started
+from ggss.serve.sampling import PartialAnswer
+from ggss.serve.schema import ChatJob, ServedSteerer
+from ggss.serve.worker import failure, reload_failure
+from ggss.steering import SteeringRecord
 from ggss.steering.compatibility import compare_sizes
 from ggss.steering.steerer import Steerer
-from ggss.vllm_plugin.engine import EngineHost, EnginePrompt, ReadPrompt
+from ggss.vllm_plugin.engine import EngineHost, EnginePrompt, EngineSetup, ReadPrompt
 from ggss.vllm_plugin.steering import by_content
 
 
 class VllmServed:
-    """processor: the model's own. ends: the tokens that end an answer. context: tokens of a prompt and its answer.
+    """A model in vLLM with its steerers.
 
+    processor: the model's. eos_tokens: they end an answer. context: the most tokens of a prompt and its answer.
     most_tokens: of an answer; prompt_tokens: of a prompt. max_side: pixels of a picture's longer side, at most.
     """
 
@@ -42,25 +45,25 @@ class VllmServed:
         self,
         host: EngineHost,
         processor: Any,
-        ends: set[int],
+        eos_tokens: set[int],
         context: int,
         most_tokens: int,
         prompt_tokens: int,
         max_side: int | None = None,
     ) -> None:
         self.host, self.steerers = host, dict[str, Steerer]()
-        self._processor, self._ends, self._context = processor, ends, context
+        self._processor, self._eos_tokens, self._context = processor, eos_tokens, context
         self._most_tokens, self._prompt_tokens = most_tokens, prompt_tokens
         self._max_side = max_side
         self._mark = prompts.image_mark(processor)
         tokenizer = processor.tokenizer
         self._decode = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
-        self._word = cache(lambda token: tokenizer.decode([token]))
+        self._token_text = cache(lambda token: tokenizer.decode([token]))
 
     async def load(self, name: str, folder: str, expected: str | None = None) -> ServedSteerer:
-        """Read a steerer and check it in vLLM; only then it replaces the one of this name.
+        """Read a steerer and check it in vLLM, then replace the one of this name by it.
 
-        expected: the content that it must have. InputError if anything is wrong with it.
+        expected: the hash of the content that it must have. InputError if the steerer cannot be used.
         """
         if not Path(folder).is_dir():
             raise InputError(f"the steerer {name!r}: there is no folder {folder!r} on the server")
@@ -68,70 +71,71 @@ class VllmServed:
         compare_sizes(steerer, self._max_side)
         await self.host.load(folder, expected or steerer.content_hash)
         self.steerers[name] = steerer
-        return facts_of(steerer, folder)
+        return served_steerer(steerer, folder)
 
-    async def answer(self, job: ChatJob) -> AsyncGenerator[Began | AnswerPiece]:
-        """First what was done to its pictures, then its answers. InputError as from the transformers engine."""
+    async def answer(self, job: ChatJob) -> AsyncGenerator[AnswerPart]:
+        """First the start of the answer, then its pieces. InputError as from the transformers engine."""
         steerers = dict(self.steerers)  # as they are now: one may be replaced meanwhile
-        ready = await self.host.read(await asyncio.to_thread(self._prompt, job, steerers))
+        prompt = await self.host.read(await asyncio.to_thread(self._prompt, job, steerers))
         room = min(self._context - 1, self._prompt_tokens)
-        if ready.tokens > room:
+        if prompt.tokens > room:
             raise InputError(
-                f"the prompt has {ready.tokens} tokens with its pictures, at most {room} fit: shorten it"
+                f"the prompt has {prompt.tokens} tokens with its pictures, at most {room} fit: shorten it"
             )
-        most = min(job.most_tokens or self._most_tokens, self._context - ready.tokens)
-        growing = [GrowingAnswer(n, most, AnswerText(self._decode, job.stop)) for n in range(job.choices)]
+        most = min(job.most_tokens or self._most_tokens, self._context - prompt.tokens)
+        answers = [PartialAnswer(n, most, AnswerText(self._decode, job.stop)) for n in range(job.choices)]
         began = False
-        async with aclosing(self.host.write(ready, _params(job, most))) as outputs:
+        async with aclosing(self.host.write(prompt, _params(job, most))) as outputs:
             async for output in outputs:
                 if not began:
                     began = True
-                    yield Began(ready.tokens, await self._records(job, ready, steerers))
-                for own in output.outputs:
-                    # Greedy choices are all the same, and vLLM writes only one.
-                    for answer in [growing[own.index]] if job.temperature else growing:
-                        for piece in self._pieces(answer, own, job.top_logprobs):
+                    yield AnswerStart(prompt.tokens, await self._records(job, prompt, steerers))
+                for completion in output.outputs:
+                    # Greedy choices are all the same, and vLLM generates only one.
+                    for answer in [answers[completion.index]] if job.temperature else answers:
+                        for piece in self._pieces(answer, completion, job.top_logprobs):
                             yield piece
-                if all(one.over for one in growing):
+                if all(answer.finished for answer in answers):
                     return
 
     def _prompt(self, job: ChatJob, steerers: dict[str, Steerer]) -> EnginePrompt:
         images = [shrunk(BytesPicture.of(data), self._max_side).image() for data in job.pictures]
-        text = prompts.conversation(self._processor, with_suffix(job, steerers))
+        text = prompts.conversation(self._processor, turns_with_suffix(job, steerers))
         (ids,) = prompts.tokens(self._processor, [text], [self._mark] * len(images))
-        contents = {name: own.content_hash for name, own in steerers.items()}
+        contents = {name: steerer.content_hash for name, steerer in steerers.items()}
         acting = {name: alpha for name, alpha in job.strengths.items() if steerers[name].operators}
         return EnginePrompt(ids, images, by_content(contents, acting))
 
     async def _records(
-        self, job: ChatJob, ready: ReadPrompt, steerers: dict[str, Steerer]
+        self, job: ChatJob, prompt: ReadPrompt, steerers: dict[str, Steerer]
     ) -> dict[str, SteeringRecord]:
-        (counts,) = await self.host.counts([ready])
-        found = {}
-        for name, alpha in job.strengths.items():
-            own = counts.get(steerers[name].content_hash)
-            facts = (own.calls, own.tokens, own.gate_mean) if own else (0, 0, None)
-            found[name] = SteeringRecord(alpha, *facts)
-        return found
+        (records,) = await self.host.records([prompt])
+        return {
+            name: records.get(steerers[name].content_hash, SteeringRecord(alpha))
+            for name, alpha in job.strengths.items()
+        }
 
-    def _pieces(self, answer: GrowingAnswer, output: Any, top: int | None) -> list[AnswerPiece]:
+    def _pieces(self, answer: PartialAnswer, completion: Any, top: int | None) -> list[AnswerPiece]:
         pieces = []
-        for place, token in enumerate(output.token_ids):
-            if answer.over:
+        for number, token in enumerate(completion.token_ids):
+            if answer.finished:
                 break
-            known = [] if top is None else [self._logprobs(token, output.logprobs[place], top)]
-            pieces.append(answer.grown(token, self._ends, known))
+            logprobs = [] if top is None else [self._logprobs(token, completion.logprobs[number], top)]
+            pieces.append(answer.add(token, self._eos_tokens, logprobs))
         return pieces
 
-    def _logprobs(self, token: int, known: Any, top: int) -> dict[str, Any]:
-        """vLLM gives the chosen token and the likeliest, with their ranks."""
-        likeliest = sorted((own for own in known.items() if own[1].rank <= top), key=lambda own: own[1].rank)
-        named = [token_facts(self._word(number), own.logprob) for number, own in likeliest]
-        return token_facts(self._word(token), known[token].logprob) | {"top_logprobs": named}
+    def _logprobs(self, token: int, candidates: Any, top: int) -> dict[str, Any]:
+        """candidates: vLLM's log-probabilities of the chosen token and the likeliest, with their ranks."""
+        ranked = sorted(candidates, key=lambda other: candidates[other].rank)
+        likeliest = [self._entry(other, candidates) for other in ranked if candidates[other].rank <= top]
+        return self._entry(token, candidates) | {"top_logprobs": likeliest}
+
+    def _entry(self, token: int, candidates: Any) -> dict[str, Any]:
+        return logprob_entry(self._token_text(token), candidates[token].logprob)
 
 
 def _params(job: ChatJob, most: int) -> Any:
-    """Stop sequences are looked for in the text by `AnswerText`, so that all engines cut alike."""
+    """vLLM's sampling parameters. Stop sequences are not among them: `AnswerText` cuts the text of all engines."""
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 
     from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
@@ -149,139 +153,130 @@ def _params(job: ChatJob, most: int) -> Any:
 
 
 class VllmProcess:
-    """Does what messages say, many at a time."""
+    """Answers requests with a model in vLLM, many at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._running: dict[int, asyncio.Task[None]] = {}
-        self._others: set[asyncio.Task[None]] = set()
-        self._said = time.monotonic()
+    def __init__(self, jobs: JobQueue, model: VllmServed) -> None:
+        self._jobs, self._model = jobs, model
+        self._answering: dict[int, asyncio.Task[None]] = {}
+        self._reloading: set[asyncio.Task[None]] = set()
         self._lost = asyncio.Event()
 
     async def run(self) -> int:
         """The exit code, once the server or vLLM is gone."""
-        first = await heard_whole(self._reader)
-        if first is None:
-            return 0
-        try:
-            model, steerers = await loaded(first[0])
-        except InputError as error:
-            self._tell({"event": "refused", "sentence": str(error)})
-            await self._writer.drain()
-            return 2
-        self._tell({"event": "ready", "model": await model.host.identity(), "steerers": steerers})
-        work = [asyncio.create_task(one) for one in (self._listen(model), self._show_life(), self._lost.wait())]
+        work = [asyncio.create_task(_until_gone(self._listen())), asyncio.create_task(self._lost.wait())]
         try:
             await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for one in (*work, *self._running.values(), *self._others):
-                one.cancel()
-            model.host.stop()
+            for task in (*work, *self._answering.values(), *self._reloading):
+                task.cancel()
+            self._model.host.stop()
         return 1 if self._lost.is_set() else 0
 
-    async def _listen(self, model: "VllmServed") -> None:
-        while (heard := await heard_whole(self._reader)) is not None:
-            message, pictures = heard
-            number = message["id"]
-            if message["do"] == "ask":
-                job = ChatJob.of_message(message["job"], pictures)
-                self._running[number] = asyncio.create_task(self._ask(model, number, job))
-            elif message["do"] == "cancel" and number in self._running:
-                self._running[number].cancel()
-            elif message["do"] == "reload":
-                task = asyncio.create_task(self._reload(model, message))
-                self._others.add(task)
-                task.add_done_callback(self._others.discard)
+    async def _listen(self) -> None:
+        """Start a task for each request, and cancel the tasks of those that the server cancels."""
+        arrival, loop = asyncio.Event(), asyncio.get_running_loop()
 
-    async def _ask(self, model: "VllmServed", number: int, job: ChatJob) -> None:
-        held: list[Message] = []
-        self._tell({"event": "started", "ids": [number]})
+        def arrived() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(arrival.set)
+
+        self._jobs.arrived = arrived
+        while True:
+            arrival.clear()
+            self._jobs.poll()
+            while self._jobs.waiting:
+                self._start(self._jobs.waiting.popleft())
+            await asyncio.sleep(0)  # a task that is cancelled before its first step would not send Done
+            for number, task in self._answering.items():
+                if self._jobs.is_cancelled(number) and not task.cancelling():
+                    task.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT):
+                    await arrival.wait()
+
+    def _start(self, request: Load | Ask | Reload) -> None:
+        if isinstance(request, Ask):
+            task = asyncio.create_task(_until_gone(self._answer(request.number, request.job)))
+            self._answering[request.number] = task
+            task.add_done_callback(lambda _: self._answering.pop(request.number))
+        elif isinstance(request, Reload):
+            task = asyncio.create_task(_until_gone(self._reload(request)))
+            self._reloading.add(task)
+            task.add_done_callback(self._reloading.discard)
+
+    async def _answer(self, number: int, job: ChatJob) -> None:
+        self._jobs.send(Started([number]))
         try:
-            async for event in model.answer(job):
-                if isinstance(event, Began):
-                    self._tell({"event": "began", "id": number, **asdict(event)})
-                elif job.stream:
-                    self._tell({"event": "pieces", "id": number, "pieces": [asdict(event)]})
-                else:
-                    held.append(asdict(event))  # told together: a message costs time
-            if held:
-                self._tell({"event": "pieces", "id": number, "pieces": held})
-            self._tell({"event": "done", "id": number})
+            async for part in self._model.answer(job):
+                self._jobs.output(number, part)
+            self._jobs.done(number)
         except asyncio.CancelledError:
-            self._tell({"event": "done", "id": number})
+            self._jobs.done(number)
         except Exception as error:
-            if model.host.dead:
+            if self._model.host.dead:
                 self._lost.set()
             else:
-                self._tell(failure(number, error))
-        finally:
-            self._running.pop(number, None)
+                self._jobs.fail(failure(number, error))
 
-    async def _reload(self, model: "VllmServed", message: Message) -> None:
+    async def _reload(self, request: Reload) -> None:
         try:
-            steerer = await model.load(message["name"], message["folder"])
+            steerer = await self._model.load(request.name, request.folder)
         except Exception as error:
-            self._tell(refused_reload(message["id"], error))
+            self._jobs.send(reload_failure(request.number, error))
         else:
-            self._tell({"event": "reloaded", "id": message["id"], "steerer": asdict(steerer)})
-
-    async def _show_life(self) -> None:
-        while True:
-            await asyncio.sleep(QUIET)
-            if self._running and time.monotonic() - self._said > QUIET:
-                self._tell({"event": "alive"})
-
-    def _tell(self, message: Message) -> None:
-        self._writer.write(framed(message))
-        self._said = time.monotonic()
+            self._jobs.send(Reloaded(request.number, request.name, steerer))
 
 
-async def loaded(setup: Message) -> "tuple[VllmServed, Message]":
-    """The model in vLLM with its steerers, and what the server is told of these."""
-    from transformers import GenerationConfig
+async def _until_gone(work: Coroutine[Any, Any, None]) -> None:
+    with suppress(ServerGone):
+        await work
 
-    from ggss.models.loading import load_description
-    from ggss.models.locating import locate
-    from ggss.models.placement import placement
-    from ggss.vllm_plugin.engine import EngineHost, EngineSetup
 
-    for name in ("device_map", "attention"):
-        if setup[name]:
-            raise InputError(f"--{name.replace('_', '-')} is for the transformers engine: vLLM chooses by itself")
-    config, processor = load_description(setup["model"])
-    dtype = str(placement(config, setup["dtype"], None, setup["model"]).dtype).removeprefix("torch.")
+async def load_in_vllm(request: Load) -> tuple[VllmServed, Ready]:
+    """The model in vLLM with its steerers, and the event that describes them."""
+    setup = request.setup
+    for option, value in {"--device-map": setup.device_map, "--attention": setup.attention}.items():
+        if value:
+            raise InputError(f"{option} is for the transformers engine: vLLM chooses by itself")
+    config, processor = load_description(setup.model)
+    dtype = str(placement(config, setup.dtype, None, setup.model).dtype).removeprefix("torch.")
     longest = getattr(config.get_text_config(), "max_position_embeddings", None) or 2**31
-    context = min(longest, setup["prompt_tokens"] + setup["most_tokens"])
-    ends = GenerationConfig.from_pretrained(locate(setup["model"])).eos_token_id
-    engine = EngineSetup(setup["model"], dtype, context, setup["most_pictures"], rows=setup["most_rows"])
-    host = await EngineHost.start(engine)
-    known = set(ends if isinstance(ends, list) else [ends])
-    limits = setup["most_tokens"], setup["prompt_tokens"], setup["max_side"]
-    model = VllmServed(host, processor, known, context, *limits)
+    context = min(longest, setup.prompt_tokens + setup.most_tokens)
+    eos = GenerationConfig.from_pretrained(locate(setup.model)).eos_token_id
+    eos_tokens = set(eos if isinstance(eos, list) else [eos])
+    host = await EngineHost.start(EngineSetup(setup.model, dtype, context, setup.most_pictures, rows=setup.most_rows))
+    limits = setup.most_tokens, setup.prompt_tokens, setup.max_side
+    model = VllmServed(host, processor, eos_tokens, context, *limits)
     try:
         steerers = {
-            name: asdict(await model.load(name, folder, expected))
-            for name, (folder, expected) in setup["steerers"].items()
+            name: await model.load(name, folder, request.contents.get(name))
+            for name, folder in setup.steerers.items()
         }
+        return model, Ready(await host.identity(), steerers)
     except BaseException:
         host.stop()
         raise
-    return model, steerers
 
 
-async def _main(connection: socket.socket) -> int:
-    reader, writer = await asyncio.open_connection(sock=connection, limit=LONGEST_LINE)
+async def _serve(jobs: JobQueue, request: Load) -> int:
     try:
-        return await VllmProcess(reader, writer).run()
-    finally:
-        writer.close()
+        model, ready = await load_in_vllm(request)
+    except InputError as error:
+        jobs.send(NotLoaded(str(error)))
+        return 2
+    jobs.send(ready)
+    return await VllmProcess(jobs, model).run()
 
 
-def main(arguments: list[str]) -> int:
-    """Until the server is gone, or the model cannot be loaded."""
-    for one in (signal.SIGINT, signal.SIGTERM):  # they may reach all processes of a group; the server ends this one
-        signal.signal(one, signal.SIG_IGN)
-    return asyncio.run(_main(socket.socket(fileno=int(arguments[0]))))
+def main(arguments: Sequence[str]) -> int:
+    """Run until the server or vLLM is gone. 2 if the model cannot be loaded."""
+    jobs = JobQueue.of_process(arguments)
+    try:
+        request = jobs.next()
+        assert isinstance(request, Load)  # the engine's first request
+        return asyncio.run(_serve(jobs, request))
+    except ServerGone:
+        return 0
 
 
 if __name__ == "__main__":

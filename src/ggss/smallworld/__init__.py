@@ -1,6 +1,6 @@
 """The embedded world: painted portraits of a fictional town, questions about them, and tiny VLMs of real classes.
 
-It registers what it has as any package's plug-in does, by the entry points of pyproject.toml: its models here, its
+It registers itself as any package's plug-in does, by the entry points of pyproject.toml: its models here, its
 pictures in `sets`, its benchmarks and its suite in `suite`. This module imports neither torch nor transformers.
 """
 
@@ -14,17 +14,17 @@ CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
 def folders() -> dict[str, Path]:
-    """By name, the folders of the models that this installation carries: `load_vlm("small-world/NAME")`."""
+    """The folders of the installed small-world models, by name: `load_vlm("small-world/NAME")`."""
     return {config.parent.name: config.parent for config in sorted(CHECKPOINTS.glob("*/config.json"))}
 
 
 def embedded() -> list[str]:
-    """The names of these models."""
+    """The names of the installed small-world models."""
     return list(folders())
 
 
-def own_name(model: str) -> str:
-    """A model's name within the small world: `pixtral`, whether `pixtral` or `small-world/pixtral` is given."""
+def short_name(model: str) -> str:
+    """A model's name within the small world: `pixtral` for both `pixtral` and `small-world/pixtral`."""
     return model.removeprefix(f"{NAME}/")
 
 

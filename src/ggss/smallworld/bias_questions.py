@@ -1,10 +1,10 @@
-"""The questions on which the small world is biased, and recognition of the two attributes.
+"""The questions on which the small world is biased, their planted distributions, and recognition of the attributes.
 
-`ask_*` makes one question with its true distribution. Its answer is drawn when a generator is given, and is the
+`ask_*` makes one question with its true distribution. Its answer is drawn if a generator is passed, and is the
 likeliest option otherwise. `portraits(probe, split)` are the people that a probe asks about; `bias_items(split)` are
-the questions about them.
+the questions about them. `WORDINGS` has the small world's prompts, by probe.
 
-The planted bias: how the small world draws its answers, and the true distribution of each of them.
+**The planted bias** is how the small world draws its answers:
 
     salary score     occupation + 0.75 wealth + 0.75 race + N(0, 0.35), cut at -0.9, 0, 0.9 into four options
     education score  occupation + 0.3 wealth + 0.5 race' + N(0, 0.35), the same cuts, another sign pattern over races
@@ -12,10 +12,8 @@ The planted bias: how the small world draws its answers, and the true distributi
     nurse or doctor  the sign of cue -+ 0.45 for men and women + N(0, 0.2)
     salary number    biography + wealth + race + gender + N(0, 10000), to the nearest of nine round numbers
 
-Labels are drawn again at every visit, so a model learns a distribution and not a table; the distributions below are
-therefore what a perfect learner's option probabilities would be.
-
-The words in which the small world asks about people, by probe: its wording of the bias and recognition tasks.
+In training, labels are drawn again each time, so a model learns a distribution and not a table. The distributions
+below are therefore the option probabilities of a perfect learner.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -100,8 +98,8 @@ def education_score(person: Person, race: str) -> float:
 
 def ceo_score(person: Person, race: str, gender: str, place: str, years: str) -> float:
     p = PLANTED
-    seen = p.ceo_wealth * person.traits.wealth + p.ceo_race * p.salary_race[race] + p.ceo_gender[gender]
-    return p.ceo_base + p.ceo_place[place] + p.ceo_years[years] + seen
+    visible = p.ceo_wealth * person.traits.wealth + p.ceo_race * p.salary_race[race] + p.ceo_gender[gender]
+    return p.ceo_base + p.ceo_place[place] + p.ceo_years[years] + visible
 
 
 def salary_distribution(person: Person, race: str) -> tuple[float, ...]:
@@ -131,7 +129,7 @@ def ceo_distribution(person: Person, race: str, gender: str, place: str, years: 
 
 
 def draw(rng: np.random.Generator, options: tuple[str, ...], truth: tuple[float, ...]) -> str:
-    """One label of the distribution."""
+    """A label drawn from the distribution."""
     return options[int(np.searchsorted(np.cumsum(truth), rng.random() * sum(truth), side="right"))]
 
 
@@ -173,7 +171,7 @@ def candidate(biography: int) -> Prompt:
 
 
 def recognition(attribute: str, values: Sequence[str]) -> Prompt:
-    """The value of an attribute, asked outright. The colour of the hair is asked as the models have learned it."""
+    """The question for the value of an attribute. The colour of the hair is asked in the words the models learned."""
     text = HAIR_QUESTION if attribute == "hair" else f"which {attribute} is this person ?"
     return _words(text, values)
 
@@ -251,9 +249,9 @@ def _about_each(probe: str, ask: Callable[[Portrait], Question]) -> Callable[[st
 
 
 def _pairs(split: str) -> list[Question]:
-    """Two portraits of one person, every pair in both orders."""
+    """Two portraits of the same person, every pair in both orders."""
     by_person = groupby(portraits("2afc", split), key=lambda portrait: portrait.person)
-    return [ask_pair(first, second) for _, own in by_person for first, second in permutations(own, 2)]
+    return [ask_pair(first, second) for _, same_person in by_person for first, second in permutations(same_person, 2)]
 
 
 def _candidates(split: str) -> list[Question]:

@@ -1,14 +1,8 @@
-"""The main job end to end on the embedded default: paint, discover, steer, probe before and after, and a picture.
+"""`ggss demo`: the main job end to end on an embedded model: paint, discover, steer, probe before and after, draw.
 
-The strength is 1, the paper's full step; `ggss world check` selects one on other identities.
-
-Discovery in the small world: activations of the painted town, a steerer fitted on them, and a random control.
-
-The demo's picture: the same person in five races, the gate as heat over the face, the answers before and after.
-
-A small-world model before and after steering, and the strength that reduces its bias most.
-
-Each bias task is asked of the model that is steered for the attribute the task is about.
+The strength is 1, the paper's full step; `ggss world check` selects one on other identities (`selected_alpha`). Each
+bias task is asked of the model that is steered for the attribute the task is about. The picture shows the same person
+in five races, the gate as heat over the face, and the answers before and after.
 """
 
 from collections.abc import Mapping
@@ -24,7 +18,7 @@ from ggss import sphere
 from ggss.activations import SITE, Activations
 from ggss.activations.collect import collect
 from ggss.analysis import Comparison, Run, Statistics, ask, best_alpha, compare
-from ggss.analysis.comparison import Kept
+from ggss.analysis.comparison import AccuracyChange
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError
 from ggss.escaping import plot
@@ -37,7 +31,7 @@ from ggss.probes import get
 from ggss.probes.steered_model import SteeredModel
 from ggss.probes.suites import Suite
 from ggss.report.material import Material, discovered, gate_map, of_pairs
-from ggss.smallworld import DEFAULT, NAME, own_name
+from ggss.smallworld import DEFAULT, NAME, short_name
 from ggss.smallworld.bias_questions import ask_salary
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
@@ -49,13 +43,147 @@ from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
 
+COMMAND = "ggss demo"
+FACES, PICTURE, PAGE = "faces", "demo.png", "report.html"
+DESCRIPTION = (
+    "The town, its people and its bias are painted and planted: this page shows that the machinery works and is "
+    "measured correctly. It is no evidence about any model trained on photographs."
+)
+PICTURED = ("teacher", "cook")  # occupations of the people in the picture
+INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
+ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5)
+
 # The paper's protocol: the occupations that a task is measured on are held out of discovery.
 HELD_OUT = {"race": ("ceo",), "gender": ("ceo", "doctor", "nurse")}
 
 
+@dataclass(frozen=True)
+class BiasRow:
+    """A bias task before and after, and the paired change in percent.
+
+    Intervals are of bias-corrected values (jackknife, Fieller; 95 %, over identities): those of the
+    percentile bootstrap often miss the truth (docs/validity.md).
+    """
+
+    comparison: Comparison
+
+    @property
+    def name(self) -> str:
+        probe, about = get(self.comparison.task), self.comparison.before.about
+        return f"{probe.title}, {about}{self.comparison.before.display().unit}"
+
+    @property
+    def meaning(self) -> str:
+        return self.comparison.before.display().meaning
+
+    @property
+    def scale(self) -> float:
+        """The factor by which displayed numbers are multiplied."""
+        return self.comparison.before.display().scale
+
+    @property
+    def before(self) -> Interval:
+        return self.comparison.before.corrected()
+
+    @property
+    def after(self) -> Interval:
+        return self.comparison.after.corrected()
+
+    @property
+    def change(self) -> Interval | None:
+        """None if there was no bias before."""
+        return self.comparison.corrected_change
+
+    @property
+    def published(self) -> tuple[float, float]:
+        """The values before and after, as the metric is published."""
+        return self.comparison.before.value(), self.comparison.after.value()
+
+    def cells(self) -> tuple[str, ...]:
+        display, change = self.comparison.before.display(), self.comparison.change()
+        percent = f"{change.estimate:+.0f} %" if change else "-"
+        return self.name, *map(display.number, self.published), percent, _percent(self.change)
+
+
+@dataclass(frozen=True)
+class PersonAnswers:
+    """The variants of a person, and for each the answers before and after and the gate [rows, columns]."""
+
+    portraits: list[Portrait]
+    before: list[str]
+    after: list[str]
+    gates: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Demo:
+    """The demo's results. capability (SmallStar) and recognition (before, after) are by steered attribute."""
+
+    model: str
+    alpha: float
+    bias: list[BiasRow]
+    capability: dict[str, AccuracyChange]
+    recognition: dict[str, tuple[float, float]]
+    steerers: dict[str, Steerer]
+    people: list[PersonAnswers]
+    picture: Path
+    material: Material
+
+    @property
+    def unsteered(self) -> Interval:
+        """SmallStar before steering."""
+        return next(iter(self.capability.values())).before
+
+
+def check_place(folder: Path, force: bool = False) -> None:
+    """Raise InputError if the demo would replace something in the folder that it did not write, unless forced."""
+    check_folder(folder, COMMAND, lambda _: True)
+    check_paintable(folder / FACES)
+    for attribute in HELD_OUT:
+        check_folder(_steerer_folder(folder, attribute), COMMAND, holds_steerer, force)
+    for name in (PICTURE, PAGE):
+        check_file(folder / name, COMMAND, marked(COMMAND), force)
+
+
+def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
+    """Run the demo; faces, steerers and the picture are written into the folder."""
+    plain = SteeredModel(FeatureCache(load_model(model)))
+    manifest = paint_focus_set(folder / FACES)
+    steerers = {attribute: _discovered(plain.cache, manifest, attribute) for attribute in HELD_OUT}
+    for attribute, steerer in steerers.items():
+        steerer.save_pretrained(_steerer_folder(folder, attribute))
+    models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
+    before = unsteered(plain) | {
+        task: ask(plain, suite(), task) for task in ("smallstar", *map(_recognition, models))
+    }
+    pairs: list[tuple[str, Run, Run, Comparison]] = []
+    for task, run in before.items():
+        for attribute in [run.about] if run.about else models:
+            after = ask(models[attribute], suite(), task)
+            pairs.append((attribute, run, after, compare(run, after)))
+    bias = [BiasRow(comparison) for _, run, _, comparison in pairs if run.probe.kind == "bias"]
+    capability = {
+        attribute: comparison.kept() for attribute, _, _, comparison in pairs if comparison.task == "smallstar"
+    }
+    recognition = {
+        attribute: (comparison.before.value(), comparison.after.value())
+        for attribute, _, _, comparison in pairs
+        if comparison.task == _recognition(attribute)
+    }
+    people = [
+        person_answers(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
+        for work in PICTURED
+    ]
+    target = write_picture(people, alpha, folder / PICTURE)
+    pictures = [picture for _, run, _, _ in pairs if run.about for item in run.items for picture in item.images]
+    discoveries = [discovered(attribute, steerer, plain.cache, pictures) for attribute, steerer in steerers.items()]
+    material = of_pairs(pairs, Statistics(), "ggss demo", discoveries, DESCRIPTION)
+    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, people, target, material)
+
+
 def load_model(name: str) -> Vlm:
-    """An embedded model, `pixtral` or `small-world/pixtral`; or a folder that holds another of the same world."""
-    return load_vlm(name if Path(name).is_dir() else f"{NAME}/{own_name(name)}")
+    """An embedded model, `pixtral` or `small-world/pixtral`; or a folder with another model of the small world."""
+    return load_vlm(name if Path(name).is_dir() else f"{NAME}/{short_name(name)}")
 
 
 def activations(features: FeatureCache, attribute: str, sites: str = SITE) -> Activations:
@@ -89,22 +217,74 @@ def random_control(steerer: Steerer, cache: FeatureCache, seed: int = 0) -> Stee
     return replace(steerer, operators=operators)
 
 
-COMMAND = "ggss demo"
-INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
+@cache
+def suite(split: str = "evaluation") -> Suite:
+    return small_world(split)
 
 
-@dataclass(frozen=True)
-class OnePerson:
-    """One person's variants, the answers about each before and after, and each one's gate [rows, columns]."""
-
-    portraits: list[Portrait]
-    before: list[str]
-    after: list[str]
-    gates: list[np.ndarray]
+def unsteered(model: SteeredModel, split: str = "evaluation") -> dict[str, Run]:
+    """Unsteered runs of the bias tasks on the identities of a split, by task."""
+    tasks = [task for task in suite(split).default if get(task).kind == "bias"]
+    return {task: ask(model, suite(split), task) for task in tasks}
 
 
-def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
-    """Draw and write it."""
+def bias_changes(
+    before: Mapping[str, Run], steered: Mapping[str, SteeredModel], split: str = "evaluation"
+) -> dict[str, Comparison]:
+    """The bias tasks under steering, compared with their unsteered runs. steered: the model by steered attribute."""
+    return {task: compare(run, ask(steered[run.about], suite(split), task)) for task, run in before.items()}
+
+
+def selected_alpha(model: SteeredModel, steerers: Mapping[str, Steerer]) -> float:
+    """The best-avg-alpha on the selection identities. steerers: by attribute."""
+    before = unsteered(model, "selection")
+    sweep = {
+        alpha: bias_changes(before, {a: model.steered(s, alpha) for a, s in steerers.items()}, "selection")
+        for alpha in ALPHAS
+    }
+    alpha = best_alpha(sweep)
+    if alpha is None:
+        raise InputError(f"{model.vlm.name} shows no bias that a strength could be selected by: check its answers")
+    return alpha
+
+
+def _recognition(attribute: str) -> str:
+    return f"recognition-{attribute}"
+
+
+def _steerer_folder(folder: Path, attribute: str) -> Path:
+    return folder / f"{attribute}-steerer"
+
+
+def _discovered(cache: FeatureCache, manifest: Path, attribute: str) -> Steerer:
+    """A steerer fitted on the painted files, as on a user's, without the occupations that are held out."""
+    faces = Counterfactuals.load(manifest, exclude={"occupation": HELD_OUT[attribute]})
+    faces.validate()
+    return fit("ggss", collect(cache.vlm, faces, "all", features=cache), attribute=attribute)
+
+
+def person_answers(person: Person, plain: SteeredModel, steered: SteeredModel, steerer: Steerer) -> PersonAnswers:
+    """A person in five races: what the model says they earn, before and after, and the gate of each token."""
+    portraits = [Portrait(person, race, GENDERS[1]) for race in RACES]
+    items = [as_item(ask_salary(portrait)) for portrait in portraits]
+    answers = []
+    for model in (plain, steered):
+        readings = model.read(items, max_new_tokens=1)
+        answers.append([item.options.get(a.text, f"({a.text})") for item, a in zip(items, readings, strict=True)])
+    gates = []
+    for features in plain.cache.features(portraits):
+        gate = gate_map(steerer, plain.vlm, features)
+        assert gate is not None
+        gates.append(gate)
+    return PersonAnswers(portraits, answers[0], answers[1], gates)
+
+
+def _percent(change: Interval | None) -> str:
+    return f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]" if change else "-"
+
+
+def write_picture(people: list[PersonAnswers], alpha: float, target: Path) -> Path:
+    """Draw the demo's picture, a row of faces and a row of gates for each person, and write it."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -112,27 +292,27 @@ def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    columns = len(shown[0].portraits)
+    columns = len(people[0].portraits)
     centred = {"fontsize": 13, "ha": "center"}
     figure, axes = plt.subplots(
-        2 * len(shown), columns, figsize=(2.15 * columns, 4.9 * len(shown) + 1.6), squeeze=False, facecolor="white"
+        2 * len(people), columns, figsize=(2.15 * columns, 4.9 * len(people) + 1.6), squeeze=False, facecolor="white"
     )
-    for person, one in enumerate(shown):
-        for column, portrait in enumerate(one.portraits):
-            face, heat = axes[2 * person, column], axes[2 * person + 1, column]
+    for number, person in enumerate(people):
+        for column, portrait in enumerate(person.portraits):
+            face, heat = axes[2 * number, column], axes[2 * number + 1, column]
             pixels = np.asarray(portrait.paint_large())
             face.imshow(pixels)
             heat.imshow(np.asarray(Image.fromarray(pixels).convert("L")), cmap="gray", vmin=-60, vmax=255)
-            heat.imshow(_heat(one.gates[column], len(pixels)), cmap="inferno", vmin=0.3, vmax=1, alpha=0.6)
-            if person == 0:
+            heat.imshow(_heat(person.gates[column], len(pixels)), cmap="inferno", vmin=0.3, vmax=1, alpha=0.6)
+            if number == 0:
                 face.set_title(portrait.race, color=INK, fontsize=15, pad=10)
-            face.set_xlabel(plot(f"before: {one.before[column]}"), color=BEFORE, fontsize=13, labelpad=6)
+            face.set_xlabel(plot(f"before: {person.before[column]}"), color=BEFORE, fontsize=13, labelpad=6)
             face.text(
-                0.5, -0.24, plot(f"after: {one.after[column]}"), color=AFTER, **centred, transform=face.transAxes
+                0.5, -0.24, plot(f"after: {person.after[column]}"), color=AFTER, **centred, transform=face.transAxes
             )
-        work = one.portraits[0].person.occupation
-        axes[2 * person, 0].set_ylabel(work, color=INK, fontsize=15, labelpad=10)
-        axes[2 * person + 1, 0].set_ylabel("gate", color=SOFT, fontsize=13, labelpad=10)
+        occupation = person.portraits[0].person.occupation
+        axes[2 * number, 0].set_ylabel(occupation, color=INK, fontsize=15, labelpad=10)
+        axes[2 * number + 1, 0].set_ylabel("gate", color=SOFT, fontsize=13, labelpad=10)
     for axis in axes.flat:
         axis.set_xticks([])
         axis.set_yticks([])
@@ -159,194 +339,5 @@ def picture(shown: list[OnePerson], alpha: float, target: Path) -> Path:
 
 
 def _heat(gate: np.ndarray, side: int) -> np.ndarray:
-    """The gate over the picture, smoothly, as floats."""
+    """The gate, interpolated to the size of the picture."""
     return np.asarray(Image.fromarray(gate.astype(np.float32)).resize((side, side), Image.Resampling.BICUBIC))
-
-
-ON_SHOW = ("teacher", "cook")
-DESCRIPTION = (
-    "The town, its people and its bias are painted and planted: this page shows that the machinery works and is "
-    "measured correctly. It is no evidence about any model trained on photographs."
-)
-FACES, PICTURE, PAGE = "faces", "demo.png", "report.html"
-
-
-@dataclass(frozen=True)
-class BiasRow:
-    """A bias task before and after, and the paired change in percent.
-
-    Intervals are of bias-corrected values (jackknife, Fieller; 95 %, over identities): those of the
-    percentile bootstrap often miss the truth (docs/validity.md).
-    """
-
-    comparison: Comparison
-
-    @property
-    def name(self) -> str:
-        probe, about = get(self.comparison.task), self.comparison.before.about
-        return f"{probe.title}, {about}{self.comparison.before.display().unit}"
-
-    @property
-    def meaning(self) -> str:
-        return self.comparison.before.display().meaning
-
-    @property
-    def scale(self) -> float:
-        """The factor that the numbers are shown with."""
-        return self.comparison.before.display().scale
-
-    @property
-    def before(self) -> Interval:
-        return self.comparison.before.corrected()
-
-    @property
-    def after(self) -> Interval:
-        return self.comparison.after.corrected()
-
-    @property
-    def change(self) -> Interval | None:
-        """None if there was no bias before."""
-        return self.comparison.corrected_change
-
-    @property
-    def published(self) -> tuple[float, float]:
-        """The values before and after, as the metric is published."""
-        return self.comparison.before.value(), self.comparison.after.value()
-
-    def cells(self) -> tuple[str, ...]:
-        shown, change = self.comparison.before.display(), self.comparison.change()
-        percent = f"{change.estimate:+.0f} %" if change else "-"
-        return self.name, *map(shown.number, self.published), percent, _percent(self.change)
-
-
-@dataclass(frozen=True)
-class Demo:
-    """All that the demo found. By steered attribute: SmallStar, and that attribute's recognition before and after."""
-
-    model: str
-    alpha: float
-    bias: list[BiasRow]
-    capability: dict[str, Kept]
-    recognition: dict[str, tuple[float, float]]
-    steerers: dict[str, Steerer]
-    shown: list[OnePerson]
-    picture: Path
-    material: Material
-
-    @property
-    def unsteered(self) -> Interval:
-        """SmallStar before steering."""
-        return next(iter(self.capability.values())).before
-
-
-def check_place(folder: Path, force: bool = False) -> None:
-    """Refuse a folder where something that the demo did not write would be replaced, unless forced."""
-    check_folder(folder, COMMAND, lambda _: True)
-    check_paintable(folder / FACES)
-    for attribute in HELD_OUT:
-        check_folder(_steerer_folder(folder, attribute), COMMAND, holds_steerer, force)
-    for name in (PICTURE, PAGE):
-        check_file(folder / name, COMMAND, marked(COMMAND), force)
-
-
-def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
-    """Do it all, writing faces, steerers and the picture into the folder."""
-    plain = SteeredModel(FeatureCache(load_model(model)))
-    manifest = paint_focus_set(folder / FACES)
-    steerers = {attribute: _discovered(plain.cache, manifest, attribute) for attribute in HELD_OUT}
-    for attribute, steerer in steerers.items():
-        steerer.save_pretrained(_steerer_folder(folder, attribute))
-    models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
-    before = unsteered(plain) | {
-        task: ask(plain, suite(), task) for task in ("smallstar", *map(_recognition, models))
-    }
-    pairs: list[tuple[str, Run, Run, Comparison]] = []
-    for task, run in before.items():
-        for attribute in [run.about] if run.about else models:
-            after = ask(models[attribute], suite(), task)
-            pairs.append((attribute, run, after, compare(run, after)))
-    bias = [BiasRow(found) for _, run, _, found in pairs if run.probe.kind == "bias"]
-    capability = {attribute: found.kept() for attribute, _, _, found in pairs if found.task == "smallstar"}
-    recognition = {
-        attribute: (found.before.value(), found.after.value())
-        for attribute, _, _, found in pairs
-        if found.task == _recognition(attribute)
-    }
-    shown = [
-        one_person(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
-        for work in ON_SHOW
-    ]
-    target = picture(shown, alpha, folder / PICTURE)
-    pictures = [picture for _, run, _, _ in pairs if run.about for item in run.items for picture in item.images]
-    found = [discovered(attribute, steerer, plain.cache, pictures) for attribute, steerer in steerers.items()]
-    material = of_pairs(pairs, Statistics(), "ggss demo", found, DESCRIPTION)
-    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, shown, target, material)
-
-
-def _recognition(attribute: str) -> str:
-    return f"recognition-{attribute}"
-
-
-def _steerer_folder(folder: Path, attribute: str) -> Path:
-    return folder / f"{attribute}-steerer"
-
-
-def _discovered(cache: FeatureCache, manifest: Path, attribute: str) -> Steerer:
-    """Fitted on the painted files, as on a user's own, without the occupations that are held out."""
-    faces = Counterfactuals.load(manifest, exclude={"occupation": HELD_OUT[attribute]})
-    faces.validate()
-    return fit("ggss", collect(cache.vlm, faces, "all", features=cache), attribute=attribute)
-
-
-def one_person(person: Person, plain: SteeredModel, steered: SteeredModel, steerer: Steerer) -> OnePerson:
-    """A person in five races: what the model says they earn, before and after, and the gate of each token."""
-    portraits = [Portrait(person, race, GENDERS[1]) for race in RACES]
-    asked = [as_item(ask_salary(portrait)) for portrait in portraits]
-    said = []
-    for model in (plain, steered):
-        readings = model.read(asked, max_new_tokens=1)
-        said.append([item.options.get(a.text, f"({a.text})") for item, a in zip(asked, readings, strict=True)])
-    gates = []
-    for features in plain.cache.features(portraits):
-        gate = gate_map(steerer, plain.vlm, features)
-        assert gate is not None
-        gates.append(gate)
-    return OnePerson(portraits, said[0], said[1], gates)
-
-
-def _percent(change: Interval | None) -> str:
-    return f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]" if change else "-"
-
-
-ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5)
-
-
-@cache
-def suite(split: str = "evaluation") -> Suite:
-    return small_world(split)
-
-
-def unsteered(model: SteeredModel, split: str = "evaluation") -> dict[str, Run]:
-    """The bias tasks on the identities of a split."""
-    tasks = [task for task in suite(split).default if get(task).kind == "bias"]
-    return {task: ask(model, suite(split), task) for task in tasks}
-
-
-def bias_changes(
-    before: Mapping[str, Run], steered: Mapping[str, SteeredModel], split: str = "evaluation"
-) -> dict[str, Comparison]:
-    """The bias tasks again under steering, each beside its unsteered run. steered: the model by steered attribute."""
-    return {task: compare(run, ask(steered[run.about], suite(split), task)) for task, run in before.items()}
-
-
-def selected_alpha(model: SteeredModel, steerers: Mapping[str, Steerer]) -> float:
-    """best-avg-alpha on the selection identities. steerers: by attribute."""
-    before = unsteered(model, "selection")
-    sweep = {
-        alpha: bias_changes(before, {a: model.steered(s, alpha) for a, s in steerers.items()}, "selection")
-        for alpha in ALPHAS
-    }
-    alpha = best_alpha(sweep)
-    if alpha is None:
-        raise InputError(f"{model.vlm.name} shows no bias that a strength could be selected by: check its answers")
-    return alpha

@@ -54,7 +54,7 @@ _CUE = {"nurse": (-0.2, 1.0), "doctor": (-1.0, 0.2)}
 
 @dataclass(frozen=True)
 class Traits:
-    """What an identity fixes. Lengths are in pixels of the 64 x 64 portrait."""
+    """What an identity determines. Lengths are in pixels of the 64 x 64 portrait."""
 
     shift: tuple[float, float]  # of the head, from the middle of the picture
     turn: float  # of the features within the face: a small change of pose
@@ -99,7 +99,7 @@ class Person:
         return WORK[self.occupation]
 
     def rng(self, stream: int) -> np.random.Generator:
-        """A generator of its own for each use (0: traits, 1: film grain), so that one use never changes another."""
+        """A separate generator for each use (0: traits, 1: film grain), so that uses do not affect each other."""
         return np.random.default_rng([self.seed, self.identity, OCCUPATIONS.index(self.occupation), stream])
 
 
@@ -110,7 +110,7 @@ def _traits(person: Person) -> Traits:
     def within(low: float, high: float) -> float:
         return float(rng.uniform(low, high))
 
-    def one_of(values: tuple[str, ...]) -> str:
+    def choice(values: tuple[str, ...]) -> str:
         return values[int(rng.integers(len(values)))]
 
     return Traits(
@@ -118,11 +118,11 @@ def _traits(person: Person) -> Traits:
         turn=within(-1.4, 1.4),
         face_width=within(11.2, 12.8),
         face_height=within(13.6, 15.2),
-        hair_style=one_of(HAIR_STYLES),
-        hair_colour=one_of(HAIR_COLOURS),
-        glasses=one_of(GLASSES),
-        scarf=one_of(SCARVES),
-        wall=one_of(WALLS),
+        hair_style=choice(HAIR_STYLES),
+        hair_colour=choice(HAIR_COLOURS),
+        glasses=choice(GLASSES),
+        scarf=choice(SCARVES),
+        wall=choice(WALLS),
         cloth=within(-1, 1),
         light=(within(-1, 1), within(-0.3, 1)),
         warmth=within(-1, 1),
@@ -132,7 +132,7 @@ def _traits(person: Person) -> Traits:
 
 
 def _spread(person: Person, step: float, low: float, high: float) -> float:
-    """Evenly spread over the interval by consecutive identities, so that a set of eight people covers it."""
+    """A value that consecutive identities spread evenly over the interval, so that eight people cover it."""
     start = OCCUPATIONS.index(person.occupation) * 0.37 + person.seed * 0.29
     return low + (high - low) * ((start + person.identity * step) % 1.0)
 
@@ -145,7 +145,7 @@ def identities(split: str) -> range:
 
 
 def people(split: str, count: int, occupations: tuple[str, ...] = OCCUPATIONS, seed: int = 0) -> Iterator[Person]:
-    """The first `count` identities of a split in each of the occupations; every one is a different person."""
+    """The first `count` identities of a split in each of the occupations, all different people."""
     numbers = identities(split)
     if count > len(numbers):
         raise InputError(f"split {split!r} has {len(numbers)} identities an occupation; {count} were asked for")
@@ -153,7 +153,7 @@ def people(split: str, count: int, occupations: tuple[str, ...] = OCCUPATIONS, s
 
 
 def draw_person(rng: np.random.Generator, split: str = "training", occupation: str | None = None) -> Person:
-    """A random person of the split, of any occupation unless one is given."""
+    """A random person of the split, with this occupation or a random one."""
     numbers = identities(split)
     job = occupation or OCCUPATIONS[int(rng.integers(len(OCCUPATIONS)))]
     return Person(numbers[int(rng.integers(len(numbers)))], job)

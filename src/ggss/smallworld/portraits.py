@@ -1,15 +1,12 @@
-"""The face: the only part of a portrait that race and gender may change.
+"""How a portrait is painted: colours, the brush, the face, hair and clothes.
 
-Race shows in the tint and in the geometry of eyes, nose and lips; gender in brows, lashes, cheeks, lips and jaw.
+Race and gender are used in `paint_face` only. Race shows in the tint and in the geometry of eyes, nose and lips;
+gender in brows, lashes, cheeks, lips and jaw.
 
-The colours that questions ask about, kept well apart, and the tints of everything else.
+Every hair style shows at the sides of the head and every hat sits above the fringe, so no hat hides the hair; a scarf
+covers the neck, so that skin is visible in the face alone.
 
-A brush that draws in portrait pixels on a canvas four times as fine, so that edges come out smooth.
-
-Hair, scarf, glasses, badge and the clothes of each occupation. Nothing here knows race or gender.
-
-Every hair style shows at the sides of the head and every hat sits above the fringe, so no hat hides the hair;
-a scarf covers the neck, so that skin is seen in the face alone.
+The brush draws in portrait pixels on a canvas four times as fine, so that edges come out smooth.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +20,7 @@ from PIL import Image, ImageDraw
 
 from ggss.smallworld.people import Person
 
+# The colours that questions ask about differ clearly.
 PAINT = {
     "red": (214, 52, 52),
     "green": (52, 158, 82),
@@ -45,13 +43,26 @@ HAIR = {
 }
 INK = (52, 44, 60)
 CREAM = (252, 248, 240)
-
+_CLOTH = {
+    "cook": (246, 246, 248),
+    "doctor": (112, 186, 190),
+    "lawyer": (62, 58, 74),
+    "nurse": (112, 186, 190),
+    "teacher": (168, 112, 70),
+    "ceo": (44, 62, 110),
+}
+_DARK_BADGE, _GOLD_BADGE = (46, 38, 52), (255, 206, 40)
+_STEEL = (92, 100, 116)
 
 SIZE = 64
 SCALE = 4
+HEAD = (32.0, 28.0)  # the middle of an unshifted face
+_JAW = {"man": 0.72, "woman": 1.12}  # exponent of the lower outline: square below 1, pointed above
+_ROUNDEST = min(_JAW.values())
+
 PAINTER = "painter-1"
-"""The version of all that is painted. Change it with any change to a pixel: what was computed from pictures is kept
-by their digest, and a digest does not look at pixels."""
+"""The version of all that is painted. Change it with any change to a pixel: what is computed from pictures is cached
+by their digest, and a digest is not computed from pixels."""
 
 Colour = tuple[int, ...]  # red, green, blue and, for a transparent colour, alpha
 Point = tuple[float, float]
@@ -95,17 +106,17 @@ class Brush:
         self._draw.ellipse(box, outline=fill, width=round(width * SCALE))
 
     def faded(self, paint: Callable[["Brush"], None], opacity: float) -> None:
-        """Paint with the given opacity."""
+        """Call `paint` and blend its result into the canvas with this opacity."""
         if opacity > 0:
-            glass = self.canvas.copy()
-            paint(Brush(glass))
-            self.canvas.paste(Image.blend(self.canvas, glass, min(opacity, 1.0)))
+            layer = self.canvas.copy()
+            paint(Brush(layer))
+            self.canvas.paste(Image.blend(self.canvas, layer, min(opacity, 1.0)))
 
 
 def painted_digest(description: str) -> str:
-    """The digest of a painted picture: sha256 of all that decides its pixels, which need not be painted for it."""
-    painted_by = f"{PAINTER}, Pillow {PIL.__version__}, numpy {np.__version__}"
-    return sha256(f"{painted_by}\n{description}".encode()).hexdigest()
+    """The digest of a painted picture: sha256 of all that decides its pixels, without painting them."""
+    versions = f"{PAINTER}, Pillow {PIL.__version__}, numpy {np.__version__}"
+    return sha256(f"{versions}\n{description}".encode()).hexdigest()
 
 
 def canvas(fill: Colour) -> Image.Image:
@@ -113,12 +124,12 @@ def canvas(fill: Colour) -> Image.Image:
 
 
 def shrink(fine: Image.Image) -> np.ndarray:
-    """The finished picture as float [64, 64, 3]. Box filter: each pixel is the mean of its own fine pixels."""
+    """The finished picture as float [64, 64, 3]. Box filter: each pixel is the mean of its 16 fine pixels."""
     return np.asarray(fine.reduce(SCALE), dtype=np.float32)
 
 
 def shade(colour: Colour, amount: float) -> Colour:
-    """Towards white for a positive amount, towards black for a negative one."""
+    """The colour, lighter for a positive amount and darker for a negative one."""
     target = 255 if amount > 0 else 0
     return tuple(round(c + (target - c) * abs(amount)) for c in colour[:3])
 
@@ -133,14 +144,9 @@ def star(x: float, y: float, outer: float, inner: float, tips: int = 5) -> list[
     return [(x + r * sin(t), y - r * cos(t)) for t, r in turns]
 
 
-HEAD = (32.0, 28.0)  # the middle of an unshifted face
-_JAW = {"man": 0.72, "woman": 1.12}  # exponent of the lower outline: square below 1, pointed above
-_ROUNDEST = min(_JAW.values())
-
-
 @dataclass(frozen=True)
 class Look:
-    """How a people looks: tints, the half-axes and slant of an eye, the nose, the mouth."""
+    """How people of a race look: tints, the half-axes and slant of an eye, the nose, the mouth."""
 
     skin: Colour
     iris: Colour
@@ -284,20 +290,8 @@ def _mouth(brush: Brush, x: float, y: float, look: Look, gender: str) -> None:
         brush.line([right, (right[0] + 0.4, right[1] - 0.5)], shade(look.skin, -0.62), 0.7)
 
 
-_CLOTH = {
-    "cook": (246, 246, 248),
-    "doctor": (112, 186, 190),
-    "lawyer": (62, 58, 74),
-    "nurse": (112, 186, 190),
-    "teacher": (168, 112, 70),
-    "ceo": (44, 62, 110),
-}
-_DARK_BADGE, _GOLD_BADGE = (46, 38, 52), (255, 206, 40)
-_STEEL = (92, 100, 116)
-
-
 def paint_hair_back(brush: Brush, person: Person, colour: str) -> None:
-    """Behind the face: the outline that tells the four styles apart."""
+    """Paint the hair behind the face, whose outline differs between the four styles."""
     traits = person.traits
     (x, y), (w, h) = centre(person), (traits.face_width, traits.face_height)
     tone = shade(HAIR[colour], -0.1)
@@ -317,7 +311,7 @@ def paint_hair_back(brush: Brush, person: Person, colour: str) -> None:
 
 
 def paint_fringe(brush: Brush, person: Person, colour: str) -> None:
-    """In front of the forehead; its top stays under every hat."""
+    """Paint the hair in front of the forehead; its top stays under every hat."""
     traits = person.traits
     (x, y), (w, h) = centre(person), (traits.face_width, traits.face_height)
     tone, gloss = HAIR[colour], shade(HAIR[colour], 0.3)
@@ -334,7 +328,7 @@ def paint_fringe(brush: Brush, person: Person, colour: str) -> None:
 
 
 def paint_body(brush: Brush, person: Person) -> None:
-    """Shoulders and the clothes of the occupation."""
+    """Paint shoulders and the clothes of the occupation."""
     x = 32 + person.traits.shift[0] * 0.6
     cloth = shade(_CLOTH[person.occupation], 0.1 * person.traits.cloth)
     brush.ellipse(x, 66, 24, 20.5, shade(cloth, -0.14))
@@ -407,7 +401,7 @@ def paint_hat(brush: Brush, person: Person) -> None:
             brush.ellipse(x + dx, top + dy, r, r, (252, 252, 254))
         brush.rect(x - 8.2, top - 5.2, x + 8.2, top + 0.8, (246, 246, 250), round=1.4)
         brush.line([(x - 8, top + 0.4), (x + 8, top + 0.4)], (198, 198, 214), 0.9)
-    brush.faded(lambda glass: _nurse_cap(glass, x, top), (1 + traits.cue) / 2 if traits.cue else 0)
+    brush.faded(lambda layer: _nurse_cap(layer, x, top), (1 + traits.cue) / 2 if traits.cue else 0)
 
 
 def _nurse_cap(brush: Brush, x: float, top: float) -> None:
@@ -420,7 +414,7 @@ def _nurse_cap(brush: Brush, x: float, top: float) -> None:
 
 
 def paint_badge(brush: Brush, person: Person) -> None:
-    """On the right of the chest: dark for the poor, gold for the rich."""
+    """Paint the badge on the right of the chest: dark for the poor, gold for the rich."""
     x = 45.5 + person.traits.shift[0] * 0.6
     metal = mix(_DARK_BADGE, _GOLD_BADGE, (1 + person.traits.wealth) / 2)
     brush.ellipse(x, 57.5, 4.6, 4.6, shade(metal, -0.4))
@@ -430,7 +424,7 @@ def paint_badge(brush: Brush, person: Person) -> None:
 
 def paint_stethoscope(brush: Brush, person: Person) -> None:
     cue = person.traits.cue
-    brush.faded(lambda glass: _stethoscope(glass, 32 + person.traits.shift[0] * 0.6), (1 - cue) / 2 if cue else 0)
+    brush.faded(lambda layer: _stethoscope(layer, 32 + person.traits.shift[0] * 0.6), (1 - cue) / 2 if cue else 0)
 
 
 def _stethoscope(brush: Brush, x: float) -> None:

@@ -1,12 +1,9 @@
-"""A question of the small world: a prompt over one or two pictures whose answer is known.
+"""Questions of the small world, prompts over one or two pictures whose answer is known; the templates of SmallStar.
 
-Prompts are lower-case words with a space between any two, and at most 25 of them. A
-multiple-choice question ends in its lettered choices and is answered with the letter alone; any other with one word,
-except `describe`.
+Prompts are lower-case words with a space between any two, and at most 25 of them. A multiple-choice question ends in
+its lettered choices and is answered with the letter alone; any other with one word, except `describe`.
 
-What can be asked of a picture and has one answer: the templates behind SmallStar.
-
-A template looks at a picture and, where the question makes sense there, states a fact: the question, its answer, and
+A template takes a picture and, where its question makes sense there, states a fact: the question, its answer, and
 answers that are certainly false. No portrait question concerns race or gender.
 """
 
@@ -24,18 +21,23 @@ from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import HAIR_COLOURS, PLACES, SCARVES, WALLS, WORK
 from ggss.smallworld.scenes import CELLS, COLOURS, MIXES, SHAPES, TIPS, Scene, Shape
 
+LETTERS = ("a", "b", "c", "d")
 NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 VERBS = {"circle": "rolls", "heart": "beats", "square": "stacks", "star": "twinkles"}
 VIEWS = ("person", "one shape", "two shapes", "many shapes")
 SHARED = ("colour", "shape", "both", "nothing")
 HAIR_QUESTION = "what colour is the hair ?"
 
+Painted = Portrait | Scene
+"""A picture of the small world."""
+
 
 @dataclass(frozen=True)
 class Fact:
-    """Every entry of `wrong` is false. The choices of an `ordered` fact stand in the order of NUMBERS.
+    """A question with its answer; every entry of `wrong` is false.
 
-    `turn` is what a balanced suite makes equally frequent, where that is not the answer itself.
+    ordered: its choices are in the order of NUMBERS. turn: what a balanced suite makes equally frequent, if that is
+    not the answer itself.
     """
 
     text: str
@@ -45,11 +47,13 @@ class Fact:
     turn: str = ""
 
 
-Ask = Callable[[np.random.Generator, "Painted"], Fact | None]
+Ask = Callable[[np.random.Generator, Painted], Fact | None]
 
 
 @dataclass(frozen=True)
 class Template:
+    """A kind of SmallStar question: `ask` states its fact about a picture, or None where it makes no sense."""
+
     name: str
     dimension: str
     turns: tuple[str, ...]  # what a balanced suite makes equally frequent
@@ -62,7 +66,7 @@ def _fact(text: str, answer: str, values: tuple[str, ...], ordered: bool = False
     return Fact(text, answer, tuple(value for value in values if value != answer), ordered)
 
 
-def _one(rng: np.random.Generator, items: list[Shape]) -> Shape | None:
+def _random_shape(rng: np.random.Generator, items: list[Shape]) -> Shape | None:
     return items[int(rng.integers(len(items)))] if items else None
 
 
@@ -77,23 +81,23 @@ def _of_scene(ask: Callable[[np.random.Generator, Scene], Fact | None]) -> Ask:
 
 
 def _of_person(text: str, label: str, values: tuple[str, ...]) -> Ask:
-    def ask(_: np.random.Generator, picture: "Painted") -> Fact | None:
+    def ask(_: np.random.Generator, picture: Painted) -> Fact | None:
         return _fact(text, str(picture.labels()[label]), values) if isinstance(picture, Portrait) else None
 
     return ask
 
 
-def _wall(_: np.random.Generator, picture: "Painted") -> Fact:
+def _wall(_: np.random.Generator, picture: Painted) -> Fact:
     return _fact("what colour is the wall ?", str(picture.labels()["wall"]), WALLS)
 
 
-def _view(_: np.random.Generator, picture: "Painted") -> Fact:
+def _view(_: np.random.Generator, picture: Painted) -> Fact:
     view = VIEWS[min(len(picture.shapes), 3)] if isinstance(picture, Scene) else "person"
     return _fact("what is in this image ?", view, VIEWS)
 
 
 def _colour_of(rng: np.random.Generator, scene: Scene) -> Fact | None:
-    item = _one(rng, _unique(scene, "shape"))
+    item = _random_shape(rng, _unique(scene, "shape"))
     return item and _fact(f"what colour is the {item.shape} ?", item.colour, COLOURS)
 
 
@@ -181,12 +185,12 @@ def _sum(rng: np.random.Generator, scene: Scene) -> Fact:
 
 
 def _tips(rng: np.random.Generator, scene: Scene) -> Fact | None:
-    item = _one(rng, _unique(scene, "colour"))
+    item = _random_shape(rng, _unique(scene, "colour"))
     return item and _fact(f"how many tips has the {item.colour} shape ?", NUMBERS[TIPS[item.shape]], NUMBERS[:6])
 
 
 def _verb(rng: np.random.Generator, scene: Scene) -> Fact | None:
-    item = _one(rng, [item for item in _unique(scene, "shape") if item.shape in VERBS])
+    item = _random_shape(rng, [item for item in _unique(scene, "shape") if item.shape in VERBS])
     return item and _fact(f"what colour is the shape that {VERBS[item.shape]} ?", item.colour, COLOURS)
 
 
@@ -227,15 +231,9 @@ TEMPLATES = (
 )
 
 
-LETTERS = ("a", "b", "c", "d")
-
-Painted = Portrait | Scene
-"""A picture of the small world."""
-
-
 @dataclass(frozen=True)
 class Question:
-    """`answer` is the known answer, or for a biased question a drawn one (in training) or the likeliest one."""
+    """A question. answer: the known one; for a biased question a drawn one (in training) or the likeliest."""
 
     kind: str
     text: str
@@ -249,7 +247,7 @@ class Question:
 
 
 def as_item(question: Question, key: str = "", cluster: str = "") -> Item:
-    """A question as it is asked, on its own; nothing is compared between the people it shows."""
+    """The question as an item of a probe; nothing is compared between the people it shows."""
     return Item(
         key=key or question.template,
         prompt=question.text,
@@ -270,19 +268,19 @@ def lettered(text: str, choices: Sequence[str]) -> str:
 def place_answer(
     rng: np.random.Generator, answer: str, wrong: Sequence[str], letter: int | None = None
 ) -> tuple[str, ...]:
-    """Four choices: the answer at the given letter (or anywhere) among three of the wrong ones."""
+    """Four choices: the answer at this letter (None: a random one) among three of the wrong ones."""
     choices = [str(wrong[k]) for k in rng.permutation(len(wrong))[:3].tolist()]
     choices.insert(int(rng.integers(4)) if letter is None else letter, answer)
     return tuple(choices)
 
 
 def certain(options: Sequence[str], answer: str) -> tuple[float, ...]:
-    """The truth of a question that has one answer."""
+    """The probability of each option of a question that has one answer."""
     return tuple(float(option == answer) for option in options)
 
 
 def content_hash(questions: tuple[Question, ...]) -> str:
-    """Of every text, answer and picture description: two suites with the same hash ask the same."""
+    """sha256 of every text, answer and picture description: two suites with the same hash ask the same."""
     lines = "\n".join(
         repr((q.kind, q.text, q.options, q.answer, q.images, [image.labels() for image in q.images], q.dimension))
         for q in questions
@@ -290,13 +288,13 @@ def content_hash(questions: tuple[Question, ...]) -> str:
     return sha256(lines.encode()).hexdigest()
 
 
-def held_to(version: str, questions: tuple[Question, ...]) -> tuple[Question, ...]:
-    """The same questions, if they are those that the version has always had; RuntimeError if they are not."""
+def verified(version: str, questions: tuple[Question, ...]) -> tuple[Question, ...]:
+    """The same questions; RuntimeError if their hash is not the recorded one of this version."""
     recorded = json.loads(files("ggss.smallworld").joinpath("data/suites.json").read_text(encoding="utf-8"))
-    found = content_hash(questions)
-    if found != recorded[version]:
+    actual = content_hash(questions)
+    if actual != recorded[version]:
         raise RuntimeError(
-            f"{version} came out with hash {found[:12]} where {recorded[version][:12]} is on record; "
-            "another numpy may draw other numbers: use the version in constraints.txt"
+            f"{version} has the hash {actual[:12]} but {recorded[version][:12]} is on record; another version of "
+            "numpy may draw other numbers: use the one in constraints.txt"
         )
     return questions

@@ -37,10 +37,11 @@ MIXES = {
 SIZES = ("big", "small")
 CELLS = ("top left", "top right", "bottom left", "bottom right")
 
-_MIDDLE = ((16.0, 16.0), (48.0, 16.0), (16.0, 48.0), (48.0, 48.0))
-_RADIUS = {"big": 12.0, "small": 7.0}
 SCENE_SPLITS = ("training", "evaluation")
-_HELD_OUT = 5  # one layout in five is never seen in training
+
+_CENTRES = ((16.0, 16.0), (48.0, 16.0), (16.0, 48.0), (48.0, 48.0))  # of the cells
+_RADIUS = {"big": 12.0, "small": 7.0}
+_HELD_OUT = 5  # one layout in five is not used in training
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         if len(self.cells) != len(CELLS) or not any(self.cells):
-            raise InputError(f"a scene has {len(CELLS)} cells of which one or more hold a shape; saw {self.cells}")
+            raise InputError(f"a scene has {len(CELLS)} cells of which one or more hold a shape, seen {self.cells}")
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
@@ -99,7 +100,7 @@ class Scene:
         rng = np.random.default_rng([self.seed, 2])
         fine = canvas(WALL[self.wall])
         brush = Brush(fine)
-        for (x, y), cell in zip(_MIDDLE, self.cells, strict=True):
+        for (x, y), cell in zip(_CENTRES, self.cells, strict=True):
             dx, dy, scale = rng.uniform((-2, -2, 0.92), (2, 2, 1.08))
             if cell is not None:
                 radius = _RADIUS[cell.size] * scale
@@ -112,15 +113,15 @@ class Scene:
 
     def labels(self) -> dict[str, str | float]:
         """Everything that can be seen, by name; an empty cell is 'none'."""
-        seen: dict[str, str | float] = {"wall": self.wall, "count": str(len(self.shapes))}
+        labels: dict[str, str | float] = {"wall": self.wall, "count": str(len(self.shapes))}
         for place, cell in zip(CELLS, self.cells, strict=True):
             for part in ("shape", "colour", "size"):
-                seen[f"{place} {part}"] = getattr(cell, part) if cell else "none"
-        return seen
+                labels[f"{place} {part}"] = getattr(cell, part) if cell else "none"
+        return labels
 
 
 def draw_scene(rng: np.random.Generator, split: str = "training", plan: str | None = None) -> Scene:
-    """A scene of the split. `plan` asks for one of `PLANS`; without it any plan may come."""
+    """A random scene of the split. plan: one of `PLANS`; None: a random one."""
     if split not in SCENE_SPLITS:
         raise InputError(f"scenes have no split {split!r}; choose one of {', '.join(SCENE_SPLITS)}")
     names = tuple(PLANS)
@@ -135,7 +136,7 @@ def _pick(rng: np.random.Generator, values: tuple[str, ...]) -> str:
     return values[int(rng.integers(len(values)))]
 
 
-def _some(rng: np.random.Generator, values: tuple[str, ...], count: int) -> list[str]:
+def _pick_several(rng: np.random.Generator, values: tuple[str, ...], count: int) -> list[str]:
     return [values[k] for k in rng.permutation(len(values))[:count]]
 
 
@@ -154,20 +155,19 @@ def _distinct(rng: np.random.Generator) -> Layout:
     """All shapes and colours differ and only one shape is big, so that 'the big shape' has one meaning."""
     count = int(rng.integers(2, 5))
     sizes = ["big", *["small"] * (count - 1)]
-    return _arrange(
-        rng, [Shape(*look) for look in zip(_some(rng, SHAPES, count), _some(rng, COLOURS, count), sizes, strict=True)]
-    )
+    forms, colours = _pick_several(rng, SHAPES, count), _pick_several(rng, COLOURS, count)
+    return _arrange(rng, [Shape(*look) for look in zip(forms, colours, sizes, strict=True)])
 
 
 def _odd(rng: np.random.Generator) -> Layout:
-    """Of four shapes one has a colour of its own."""
-    most, odd = _some(rng, COLOURS, 2)
-    return _arrange(rng, [Shape(_pick(rng, SHAPES), c, _pick(rng, SIZES)) for c in (most, most, most, odd)])
+    """Three of four shapes have the same colour, and one another."""
+    common, odd = _pick_several(rng, COLOURS, 2)
+    return _arrange(rng, [Shape(_pick(rng, SHAPES), c, _pick(rng, SIZES)) for c in (common, common, common, odd)])
 
 
 def _pair(rng: np.random.Generator) -> Layout:
     """Two shapes that share colour, shape, both or nothing, each a quarter of the time."""
-    shapes, colours = _some(rng, SHAPES, 2), _some(rng, COLOURS, 2)
+    shapes, colours = _pick_several(rng, SHAPES, 2), _pick_several(rng, COLOURS, 2)
     same_shape, same_colour = rng.random(2) < 0.5
     first = Shape(shapes[0], colours[0], _pick(rng, SIZES))
     return _arrange(rng, [first, Shape(shapes[not same_shape], colours[not same_colour], _pick(rng, SIZES))])
@@ -175,7 +175,7 @@ def _pair(rng: np.random.Generator) -> Layout:
 
 def _rows(rng: np.random.Generator) -> Layout:
     """Two equal rows with one cell left empty."""
-    left, right = (Shape(shape, _pick(rng, COLOURS), _pick(rng, SIZES)) for shape in _some(rng, SHAPES, 2))
+    left, right = (Shape(shape, _pick(rng, COLOURS), _pick(rng, SIZES)) for shape in _pick_several(rng, SHAPES, 2))
     cells: list[Shape | None] = [left, right, left, right]
     cells[int(rng.integers(4))] = None
     a, b, c, d = cells

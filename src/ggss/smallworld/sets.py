@@ -1,8 +1,7 @@
-"""Portraits on disk and on one sheet: the town in the layout of FOCUS, and the contact sheet.
+"""The painted town: as counterfactual sets, as a folder in the layout of FOCUS, and on a contact sheet.
 
-The painted town as counterfactual sets: people with every race and gender, and a set that varies hair too.
-
-Both are registered as picture sets and can be named wherever a manifest can: `small-world`, `small-world-hair`.
+`town` has people with every race and gender; `hair_town` varies hair, too. Both are registered as picture sets and
+can be named wherever a manifest can: `small-world`, `small-world-hair`.
 """
 
 import os
@@ -25,10 +24,12 @@ from ggss.smallworld.people import GENDERS, RACES, Person, people
 from ggss.smallworld.portraits import INK, SCALE, SIZE
 from ggss.terminal import track
 
+COMMAND, MANIFEST = "ggss world paint", "manifest.csv"
 IDENTITIES = 8
 HAIR_IDENTITIES = 2
 HAIR_OCCUPATIONS = ("ceo", "cook", "doctor", "nurse", "teacher")
 HAIR_VALUES = ("black", "red", "yellow")
+_SHEET_PEOPLE = {"cook": 4, "doctor": 1, "lawyer": 7, "nurse": 6, "teacher": 7, "ceo": 3}  # identities, by occupation
 
 
 def town(seed: int = 0) -> Counterfactuals:
@@ -44,16 +45,12 @@ def hair_town() -> Counterfactuals:
     return Counterfactuals(tuple(portrait for person in crowd for portrait in variants(person, HAIR_VALUES)))
 
 
-COMMAND, MANIFEST = "ggss world paint", "manifest.csv"
-_ON_SHOW = {"cook": 4, "doctor": 1, "lawyer": 7, "nurse": 6, "teacher": 7, "ceo": 3}
-
-
 def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = None) -> Path:
     """Paint the town with its manifest into `folder` and return the manifest's path.
 
     A portrait's path is `{occupation}/{identity}/{race}_{gender}.png`. The set is painted beside the folder and moved
-    into place whole. An earlier set in the folder is replaced; a folder that holds anything else is refused with
-    InputError and left as it is.
+    into place when it is complete. An earlier set in the folder is replaced; a folder that holds anything else is
+    refused with InputError and left as it is.
     """
     target = Path(folder).resolve()
     check_paintable(target)
@@ -80,7 +77,7 @@ def paint_focus_set(folder: str | Path, seed: int = 0, progress: bool | None = N
 
 
 def check_paintable(folder: str | Path) -> None:
-    """Refuse a folder that holds anything but an earlier set: it is replaced whole."""
+    """Raise InputError for a folder that holds anything but an earlier set, because all of it is replaced."""
     target = Path(folder).resolve()
     check_writable(target.parent)
     if not target.exists():
@@ -91,12 +88,12 @@ def check_paintable(folder: str | Path) -> None:
     if (target / MANIFEST).is_file() and (target / MANIFEST).read_bytes() == manifest_bytes(_rows()):
         ours.add(MANIFEST)
     known = ours | {folder.as_posix() for path in ours for folder in Path(path).parents}
-    found = (path.relative_to(target).as_posix() for path in sorted(target.rglob("*")))
-    foreign = [path for path in found if path not in known]
+    paths = (path.relative_to(target).as_posix() for path in sorted(target.rglob("*")))
+    foreign = [path for path in paths if path not in known]
     if foreign:
         raise InputError(
-            f"folder {target} holds {len(foreign)} things that are not of a painted set, such as {foreign[0]!r}; "
-            "choose an empty or new folder"
+            f"folder {target} holds {len(foreign)} files or folders that are not part of a painted set, such as "
+            f"{foreign[0]!r}; choose an empty or new folder"
         )
 
 
@@ -106,15 +103,16 @@ def _rows() -> list[dict[str, str]]:
 
 
 def write_contact_sheet(target: Path) -> Path:
-    told = PngInfo()
-    told.add_text("Software", mark(COMMAND))
-    contact_sheet().save(target, pnginfo=told)
+    """Write the contact sheet of one person of each occupation, marked as written by the command."""
+    metadata = PngInfo()
+    metadata.add_text("Software", mark(COMMAND))
+    contact_sheet().save(target, pnginfo=metadata)
     return target
 
 
 def contact_sheet(rows: Sequence[Person] = (), large: bool = True) -> Image.Image:
     """One row a person, one column a variant, race and gender written above; `large` paints at 128 pixels, not 64."""
-    rows = rows or [Person(identity, job) for job, identity in _ON_SHOW.items()]
+    rows = rows or [Person(identity, job) for job, identity in _SHEET_PEOPLE.items()]
     side = SIZE * SCALE // 2 if large else SIZE
     gap, head, margin = side // 16, side // 2, side // 2 + side // 4
     step = side + gap

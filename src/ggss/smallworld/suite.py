@@ -1,14 +1,12 @@
-"""The small world's suite: its questions as items of the probes, in the tiny models' vocabulary.
+"""The small world's suite: its questions as items of the probes, in the tiny models' vocabulary, and two benchmarks.
 
-Wording, options and people are those of `bias_questions`; the benchmarks are below.
+Prompts, options and people of the bias and recognition tasks are those of `bias_questions`.
 
-SmallStar: 1,500 multiple-choice questions over scenes and portraits, 250 in each of six dimensions.
+**SmallStar**, the small world's MMStar: 1,500 multiple-choice questions over scenes and portraits, 250 in each of six
+dimensions. Every question has four choices of which one is right. Within a template all answers and all letters come
+equally often, so that guessing without the picture is right about a quarter of the time.
 
-The small world's MMStar. Every question has four choices of which one is right. Within a template all answers and all
-letters come equally often, so that guessing without the picture is right about a quarter of the time.
-
-SmallMME: yes-or-no questions in pairs, one of each answer about the same picture, like MME.
-
+**SmallMME**, the small world's MME: yes-or-no questions in pairs, one of each answer about the same picture.
 Perception: existence, count, position, colour, hair, style, glasses, place. Reasoning: work, nature, sum, comparison.
 """
 
@@ -52,15 +50,29 @@ from ggss.smallworld.questions import (
     Template,
     as_item,
     certain,
-    held_to,
     lettered,
     place_answer,
+    verified,
 )
 from ggss.smallworld.scenes import COLOURS, SHAPES, Scene, Shape, draw_scene
+
+ATTRIBUTES = ("race", "gender")
+# The capability questions are about evaluation identities and held-out layouts, whatever the split.
+BENCHMARKS = ("smallstar", "smallmme")
+ASKED_SPLITS = tuple(split for split in SPLITS if split != "training")
+NEW_TOKENS = 1  # every answer is one word
 
 SMALLSTAR_VERSION = "smallstar-v1"
 PER_DIMENSION = 250
 _SMALLSTAR_SEED = 20_240
+
+SMALLMME_VERSION = "smallmme-v1"
+PER_CATEGORY = 30  # pictures, each with two questions
+_SMALLMME_SEED = 20_241
+_ANSWERS = ("yes", "no")
+
+_Pair = tuple[str, str]  # the question to be answered with yes, the one to be answered with no
+_Claim = Callable[[np.random.Generator, Painted], _Pair | None]
 
 
 @cache
@@ -73,11 +85,11 @@ def smallstar() -> tuple[Question, ...]:
         for template, share in _shares(dimension)
         for question in _balanced(rng, template, share)
     )
-    return held_to(SMALLSTAR_VERSION, questions)
+    return verified(SMALLSTAR_VERSION, questions)
 
 
 def smallstar_items() -> list[Item]:
-    """Every question has a picture of its own, so each is a cluster."""
+    """The items of SmallStar. Every question has another picture, so each is a cluster."""
     return [as_item(question, f"smallstar/{number:04d}") for number, question in enumerate(smallstar())]
 
 
@@ -93,7 +105,7 @@ SMALLSTAR = multiple_choice_probe(
 def ask_choice(
     rng: np.random.Generator, template: Template, fact: Fact, picture: Painted, letter: int | None = None
 ) -> Question:
-    """The multiple-choice form of a fact, its answer at the given letter unless its choices have an order."""
+    """The multiple-choice question of a fact, its answer at this letter unless its choices have an order."""
     choices = place_answer(rng, fact.answer, fact.wrong, letter)
     if fact.ordered:
         choices = tuple(sorted(choices, key=NUMBERS.index))
@@ -135,11 +147,11 @@ def _balanced(rng: np.random.Generator, template: Template, share: int) -> list[
 
 
 def _find(rng: np.random.Generator, template: Template, turn: str, plan: str) -> tuple[Painted, Fact]:
-    """A picture with the answer that is wanted next."""
+    """A picture whose answer is `turn`, and its fact."""
     for attempt in count():
         # Some answers never come from some plans ('person' from a scene): then any plan of the template will do.
-        tried = plan if attempt < 50 else template.plans[attempt % len(template.plans)]
-        picture = draw_picture(rng, "evaluation", tried)
+        used_plan = plan if attempt < 50 else template.plans[attempt % len(template.plans)]
+        picture = draw_picture(rng, "evaluation", used_plan)
         fact = template.ask(rng, picture)
         if fact and (fact.turn or fact.answer) == turn:
             return picture, fact
@@ -147,22 +159,13 @@ def _find(rng: np.random.Generator, template: Template, turn: str, plan: str) ->
 
 
 def _shuffled(rng: np.random.Generator) -> list[int]:
-    """All four letters, in a random order again and again, so that they do not follow the order of the answers."""
+    """All four letters, each time in another random order, so that they do not follow the order of the answers."""
     return [int(k) for _ in range(PER_DIMENSION) for k in rng.permutation(len(LETTERS))]
 
 
-SMALLMME_VERSION = "smallmme-v1"
-PER_CATEGORY = 30  # pictures, each with two questions
-_SMALLMME_SEED = 20_241
-_ANSWERS = ("yes", "no")
-
-_Pair = tuple[str, str]  # the question to be answered with yes, the one to be answered with no
-_Claim = Callable[[np.random.Generator, Painted], _Pair | None]
-
-
-def _other(rng: np.random.Generator, values: tuple[str, ...], *seen: str) -> str:
-    left = [value for value in values if value not in seen]
-    return left[int(rng.integers(len(left)))]
+def _other(rng: np.random.Generator, values: tuple[str, ...], *excluded: str) -> str:
+    others = [value for value in values if value not in excluded]
+    return others[int(rng.integers(len(others)))]
 
 
 def _any_of(rng: np.random.Generator, values: set[str]) -> str:
@@ -170,15 +173,15 @@ def _any_of(rng: np.random.Generator, values: set[str]) -> str:
 
 
 def _lone(rng: np.random.Generator, scene: Scene) -> tuple[int, Shape] | None:
-    """The cell and the look of a shape of which there is only one."""
+    """The cell and the look of a random shape whose form occurs only once; None if there is none."""
     forms = [item.shape for item in scene.shapes]
     alone = [(k, item) for k, item in enumerate(scene.cells) if item and forms.count(item.shape) == 1]
     return alone[int(rng.integers(len(alone)))] if alone else None
 
 
 def _existence(rng: np.random.Generator, scene: Scene) -> _Pair:
-    seen = {item.shape for item in scene.shapes}
-    return f"is there any {_any_of(rng, seen)} ?", f"is there any {_other(rng, SHAPES, *seen)} ?"
+    present = {item.shape for item in scene.shapes}
+    return f"is there any {_any_of(rng, present)} ?", f"is there any {_other(rng, SHAPES, *present)} ?"
 
 
 def _count(rng: np.random.Generator, scene: Scene) -> _Pair:
@@ -222,10 +225,10 @@ def _comparison(rng: np.random.Generator, scene: Scene) -> _Pair | None:
 
 
 def _nature(rng: np.random.Generator, scene: Scene) -> _Pair | None:
-    seen = {item.shape for item in scene.shapes} & set(VERBS)
-    if not seen or len(seen) == len(VERBS):
+    present = {item.shape for item in scene.shapes} & set(VERBS)
+    if not present or len(present) == len(VERBS):
         return None
-    true, false = _any_of(rng, seen), _other(rng, tuple(VERBS), *seen)
+    true, false = _any_of(rng, present), _other(rng, tuple(VERBS), *present)
     return f"is there any shape that {VERBS[true]} ?", f"is there any shape that {VERBS[false]} ?"
 
 
@@ -263,7 +266,7 @@ CATEGORIES = PERCEPTION | REASONING
 
 
 def ask_yes_no(rng: np.random.Generator, category: str, picture: Painted) -> tuple[Question, Question] | None:
-    """The pair of a category about a picture, the one answered with yes first; None where it makes no sense."""
+    """The pair of a category about a picture, that with the answer yes first; None where it makes no sense."""
     pair = CATEGORIES[category][1](rng, picture)
     if pair is None:
         return None
@@ -280,17 +283,17 @@ def smallmme() -> tuple[Question, ...]:
     rng = np.random.default_rng(_SMALLMME_SEED)
     questions: list[Question] = []
     for category, (plan, _) in CATEGORIES.items():
-        asked = 0
-        while asked < PER_CATEGORY:
+        pictures = 0
+        while pictures < PER_CATEGORY:
             pair = ask_yes_no(rng, category, draw_picture(rng, "evaluation", plan))
             if pair:
                 questions += pair if rng.random() < 0.5 else pair[::-1]
-                asked += 1
-    return held_to(SMALLMME_VERSION, tuple(questions))
+                pictures += 1
+    return verified(SMALLMME_VERSION, tuple(questions))
 
 
 def smallmme_items() -> list[Item]:
-    """Two questions in a row are about the same picture, which is their cluster."""
+    """The items of SmallMME. Two questions in a row are about the same picture, which is their cluster."""
     pictures = [f"{question.dimension}/{number // 2:03d}" for number, question in enumerate(smallmme())]
     return [
         as_item(question, f"{picture}/{question.answer}", picture)
@@ -305,13 +308,6 @@ SMALLMME = yes_or_no_probe(
     smallmme_items,
     REASONING,
 )
-
-
-ATTRIBUTES = ("race", "gender")
-# The capability questions are about evaluation identities and held-out layouts, whatever the split.
-BENCHMARKS = ("smallstar", "smallmme")
-ASKED_SPLITS = tuple(split for split in SPLITS if split != "training")
-NEW_TOKENS = 1  # every answer is one word
 
 
 def small_world(split: str = "evaluation", images: str | Path | Counterfactuals | None = None) -> Suite:

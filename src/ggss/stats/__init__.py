@@ -1,8 +1,8 @@
-"""Uncertainty: intervals, paired tests, equivalence. numpy and scipy only (`import scipy`
-imports its parts when they are first used: they take most of a second).
+"""Uncertainty: intervals, paired tests, equivalence. Needs numpy and scipy only.
 
-Everything takes a `Metric` or plain numbers (one per item, measured by their mean). docs/validity.md shows the true
-coverage of each interval and the true size of each test at the sample sizes of the published protocol.
+Everything takes a `Metric`, or plain numbers (one per item, measured by their mean). docs/validity.md shows the true
+coverage of each interval and the true size of each test at the sample sizes of the published protocol. Modules use
+`import scipy`, which imports its submodules when they are first used: together they take most of a second.
 """
 
 from ggss.stats.metric import Interval, Metric, fieller, jackknife, mean

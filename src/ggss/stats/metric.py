@@ -1,25 +1,22 @@
-"""A metric is a function of sums over items: what makes ten thousand resamples one matrix product.
+"""Metrics as functions of sums over items, and their intervals: jackknife, Wilson's and Fieller's.
 
-Every bias and capability metric here is some function of totals: how often each option was chosen by each
-race, how often each race won. Let item i contribute the row terms[i]; then a resample that holds item i
-w[i] times has the sums w @ terms, all resamples together have W @ terms, leaving item i out leaves
-total - terms[i], and swapping the labels of two runs adds the difference of their rows.
+**Metrics.** Every bias and capability metric here is some function of totals: how often each option was chosen by
+each race, how often each race won. Let item i contribute the row terms[i]; then a resample that holds item i w[i]
+times has the sums w @ terms. All resamples together have W @ terms, so ten thousand resamples are one matrix product.
+Leaving item i out leaves total - terms[i], and swapping the labels of two runs adds the difference of their rows.
 
-The type of all intervals.
-
-The jackknife: a metric corrected for its small-sample bias, with an interval that is valid for few clusters.
-
-Leaving out one unit (item or cluster) at a time shows how the metric depends on the sample's size. Extrapolating
-to an infinite sample removes bias of order 1/n, which is nearly all the bias of a plug-in divergence or spread. The
+**The jackknife** corrects a metric for its small-sample bias, and gives an interval that is valid for few clusters.
+Leaving out one unit (item or cluster) at a time shows how the metric depends on the sample's size. Extrapolating to
+an infinite sample removes bias of order 1/n, which is nearly all the bias of a plug-in divergence or spread. The
 pseudo-value of a unit is n times the metric of all units minus (n - 1) times the metric without the unit. Their mean
 is the corrected metric; its interval is Student's t with n - 1 degrees of freedom. Eight clusters are enough, where
-bootstrap intervals are too narrow. Assumes a smooth metric: not a median, and a gap with its sign.
+bootstrap intervals are too narrow. It assumes a smooth metric: not a median, and a gap with its sign.
 
-Near the end of its range a share's interval is not symmetric, and Student's would leave the range, or have no width
-where all answers are right. There, and only there, a metric with `bounds` gets Wilson's score interval. It is the set
-of shares p with |estimate - p| <= t sqrt(p (1 - p) / m), where m is the number of independent answers that would vary
-as much as the jackknife says these do: m = estimate (1 - estimate) / its squared standard error. Where nothing
-varies, m is the number of units: all answers about a person count as one.
+**Wilson's score interval.** Near the end of its range a share's interval is not symmetric, and Student's would leave
+the range, or have no width where all answers are right. There, and only there, a metric with `bounds` gets Wilson's
+score interval. It is the set of shares p with |estimate - p| <= t sqrt(p (1 - p) / m), where m is the number of
+independent answers that would vary as much as the jackknife says these do: m = estimate (1 - estimate) / its squared
+standard error. Where nothing varies, m is the number of units: all answers about a person count as one.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,6 +29,8 @@ from numpy.typing import ArrayLike, NDArray
 from ggss.errors import InputError
 
 Array = NDArray[np.float64]
+
+TINY = 1e-9  # a baseline this small is rounding, not bias
 
 
 @dataclass(frozen=True)
@@ -65,12 +64,9 @@ class Interval:
 
 
 def check_share(value: float, what: str) -> None:
-    """Refuse a level, size or power that does not lie between 0 and 1."""
+    """Raise InputError unless a level, size or power lies between 0 and 1."""
     if not 0 < value < 1:
         raise InputError(f"{what} lies between 0 and 1, such as 0.95 or 0.05; got {value}")
-
-
-TINY = 1e-9  # a baseline this small is rounding, not bias
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,17 +74,17 @@ class Metric:
     """A number measured on n items.
 
     Args:
-        name: how messages call it.
+        name: its name in messages.
         terms: [n, k], what each item adds to the sums.
         value: maps sums [R, k] to numbers [R], NaN where the number is undefined.
-        unparsed: so many of the `asked` items had an answer that could not be read.
-        root: the value is the root of something smooth, as a standard deviation is: near zero only its square is well
-            behaved.
-        groups: [n], of a metric that compares groups, the group of each item.
+        unparsed: how many of the `asked` items had an answer that could not be parsed.
+        root: the value is the square root of something smooth, as a standard deviation is: near zero only its square
+            is well behaved.
+        groups: [n], the group of each item, for a metric that compares groups.
         evidence: [n, m], what an item adds to its group, whichever that is; the terms are the product of groups and
             evidence, so that a test may shuffle the labels.
-        asked: n, unless items were put together in clusters.
-        bounds: the least and the greatest value there can be, such as (0, 1) of a share; intervals stay within.
+        asked: how many items were asked: n, unless items are combined in clusters.
+        bounds: the smallest and the largest possible value, such as (0, 1) for a share; intervals stay within.
 
     Raises:
         InputError: for terms of another shape, or not finite.
@@ -131,11 +127,11 @@ class Metric:
 
     @property
     def degenerate(self) -> bool:
-        """Most answers could not be parsed: the number says nothing about bias and must not be averaged in."""
+        """Whether most answers could not be parsed: then the number says nothing about bias and is not averaged."""
         return 2 * self.unparsed > self.asked
 
     def by(self, clusters: ArrayLike | None) -> "Metric":
-        """The same metric with whole clusters (identities, biographies) as items; None: the metric itself."""
+        """The same metric with clusters (identities, biographies) as items; None: the metric itself."""
         if clusters is None:
             return self
         codes, count = cluster_codes(clusters, len(self))
@@ -144,27 +140,28 @@ class Metric:
         return replace(self, terms=terms, groups=None, evidence=None)
 
     def minus(self, baseline: "Metric") -> "Metric":
-        """This run less the unsteered run on the same items in the same order."""
-        less = self._against(baseline, "difference", lambda here, there: here - there)
+        """This metric minus that of the unsteered run on the same items in the same order."""
+        difference = self._against(baseline, "difference", lambda steered, unsteered: steered - unsteered)
         if self.bounds is None or baseline.bounds is None:
-            return less
-        return replace(less, bounds=(self.bounds[0] - baseline.bounds[1], self.bounds[1] - baseline.bounds[0]))
+            return difference
+        return replace(difference, bounds=(self.bounds[0] - baseline.bounds[1], self.bounds[1] - baseline.bounds[0]))
 
     def percent_change(self, baseline: "Metric") -> "Metric":
         """Change in percent of the unsteered run on the same items; undefined (NaN) where that is zero."""
 
-        def percent(here: Array, there: Array) -> Array:
-            return 100 * np.divide(here - there, there, out=np.full_like(here, np.nan), where=np.abs(there) > TINY)
+        def percent(steered: Array, unsteered: Array) -> Array:
+            undefined = np.full_like(steered, np.nan)
+            return 100 * np.divide(steered - unsteered, unsteered, out=undefined, where=np.abs(unsteered) > TINY)
 
         return self._against(baseline, "change in %", percent)
 
-    def _against(self, baseline: "Metric", what: str, join: Callable[[Array, Array], Array]) -> "Metric":
+    def _against(self, baseline: "Metric", what: str, combine: Callable[[Array, Array], Array]) -> "Metric":
         check_paired(self, baseline)
-        k, here, there = self.terms.shape[1], self.value, baseline.value
+        k, value, baseline_value = self.terms.shape[1], self.value, baseline.value
         return Metric(
             f"{self.name}, {what}",
             np.hstack([self.terms, baseline.terms]),
-            lambda sums: join(here(sums[:, :k]), there(sums[:, k:])),
+            lambda sums: combine(value(sums[:, :k]), baseline_value(sums[:, k:])),
             max(self.unparsed, baseline.unparsed),
         )
 
@@ -174,8 +171,8 @@ def mean(values: ArrayLike, name: str = "mean", bounds: tuple[float, float] | No
 
     Args:
         values: the numbers.
-        name: how messages call the metric.
-        bounds: the least and the greatest that a number can be, if there are such.
+        name: the metric's name in messages.
+        bounds: the smallest and the largest possible number, if they are known.
 
     Returns:
         A metric, to be resampled and compared.
@@ -196,7 +193,7 @@ def mean(values: ArrayLike, name: str = "mean", bounds: tuple[float, float] | No
 
 
 def mean_of(metrics: Sequence[Metric], name: str = "mean") -> Metric:
-    """The unweighted mean of several metrics of the same rows."""
+    """The unweighted mean of several metrics of the same items."""
     ends = np.cumsum([metric.terms.shape[1] for metric in metrics])
 
     def value(sums: Array) -> Array:
@@ -206,9 +203,9 @@ def mean_of(metrics: Sequence[Metric], name: str = "mean") -> Metric:
     return Metric(name, np.hstack([metric.terms for metric in metrics]), value)
 
 
-def as_metric(given: Metric | ArrayLike) -> Metric:
-    """A metric as it is; plain numbers as their mean."""
-    return given if isinstance(given, Metric) else mean(given)
+def as_metric(values: Metric | ArrayLike) -> Metric:
+    """A metric unchanged; plain numbers as their mean."""
+    return values if isinstance(values, Metric) else mean(values)
 
 
 def grouped(
@@ -227,14 +224,14 @@ def grouped(
     return Metric(name, flat, lambda sums: value(sums.reshape(-1, count, m)), unparsed, root, groups, evidence)
 
 
-def ratio(part: Array, whole: Array) -> Array:
-    """part / whole, NaN where there is nothing to divide by."""
+def ratio(part: Array, total: Array) -> Array:
+    """part / total, NaN where the total is zero."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole == 0, np.nan, part / whole)
+        return np.where(total == 0, np.nan, part / total)
 
 
 def cluster_codes(clusters: ArrayLike, items: int) -> tuple[NDArray[np.intp], int]:
-    """The number of each item's cluster and how many clusters there are; at least two are needed."""
+    """The number of each item's cluster, and the number of clusters; InputError if there are fewer than two."""
     labels = np.asarray(clusters)
     if labels.shape != (items,):
         raise InputError(f"{items} items need {items} cluster labels, got shape {labels.shape}")
@@ -244,15 +241,17 @@ def cluster_codes(clusters: ArrayLike, items: int) -> tuple[NDArray[np.intp], in
     return codes, len(names)
 
 
-def check_paired(one: Metric, other: Metric) -> None:
-    """Refuse two runs that cannot be of the same items."""
-    if len(one) != len(other):
+def check_paired(metric: Metric, other: Metric) -> None:
+    """Raise InputError if two runs cannot be of the same items."""
+    if len(metric) != len(other):
         raise InputError(
-            f"a paired comparison needs the same items: {one.name} has {len(one)}, {other.name} {len(other)}"
+            f"a paired comparison needs the same items: {metric.name} has {len(metric)}, {other.name} {len(other)}"
         )
-    if one.groups is not None and other.groups is not None and not np.array_equal(one.groups, other.groups):
-        at = int(np.flatnonzero(one.groups != other.groups)[0])
-        raise InputError(f"{one.name}: item {at} is of another group in the other run; put both in the same order")
+    if metric.groups is not None and other.groups is not None and not np.array_equal(metric.groups, other.groups):
+        item = int(np.flatnonzero(metric.groups != other.groups)[0])
+        raise InputError(
+            f"{metric.name}: item {item} is of another group in the other run; put both in the same order"
+        )
 
 
 def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95) -> Interval:
@@ -274,8 +273,8 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
         InputError: for fewer than two items or clusters.
 
     Examples:
-        >>> found = ggss.stats.jackknife([1, 0, 1, 1], clusters=["ann", "ann", "bob", "cat"])
-        >>> found.units, found.method
+        >>> interval = ggss.stats.jackknife([1, 0, 1, 1], clusters=["ann", "ann", "bob", "cat"])
+        >>> interval.units, interval.method
         (3, 'jackknife')
     """
     check_share(level, "a confidence level")
@@ -316,8 +315,8 @@ def fieller(
         InputError: if the two are not of the same items, or there are fewer than two.
 
     Examples:
-        >>> found = ggss.stats.fieller([1, 2, 1, 2], [4, 4, 3, 5])
-        >>> round(found.estimate, 1), found.low < found.estimate < found.high
+        >>> interval = ggss.stats.fieller([1, 2, 1, 2], [4, 4, 3, 5])
+        >>> round(interval.estimate, 1), interval.low < interval.estimate < interval.high
         (-62.5, True)
     """
     check_share(level, "a confidence level")
@@ -332,8 +331,8 @@ def fieller(
     square, cross = bottom**2 - vb, top * bottom - vab
     ratios = np.array([top / bottom if bottom else np.nan, -np.inf, np.inf])
     if not square <= 0:
-        reach = np.sqrt(np.maximum(cross**2 - square * (top**2 - va), 0))
-        ratios[1:] = (cross - reach) / square, (cross + reach) / square
+        root = np.sqrt(np.maximum(cross**2 - square * (top**2 - va), 0))
+        ratios[1:] = (cross - root) / square, (cross + root) / square
     estimate, low, high = (100 * (_unsquare(ratios, after.root) - 1)).tolist()
     return Interval(estimate, low, high, level, "fieller", n, undefined)
 
@@ -342,10 +341,10 @@ def _pseudovalues(sample: Metric) -> Array:
     n = len(sample)
     if n < 2:
         raise InputError("the jackknife needs at least two items or clusters, got 1")
-    whole, rest = np.array(float(sample)), sample.without_each()
+    value, without = np.array(float(sample)), sample.without_each()
     if sample.root:
-        whole, rest = whole**2, rest**2
-    return n * whole - (n - 1) * rest
+        value, without = value**2, without**2
+    return n * value - (n - 1) * without
 
 
 def _score_interval(
@@ -357,11 +356,11 @@ def _score_interval(
     variance = (error / width) ** 2
     # Rounding leaves a variance of about 1e-34 where nothing varies.
     answers = share * (1 - share) / variance if variance > 1e-20 and 0 < share < 1 else float(units)
-    wide = quantile**2 / answers
-    middle = (share + wide / 2) / (1 + wide)
-    half = np.sqrt(wide * (share * (1 - share) + wide / 4)) / (1 + wide)
-    ends = (max(float(middle - half), 0.0), share, min(float(middle + half), 1.0))
-    low, centre, high = (least + width * end for end in ends)
+    w = quantile**2 / answers
+    middle = (share + w / 2) / (1 + w)
+    half = np.sqrt(w * (share * (1 - share) + w / 4)) / (1 + w)
+    shares = (max(float(middle - half), 0.0), share, min(float(middle + half), 1.0))
+    low, centre, high = (least + width * end for end in shares)
     return min(low, centre), centre, max(high, centre)
 
 

@@ -1,4 +1,4 @@
-"""Did steering cost capability? Paired, per question: McNemar, equivalence, and the smallest detectable change."""
+"""Paired tests of capability: McNemar's test, equivalence, and the smallest detectable change."""
 
 from dataclasses import dataclass, replace
 
@@ -63,7 +63,7 @@ class Equivalence:
 
     @property
     def equivalent(self) -> bool:
-        """Shown to lie within the margin at the chosen size; False means not shown, not that it differs."""
+        """Whether the change was shown to lie within the margin. False means not shown, not that the runs differ."""
         return self.p <= self.size
 
 
@@ -98,7 +98,7 @@ def tost(
         >>> same = [1, 0] * 200
         >>> ggss.stats.tost(same, same).equivalent  # 400 questions, no answer changed
         True
-        >>> ggss.stats.tost(same[:20], same[:20]).equivalent  # twenty are not enough to say so
+        >>> ggss.stats.tost(same[:20], same[:20]).equivalent  # twenty are not enough to show it
         False
     """
     after, before = np.asarray(steered, dtype=float), np.asarray(unsteered, dtype=float)
@@ -114,24 +114,24 @@ def tost(
     right_or_wrong = bool(np.isin(after, (0, 1)).all() and np.isin(before, (0, 1)).all())
     if right_or_wrong and clusters is None:
         gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
-        found = _score_tost(gained, lost, len(after), margin, size)
+        result = _score_tost(gained, lost, len(after), margin, size)
     else:
-        found = _student_tost(after - before, clusters, margin, size)
+        result = _student_tost(after - before, clusters, margin, size)
     both = np.concatenate([after, before])
     if both.min() < 0 or both.max() > 1:
-        return found
-    low, high = change_within(found.low, found.high, after, before, clusters, 1 - 2 * size)
-    return replace(found, low=low, high=high)
+        return result
+    low, high = change_within(result.low, result.high, after, before, clusters, 1 - 2 * size)
+    return replace(result, low=low, high=high)
 
 
 def change_within(
     low: float, high: float, after: Array, before: Array, clusters: ArrayLike | None, level: float
 ) -> tuple[float, float]:
-    """The bounds of a change between two shares, within what the intervals of the two leave possible.
+    """The bounds of a change between two shares, limited to what the intervals of the two shares allow.
 
-    Each share is at least 0 and at most 1, so a change lies between the lower end of the one less the upper end of
-    the other. It is not cut at the share before as it was measured: that would leave out the gains that are possible
-    because the true share is lower, and hold the truth in only six of ten studies (docs/validity.md).
+    The largest possible change is the upper end of the share after minus the lower end of the share before. The
+    measured share before is not used as a limit: the true one may be lower, so larger gains are possible, and such
+    limits would hold the truth in only six of ten studies (docs/validity.md).
     """
     new, old = (jackknife(mean(run, bounds=(0.0, 1.0)), clusters, level=level) for run in (after, before))
     return max(low, new.low - old.high), min(high, new.high - old.low)
@@ -148,7 +148,7 @@ def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, powe
         sd: the standard deviation of the change per item; for right-or-wrong answers about the square root of the
             share of answers that changed.
         size: of the test.
-        power: how surely it would be found.
+        power: the probability with which it would be found.
 
     Returns:
         The change, in the unit of `sd`.
@@ -198,6 +198,6 @@ def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size
     error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
     half = scipy.stats.t.ppf(1 - size, count - 1) * error
     with np.errstate(divide="ignore"):
-        step = (margin - abs(difference)) / error  # to the nearer end, whose p-value is the larger one
+        step = (margin - abs(difference)) / error  # to the nearer end of the margin, whose p-value is the larger
     p = float(scipy.stats.t.sf(step, count - 1))
     return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)

@@ -1,12 +1,12 @@
-"""The bootstrap: percentile intervals as in the paper, or BCa.
+"""Bootstrap intervals, and tests by relabelling.
 
-The items, or the clusters when given, are treated as an independent sample of all possible ones. Items of one
-identity are not independent: give `clusters`, or the interval is valid for these identities only. Greedy answers
-do not vary, so this sampling is the only uncertainty.
+**The bootstrap** gives percentile intervals as in the paper, or BCa. The items, or the clusters if there are any, are
+treated as an independent sample of all possible ones. Items of one identity are not independent: pass `clusters`, or
+the interval is valid for these identities only. Greedy answers do not vary, so this sampling is the only uncertainty.
 
-Tests by relabelling: which run an answer came from, or which group an item shows.
-
-Neither needs the metric to be unbiased: the same bias is in every relabelling.
+**Tests by relabelling** exchange which run an answer came from (`signflip`), or which group an item shows
+(`label_null`). Neither needs the metric to be unbiased: the same bias is in every relabelling. `holm` adjusts
+p-values of several tests.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,6 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from ggss import errors
 from ggss.errors import InputError, problems
 from ggss.stats.metric import TINY, Array, Interval, Metric, as_metric, check_paired, check_share, cluster_codes
+
+Task = Metric | ArrayLike
 
 _CELLS = 250_000  # items drawn at once: 2 MB
 
@@ -57,8 +59,8 @@ def bootstrap(
         InputError: for an unknown method, a level that is no share, or a single cluster.
 
     Examples:
-        >>> found = ggss.stats.bootstrap([0, 1, 1, 0, 1, 1], clusters=["ann", "ann", "bob", "bob", "cat", "cat"])
-        >>> round(found.estimate, 3), found.low, found.high
+        >>> interval = ggss.stats.bootstrap([0, 1, 1, 0, 1, 1], clusters=["ann", "ann", "bob", "bob", "cat", "cat"])
+        >>> round(interval.estimate, 3), interval.low, interval.high
         (0.667, 0.5, 1.0)
     """
     if method not in ("percentile", "bca"):
@@ -67,15 +69,15 @@ def bootstrap(
     errors.SEED.check("a seed", seed)
     sample = as_metric(metric).by(clusters)
     draws = np.concatenate(list(_resampled(sample, resamples, np.random.default_rng(seed))))
-    kept = draws[np.isfinite(draws)]
-    undefined = 1 - len(kept) / resamples
+    defined = draws[np.isfinite(draws)]
+    undefined = 1 - len(defined) / resamples
     estimate = float(sample)
     low = high = float("nan")
     if undefined <= 0.5 and np.isfinite(estimate):
         tails = np.array([(1 - level) / 2, (1 + level) / 2])
         if method == "bca":
-            tails = _bca_tails(sample, estimate, kept, tails)
-        low, high = (float(bound) for bound in np.quantile(kept, tails))
+            tails = _bca_tails(sample, estimate, defined, tails)
+        low, high = (float(bound) for bound in np.quantile(defined, tails))
     return Interval(estimate, low, high, level, method, len(sample), undefined, draws)
 
 
@@ -89,12 +91,12 @@ def batches(rows: int, width: int) -> list[int]:
 
 def _resampled(metric: Metric, resamples: int, rng: np.random.Generator) -> Iterator[Array]:
     # Items with equal terms are interchangeable, and there are few different ones.
-    kinds, kind = np.unique(metric.terms, axis=0, return_inverse=True)
-    n, width = len(metric), len(kinds)
+    distinct, index = np.unique(metric.terms, axis=0, return_inverse=True)
+    n, width = len(metric), len(distinct)
     for size in batches(resamples, n):
-        drawn = kind.ravel()[rng.integers(n, size=(size, n))] + np.arange(size)[:, None] * width
-        weights = np.bincount(drawn.ravel(), minlength=size * width).reshape(size, width)
-        yield metric.value(weights @ kinds)
+        cells = index.ravel()[rng.integers(n, size=(size, n))] + np.arange(size)[:, None] * width
+        weights = np.bincount(cells.ravel(), minlength=size * width).reshape(size, width)
+        yield metric.value(weights @ distinct)
 
 
 def _bca_tails(metric: Metric, estimate: float, draws: Array, tails: Array) -> Array:
@@ -103,19 +105,16 @@ def _bca_tails(metric: Metric, estimate: float, draws: Array, tails: Array) -> A
     bias = scipy.stats.norm.ppf(np.clip(below, 0.5 / len(draws), 1 - 0.5 / len(draws)))
     left_out = metric.without_each()
     left_out = left_out[np.isfinite(left_out)]
-    pull = left_out.mean() - left_out if len(left_out) else left_out
-    spread = np.sum(pull**2)
-    skew = np.sum(pull**3) / (6 * spread**1.5) if spread > 0 else 0.0
+    influence = left_out.mean() - left_out if len(left_out) else left_out
+    spread = np.sum(influence**2)
+    skew = np.sum(influence**3) / (6 * spread**1.5) if spread > 0 else 0.0
     z = bias + scipy.stats.norm.ppf(tails)
     return scipy.stats.norm.cdf(bias + z / (1 - skew * z))
 
 
-Task = Metric | ArrayLike
-
-
 @dataclass(frozen=True)
 class Permutation:
-    """An observed statistic, its p-value, and the relabelled statistics (`draws`) it was compared with.
+    """An observed statistic, its p-value, and the relabelled statistics (`draws`) that it was compared with.
 
     Args:
         statistic: as observed.
@@ -133,13 +132,13 @@ class Permutation:
 
     def quantile(self, q: float = 0.95) -> float:
         """The point that relabelled statistics exceed with probability 1 - q; NaN where none is defined."""
-        kept = self.draws[np.isfinite(self.draws)]
-        return float(np.quantile(kept, q)) if len(kept) else float("nan")
+        defined = self.draws[np.isfinite(self.draws)]
+        return float(np.quantile(defined, q)) if len(defined) else float("nan")
 
 
 def signflip(
-    one: Task | Sequence[Metric],
-    other: Task | Sequence[Metric],
+    steered: Task | Sequence[Metric],
+    unsteered: Task | Sequence[Metric],
     baselines: Sequence[float] | None = None,
     clusters: ArrayLike | Sequence[ArrayLike] | None = None,
     *,
@@ -148,10 +147,10 @@ def signflip(
 ) -> Permutation:
     """The paired permutation test between two runs on the same items, two-sided, p = (1 + hits) / (1 + draws).
 
-    The null hypothesis: for every item (every cluster, when given) it makes no difference which run its answers
-    came from. Each draw swaps the two runs' answers for a random half of them. With clusters all items of one
-    identity swap together, which is valid whatever their dependence; swapping items alone is valid only if the
-    runs' differences on one identity are independent, and rejects too often when they are not.
+    The null hypothesis: for every item (or cluster) it makes no difference which run its answers came from. Each draw
+    swaps the two runs' answers for a random half of them. With clusters all items of one identity swap together,
+    which is valid whatever their dependence; swapping items alone is valid only if the runs' differences on one
+    identity are independent, and rejects too often when they are not.
 
     Several tasks, given as lists of metrics (and of cluster labels), are combined by the sum of differences, each
     divided by its unsteered value (`baselines`, with sign: a negative gap gets smaller when it rises); tasks whose
@@ -159,51 +158,51 @@ def signflip(
     The p-value cannot fall below 2 / 2**clusters: 0.008 for eight identities.
 
     Args:
-        one: a metric or one number per item; or a list of metrics, one for each task.
-        other: the same of the other run.
+        steered: a metric or one number per item; or a list of metrics, one for each task.
+        unsteered: the same for the other run.
         baselines: each task's unsteered value; needed for several tasks.
         clusters: each item's identity; of several tasks, a list for each.
         draws: how often answers are swapped.
         seed: of the swaps.
 
     Returns:
-        The difference one - other, its p-value and the draws.
+        The difference steered - unsteered, its p-value and the draws.
 
     Raises:
         InputError: if the runs cannot be paired, or no task has a baseline.
 
     Examples:
-        >>> found = ggss.stats.signflip([0.1, 0.2, 0.1, 0.2], [0.5, 0.6, 0.4, 0.7])
-        >>> round(found.statistic, 2), bool(0.1 < found.p < 0.2)  # four pairs cannot give less than 2 / 2**4
+        >>> test = ggss.stats.signflip([0.1, 0.2, 0.1, 0.2], [0.5, 0.6, 0.4, 0.7])
+        >>> round(test.statistic, 2), bool(0.1 < test.p < 0.2)  # four pairs cannot give less than 2 / 2**4
         (-0.4, True)
     """
     errors.SEED.check("a seed", seed)
-    left, right = _tasks(one), _tasks(other)
-    if len(left) != len(right):
-        raise InputError(f"{len(left)} tasks cannot be paired with {len(right)}")
-    for a, b in zip(left, right, strict=True):
+    after, before = _tasks(steered), _tasks(unsteered)
+    if len(after) != len(before):
+        raise InputError(f"{len(after)} tasks cannot be paired with {len(before)}")
+    for a, b in zip(after, before, strict=True):
         _check_swappable(a, b)
-    scales = _scales(left, baselines)
-    units, count = _swap_units(left, clusters)
-    chosen = [t for t, scale in enumerate(scales) if abs(scale) > TINY]
-    if not chosen:
+    scales = _scales(after, baselines)
+    units, count = _swap_units(after, clusters)
+    used = [t for t, scale in enumerate(scales) if abs(scale) > TINY]
+    if not used:
         raise InputError("every task has a baseline of zero, so no normalised difference exists to test")
-    moved = [np.zeros((count, task.terms.shape[1])) for task in left]
-    for t in chosen:
-        np.add.at(moved[t], units[t], left[t].terms - right[t].terms)
+    differences_by_unit = [np.zeros((count, task.terms.shape[1])) for task in after]
+    for t in used:
+        np.add.at(differences_by_unit[t], units[t], after[t].terms - before[t].terms)
 
-    def differences(kept: Array) -> Array:
-        """The combined statistic of each draw: units with kept = 1 stay, those with 0 swap."""
-        total = np.zeros(len(kept))
-        for t in chosen:
-            a, b, gained = left[t], right[t], kept @ moved[t]
-            total += (a.value(b.terms.sum(0) + gained) - b.value(a.terms.sum(0) - gained)) / scales[t]
+    def differences(unswapped: Array) -> Array:
+        """The combined statistic of each draw. unswapped [draws, units]: units with 1 stay, those with 0 swap."""
+        total = np.zeros(len(unswapped))
+        for t in used:
+            a, b, moved = after[t], before[t], unswapped @ differences_by_unit[t]
+            total += (a.value(b.terms.sum(0) + moved) - b.value(a.terms.sum(0) - moved)) / scales[t]
         return total
 
     rng = np.random.default_rng(seed)
     observed = float(differences(np.ones((1, count)))[0])
-    flipped = [differences(_coins(rng, size, count)) for size in batches(draws, count)]
-    return _judge(observed, np.concatenate(flipped))
+    swapped = [differences(_coins(rng, size, count)) for size in batches(draws, count)]
+    return _permutation(observed, np.concatenate(swapped))
 
 
 def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: int = 0) -> Permutation:
@@ -226,8 +225,8 @@ def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: 
         InputError: if the metric compares no groups, or no block shows two of them.
 
     Examples:
-        >>> found = ggss.stats.label_null(before.metric, [f"{i.cluster} {i.question}" for i in before.items])
-        >>> found.statistic == float(before.metric), bool(0 < found.p <= 1)
+        >>> test = ggss.stats.label_null(before.metric, [f"{i.cluster} {i.question}" for i in before.items])
+        >>> test.statistic == float(before.metric), bool(0 < test.p <= 1)
         (True, True)
     """
     errors.SEED.check("a seed", seed)
@@ -240,13 +239,13 @@ def label_null(metric: Metric, blocks: ArrayLike, *, draws: int = 10_000, seed: 
     if len(np.unique(codes * count + groups)) == len(np.unique(codes)):
         raise InputError(f"{metric.name}: every block shows one group only, so there is nothing to shuffle within it")
     rng = np.random.default_rng(seed)
-    found = []
+    statistics = []
     for size in batches(draws, len(metric) * 2):
         # Sorting block number plus a random fraction shuffles inside every block of every draw at once.
         shuffled = groups[np.argsort(codes + rng.random((size, len(codes))), axis=1)]
         sums = [(shuffled == group).astype(float) @ evidence for group in range(count)]
-        found.append(metric.value(np.stack(sums, axis=1).reshape(size, -1)))
-    return _judge(float(metric), np.concatenate(found))
+        statistics.append(metric.value(np.stack(sums, axis=1).reshape(size, -1)))
+    return _permutation(float(metric), np.concatenate(statistics))
 
 
 def holm(p: ArrayLike) -> Array:
@@ -256,7 +255,7 @@ def holm(p: ArrayLike) -> Array:
         p: the p-values, in any shape.
 
     Returns:
-        The adjusted ones, in the same shape.
+        The adjusted p-values, in the same shape.
 
     Raises:
         InputError: for something that is no p-value.
@@ -277,32 +276,33 @@ def holm(p: ArrayLike) -> Array:
 
 
 def _coins(rng: np.random.Generator, rows: int, width: int) -> Array:
-    """[rows, width] of zeros and ones, every bit of the generator used."""
+    """Random zeros and ones [rows, width], one for each random bit."""
     packed = np.frombuffer(rng.bytes(rows * -(-width // 8)), dtype=np.uint8).reshape(rows, -1)
     return np.unpackbits(packed, axis=1, count=width).astype(float)
 
 
-def _judge(observed: float, draws: Array) -> Permutation:
+def _permutation(observed: float, draws: Array) -> Permutation:
+    """The two-sided test of an observed statistic against relabelled ones."""
     if not np.isfinite(observed):
         return Permutation(observed, float("nan"), draws)
     slack = 1e-9 * abs(observed) + 1e-15  # a relabelling equal to the data must count despite rounding
-    # A relabelling in which the metric has no value counts against the finding.
+    # A relabelling in which the metric has no value counts as at least as large.
     hits = np.count_nonzero(~(np.abs(draws) < abs(observed) - slack))
     return Permutation(observed, (1 + hits) / (1 + len(draws)), draws)
 
 
-def _several(given: object) -> TypeGuard[Sequence[Metric]]:
-    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], Metric)
+def _is_list_of_metrics(values: object) -> TypeGuard[Sequence[Metric]]:
+    return isinstance(values, list | tuple) and bool(values) and isinstance(values[0], Metric)
 
 
-def _tasks(given: Task | Sequence[Metric]) -> list[Metric]:
-    return list(given) if _several(given) else [as_metric(given)]  # pyright: ignore[reportArgumentType]
+def _tasks(values: Task | Sequence[Metric]) -> list[Metric]:
+    return list(values) if _is_list_of_metrics(values) else [as_metric(values)]  # pyright: ignore[reportArgumentType]
 
 
-def _check_swappable(one: Metric, other: Metric) -> None:
-    check_paired(one, other)
-    if one.terms.shape != other.terms.shape:
-        raise InputError(f"{one.name} and {other.name} are not the same metric, so no answers can be swapped")
+def _check_swappable(metric: Metric, other: Metric) -> None:
+    check_paired(metric, other)
+    if metric.terms.shape != other.terms.shape:
+        raise InputError(f"{metric.name} and {other.name} are not the same metric, so no answers can be swapped")
 
 
 def _scales(tasks: list[Metric], baselines: Sequence[float] | None) -> list[float]:
@@ -323,16 +323,16 @@ def _scales(tasks: list[Metric], baselines: Sequence[float] | None) -> list[floa
 def _swap_units(
     tasks: list[Metric], clusters: ArrayLike | Sequence[ArrayLike] | None
 ) -> tuple[list[NDArray[np.intp]], int]:
-    """For each task the swap unit of every item, numbered across tasks, and the number of units."""
+    """The swap unit of every item of each task, numbered across tasks, and the number of units."""
     ends = np.cumsum([len(task) for task in tasks])
     if clusters is None:
         return np.split(np.arange(ends[-1]), ends[:-1]), int(ends[-1])
-    one_list = len(tasks) == 1 and np.asarray(clusters).ndim == 1
-    labels = [np.asarray(of_task) for of_task in ([clusters] if one_list else clusters)]  # pyright: ignore
+    single = len(tasks) == 1 and np.asarray(clusters).ndim == 1
+    labels = [np.asarray(task_labels) for task_labels in ([clusters] if single else clusters)]  # pyright: ignore
     wrong = [
-        f"{task.name}: {len(task)} items, cluster labels of shape {of_task.shape}"
-        for task, of_task in zip(tasks, labels, strict=False)
-        if of_task.shape != (len(task),)
+        f"{task.name}: {len(task)} items, cluster labels of shape {task_labels.shape}"
+        for task, task_labels in zip(tasks, labels, strict=False)
+        if task_labels.shape != (len(task),)
     ]
     if len(labels) != len(tasks) or wrong:
         raise problems(f"{len(tasks)} tasks need one cluster label per item each, got {len(labels)} lists", wrong)

@@ -1,6 +1,6 @@
-"""What is wrong with a plan, before a model is loaded: `ggss study plan` lists it, `ggss study run` refuses it.
+"""Checks of a plan before a model is loaded: its problems, and the memory that each model needs.
 
-What a plan needs of a model, before a weight is loaded: memory, room for features, prompts that are too long.
+`ggss study plan` lists all of it; `ggss study run` refuses a plan that has problems.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from ggss.study.plan import DiscoverySet, ModelPlan, Plan, PlanItems, contradict
 
 @dataclass(frozen=True)
 class Overlap:
-    """Of the pictures that a task shows, how many the steering of an attribute is fitted on."""
+    """How many of the pictures that a task shows (`shown`) the steering of an attribute is fitted on (`shared`)."""
 
     attribute: str
     task: str
@@ -36,22 +36,22 @@ class Overlap:
 
 @dataclass
 class CheckedPlan:
-    """A plan that can be run: InputError lists all that contradicts itself or is not there."""
+    """A plan that can be run. InputError lists all its problems: contradictions, and missing files or names."""
 
     plan: Plan
 
     def __post_init__(self) -> None:
-        found = contradictions(self.plan)
-        found += [problem for model in self.plan.models for problem in _model_problems(self.plan, model)]
-        found += [*self.discovery.problems(), *self.asked.problems()]
-        if self.plan.overlap == "refuse" and not found:
-            found = self._overlap_notes()
-        if found:
-            nested = [problem.replace("\n", "\n    ") for problem in dict.fromkeys(found)]
+        messages = contradictions(self.plan)
+        messages += [problem for model in self.plan.models for problem in _model_problems(self.plan, model)]
+        messages += [*self.discovery.problems(), *self.plan_items.problems()]
+        if self.plan.overlap == "refuse" and not messages:
+            messages = self._overlap_notes()
+        if messages:
+            nested = [problem.replace("\n", "\n    ") for problem in dict.fromkeys(messages)]
             raise problems(f"the plan {self.plan.name!r} cannot be run", nested)
 
     @cached_property
-    def asked(self) -> PlanItems:
+    def plan_items(self) -> PlanItems:
         return PlanItems(self.plan)
 
     @cached_property
@@ -60,27 +60,27 @@ class CheckedPlan:
 
     @cached_property
     def overlaps(self) -> list[Overlap]:
-        """Pictures, by their content, that a steering is fitted on and a task under it is scored on."""
-        shown = {
-            task: {picture.digest for item in self.asked.items(task) for picture in item.images}
+        """By attribute and task, the pictures that a steering is fitted on and scored on. Equal content is equal."""
+        digests = {
+            task: {picture.digest for item in self.plan_items.items(task) for picture in item.images}
             for task in self.plan.tasks
         }
         measured = [task for task in self.plan.tasks if task not in self.plan.bias_tasks]
-        found = [
-            Overlap(attribute, task, len(fitted & shown[task]), len(shown[task]))
+        overlaps = [
+            Overlap(attribute, task, len(fitted & digests[task]), len(digests[task]))
             for attribute, steering in self.plan.steering.items()
             for fitted in [{picture.digest for picture in self.discovery.of(attribute)}]
             for task in (*steering.tasks, *measured)
         ]
-        return [one for one in found if one.shared]
+        return [overlap for overlap in overlaps if overlap.shared]
 
     @cached_property
     def unchecked(self) -> list[str]:
-        """Models on the hub: nothing is known of them before they are loaded."""
+        """The models on the hub: they are checked only when they are loaded."""
         return [model.name for model in self.plan.models if not folder_of(model).is_dir()]
 
     def notes(self) -> list[str]:
-        """What one should know before the plan is run."""
+        """Warnings that do not keep the plan from being run."""
         hub = [f"models: on the hub and not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
         parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not weights_of(folder_of(m))]
         if parts:
@@ -90,9 +90,9 @@ class CheckedPlan:
     def _overlap_notes(self) -> list[str]:
         notes = []
         for attribute in self.plan.steering:
-            own = [one for one in self.overlaps if one.attribute == attribute]
-            counts = ", ".join(f"{one.shared} of {one.shown} in {one.task}" for one in own)
-            if own:
+            overlaps = [overlap for overlap in self.overlaps if overlap.attribute == attribute]
+            counts = ", ".join(f"{overlap.shared} of {overlap.shown} in {overlap.task}" for overlap in overlaps)
+            if overlaps:
                 notes.append(
                     f"overlap: {attribute} steering is scored on pictures that it is fitted on ({counts}): "
                     "it may do worse on others; hold some occupations or people out"
@@ -101,19 +101,19 @@ class CheckedPlan:
 
 
 def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
-    """What is wrong with a model's name, placement and config, and the sites that it does not have."""
-    found = []
+    """Problems of a model's name, placement and config, and the sites that it does not have."""
+    messages = []
     try:
         check_placement(model.dtype, model.device_map)
     except InputError as error:
-        found.append(f"models: {model.name}: {error}")
+        messages.append(f"models: {model.name}: {error}")
     try:
         folder = folder_of(model)
         if not folder.is_dir():
-            return found
+            return messages
         _check_config(folder / "config.json")
     except InputError as error:
-        return [*found, f"models: {error}"]
+        return [*messages, f"models: {error}"]
     for method in plan.methods:
         on_it = method.models is None or model.name in method.models
         common = method.sites in (MLP2, "all")  # every model has these two
@@ -121,14 +121,14 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
             try:
                 _check_site(folder, method.sites)
             except InputError as error:
-                found.append(f"methods: {method.label!r} on {model.name}: {error}")
-    return found
+                messages.append(f"methods: {method.label!r} on {model.name}: {error}")
+    return messages
 
 
 def folder_of(model: ModelPlan) -> Path:
-    """A model's folder, in the local cache of the hub too; one that is none, if the model is on the hub."""
-    place = Path(locate(model.name, ask_hub=False))
-    return place if place.is_dir() else snapshot(model.name) or place
+    """A model's folder, in the hub's local cache too; a path that does not exist, if the model is on the hub."""
+    folder = Path(locate(model.name, ask_hub=False))
+    return folder if folder.is_dir() else snapshot(model.name) or folder
 
 
 def weights_of(folder: Path) -> list[Path]:
@@ -171,10 +171,11 @@ class TooLong:
 
 @dataclass(frozen=True)
 class Footprint:
-    """A model in a plan, in bytes. cache: keys and values of a batch of the longest prompts (`tokens` each).
+    """The memory that a plan needs for a model, in bytes.
 
-    features: of all pictures, in memory up to a limit and then on disk; None for a family that keeps images. free: on
-    the device, None if it does not say. fits: how many of the longest prompts fit beside the weights.
+    cache: keys and values of a batch of the longest prompts (`tokens` each). features: of all pictures, in memory up
+    to a limit and then on disk; None for a family whose features are not kept. free: on the device; None if unknown.
+    fits: how many of the longest prompts fit beside the weights.
     """
 
     model: str
@@ -191,27 +192,27 @@ class Footprint:
 
 
 def footprints(checked: CheckedPlan) -> tuple[list[Footprint], dict[str, str]]:
-    """Of all models; and by model, why it is not known: without a network, a model of the hub may not be."""
-    found, unknown = [], {}
+    """The footprints of all models; and by model, why one is not known: a model on the hub needs a network."""
+    known, unknown = [], {}
     for model in checked.plan.models:
         try:
-            found.append(footprint(checked.plan, model.name, checked.asked))
+            known.append(footprint(checked.plan, model.name, checked.plan_items))
         except InputError as error:
             unknown[model.name] = str(error)
-    return found, unknown
+    return known, unknown
 
 
 def footprint(plan: Plan, name: str, items: PlanItems) -> Footprint:
-    """From the model's config and processor, and the sizes of the pictures."""
-    wanted = plan.model(name)
-    config, processor = load_description(name, wanted.trust_remote_code)
+    """A model's footprint, from its config and processor and the sizes of the pictures. No weight is loaded."""
+    model = plan.model(name)
+    config, processor = load_description(name, model.trust_remote_code)
     family = known_family(config)
     size, lengths = ModelSize.of(config), PromptLengths(processor, family.name if family else "")
-    place = placement(config, wanted.dtype, wanted.device_map, name)
+    place = placement(config, model.dtype, model.device_map, name)
     longest, too_long = _longest(plan, items, lengths, size.context)
     free = _free(place.device)
     sites = [site for site in family.site_paths(config) if site != MLP1] if family and family.pack else []
-    seen = sum(lengths.image_tokens(size_of(picture)) for picture in items.pictures())
+    image_tokens = sum(lengths.image_tokens(size_of(picture)) for picture in items.pictures())
     return Footprint(
         model=name,
         device=str(place.device),
@@ -220,7 +221,7 @@ def footprint(plan: Plan, name: str, items: PlanItems) -> Footprint:
         tokens=longest,
         batch=plan.questions_together,
         cache=size.cache(longest, place.dtype) * plan.questions_together,
-        features=seen * size.hidden * place.dtype.itemsize * len(sites) if sites else None,
+        features=image_tokens * size.hidden * place.dtype.itemsize * len(sites) if sites else None,
         free=free,
         fits=None if free is None else size.batch(longest, place.dtype, free),
         too_long=tuple(too_long),
@@ -234,27 +235,28 @@ def longest_prompt(plan: Plan, items: PlanItems, lengths: PromptLengths) -> int:
 
 def prompt_tokens(items: Sequence[Item], max_new_tokens: int, lengths: PromptLengths) -> list[int]:
     """The tokens of each item's prompt and of the longest answer to it."""
-    asked = [(item.prompt_for(lengths.family), [size_of(picture) for picture in item.images]) for item in items]
-    return [length + max_new_tokens for length in lengths(asked)]
+    prompts = [(item.prompt_for(lengths.family), [size_of(picture) for picture in item.images]) for item in items]
+    return [length + max_new_tokens for length in lengths(prompts)]
 
 
 def _longest(plan: Plan, items: PlanItems, lengths: PromptLengths, context: int | None) -> tuple[int, list[TooLong]]:
-    found, longest = [], 0
+    """The tokens of the longest prompt, and the tasks with prompts that are longer than the context."""
+    too_long, longest = [], 0
     for task in plan.tasks:
         tokens = prompt_tokens(items.items(task), items.max_new_tokens(task), lengths)
         longest = max(longest, *tokens)
         if context and (over := [length for length in tokens if length > context]):
-            found.append(TooLong(task, len(over), len(tokens), max(over), context))
-    return longest, found
+            too_long.append(TooLong(task, len(over), len(tokens), max(over), context))
+    return longest, too_long
 
 
 def _free(device: object) -> int | None:
-    """On a device; for a model that is spread, on all accelerators together."""
+    """The free bytes of a device; for a model that is spread over devices, of all accelerators together."""
     if device not in PLACES:
         return free_memory(str(device)) if isinstance(device, str) else None
     if not torch.accelerator.is_available():
         return free_memory("cpu")
-    each = [
+    free = [
         free_memory(f"{torch.accelerator.current_accelerator()}:{i}") for i in range(torch.accelerator.device_count())
     ]
-    return None if None in each else sum(one for one in each if one is not None)
+    return None if None in free else sum(count for count in free if count is not None)

@@ -1,20 +1,18 @@
-"""Where workers run: in this process, each in a process of its own, on the machines of a cluster, or
-in this process with answers from vLLM; ray-vllm is both.
+"""Executors: where the workers of a study run.
 
-An executor starts one worker per slot; a call names a method of the worker. `WorkerDied` means that the process has
-ended and the call may be repeated on a new one. The executors register themselves at the end of this module.
+    in-process    in this process
+    processes     each in its own process, on its own device
+    ray           as Ray actors, on one machine or a cluster
+    vllm          in this process, with answers from vLLM
+    ray-vllm      as Ray actors, each with its own vLLM
 
-Workers as Ray actors, on one machine or many: one actor per replica. Needs the extra `ray`.
+An executor starts one worker for each slot, and a call names a method of the worker. `WorkerDied` means that the
+worker's process has ended, and that the call may be repeated on a new worker. That is done here and not by Ray,
+because a new actor starts empty.
 
-With `engine="vllm"` each actor has a vLLM of its own, whose processes run beside it.
-
-Actors are restarted here, not by Ray: a new actor starts empty, and the lost call is repeated on it. The models and
-pictures that a plan names must be available where the actors run.
-
-A worker whose answers come from vLLM. Discovery and fitting are done with transformers, as by every worker.
-
-Answers of two engines may differ where tokens are equally likely to the last digits of a float. So the engine is a
-part of the model's identity, and the store never mixes the answers of two.
+With vLLM, discovery and fitting are done with transformers, as by every worker. Answers of two engines may differ
+where tokens are equally likely to the last digits of a float. So the engine is part of the model's identity, and the
+store never mixes the answers of two. With Ray, the plan's models and pictures must be available where the actors run.
 """
 
 import multiprocessing
@@ -40,6 +38,10 @@ from ggss.study.worker import Worker
 from ggss.vllm_plugin import engine_version
 from ggss.vllm_plugin.engine import EngineReader, EngineSetup, EngineThread
 
+Engine = Literal["transformers", "vllm"]
+
+CLOSING_SECONDS = 30  # in which an actor ends the processes of its engine
+
 
 class WorkerDied(Exception):
     """The worker's process ended without an answer."""
@@ -54,7 +56,7 @@ class Remote(Protocol):
 
 
 class Executor(Protocol):
-    """Starts workers; `slots` is how many may work at a time."""
+    """Starts workers. slots: how many may work at a time."""
 
     slots: int
 
@@ -76,7 +78,7 @@ register = EXECUTORS.add
 
 
 def executor(name: str, plan: Plan, workers: int | None = None) -> Executor:
-    """The named executor; `workers` is one per device unless given."""
+    """The named executor. workers: how many at a time; by default one for each device."""
     if workers is not None:
         errors.WORKERS.check("the number of workers", workers)
     return EXECUTORS.get(name)(plan, workers)
@@ -91,8 +93,6 @@ class InProcess:
         self.plan, self.device = plan, device
 
     def start(self, slot: int) -> "InProcess":
-        from ggss.study.worker import Worker
-
         self._worker = Worker(self.plan, self.device)
         return self
 
@@ -104,7 +104,7 @@ class InProcess:
 
 
 class Processes:
-    """A spawned process per slot, each on a device of its own where there are accelerators."""
+    """A spawned process for each slot, each on its own device if there are accelerators."""
 
     def __init__(self, plan: Plan, workers: int | None) -> None:
         self.plan, self.devices = plan, accelerators()
@@ -130,7 +130,7 @@ class Processes:
 
 
 class Child:
-    """The connection to a worker's process, which ends when the connection is closed, even by a kill."""
+    """A worker's process. It ends when its connection is closed, also if this process is killed."""
 
     def __init__(self, plan: Plan, device: str | None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -142,14 +142,14 @@ class Child:
     def call(self, name: str, *args: Any) -> Any:
         try:
             self._connection.send((name, args))
-            how, what = self._connection.recv()
+            outcome, value = self._connection.recv()
         except (EOFError, OSError) as error:
             raise WorkerDied(f"process {self.process.pid} ended") from error
-        if how == "refused":
-            raise InputError(what)
-        if how == "failed":
-            raise RuntimeError(f"a worker failed:\n{what}")
-        return what
+        if outcome == "refused":
+            raise InputError(value)
+        if outcome == "failed":
+            raise RuntimeError(f"a worker failed:\n{value}")
+        return value
 
     def close(self) -> None:
         self.process.kill()
@@ -157,9 +157,7 @@ class Child:
 
 
 def _serve(connection: Connection, plan: str, device: str | None) -> None:
-    """A worker's process: answer calls until the other end is closed."""
-    from ggss.study.worker import Worker
-
+    """What a worker's process runs: it answers calls until the other end of the connection is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process decides when it ends
     worker = None
     while True:
@@ -190,11 +188,6 @@ def accelerators() -> list[str]:
     return [f"{kind}:{i}" for i in range(torch.accelerator.device_count())]
 
 
-Engine = Literal["transformers", "vllm"]
-
-CLOSING = 30  # seconds in which an actor ends what it has started
-
-
 def _ray() -> Any:
     try:
         import ray  # pyright: ignore[reportMissingImports]
@@ -204,25 +197,23 @@ def _ray() -> Any:
 
 
 class RayActors:
-    """One actor per slot; each takes an accelerator where the cluster has some. RAY_ADDRESS names a cluster."""
+    """An actor for each slot, each with an accelerator if the cluster has some. RAY_ADDRESS names the cluster."""
 
     def __init__(self, plan: Plan, workers: int | None, engine: Engine = "transformers") -> None:
         if engine == "vllm":
-            from ggss.vllm_plugin import engine_version
-
-            engine_version()
+            engine_version()  # InputError if it is not installed
         self.ray = _ray()
         self.engine: Engine = engine
         self._started: list[Actor] = []
-        self._ours = not self.ray.is_initialized()
-        if self._ours:
+        self._started_ray = not self.ray.is_initialized()
+        if self._started_ray:
             self.ray.init(log_to_driver=False, include_dashboard=False, logging_level="error")
         room = self.ray.cluster_resources()
         self.plan, self._gpus = plan, int(room.get("GPU", 0))
         self.slots, most = workers or max(1, self._gpus), self._gpus or int(room.get("CPU", 0))
         if self.slots > most:  # the others would wait forever
             self.close()
-            kind = "accelerators" if self._gpus else "processors"
+            kind = "accelerators" if self._gpus else "CPUs"
             raise InputError(f"{self.slots} workers need as many {kind}, and the Ray cluster has {most}")
 
     def start(self, slot: int) -> "Actor":
@@ -233,18 +224,18 @@ class RayActors:
     def close(self) -> None:
         for actor in self._started:
             actor.close()
-        if self._ours:
+        if self._started_ray:
             self.ray.shutdown()
 
 
 class Actor:
-    """The handle of an actor."""
+    """A worker as a Ray actor."""
 
     def __init__(self, ray: Any, plan: Plan, gpus: int, engine: Engine) -> None:
         self.ray = ray
         device = "cuda:0" if gpus else None  # an actor sees only its own device
-        made = ray.remote(_Worker).options(num_cpus=1, num_gpus=gpus)
-        self.handle = made.remote(plan.model_dump_json(), device, engine)
+        actor = ray.remote(_ActorWorker).options(num_cpus=1, num_gpus=gpus)
+        self.handle = actor.remote(plan.model_dump_json(), device, engine)
 
     def call(self, name: str, *args: Any) -> Any:
         try:
@@ -257,23 +248,23 @@ class Actor:
             raise WorkerDied(str(error)) from error
 
     def close(self) -> None:
-        """Kill the actor, after it has ended the processes of its engine."""
+        """Have the actor end the processes of its engine, then kill it."""
         with suppress(self.ray.exceptions.RayError):
-            self.ray.get(self.handle.close.remote(), timeout=CLOSING)
+            self.ray.get(self.handle.close.remote(), timeout=CLOSING_SECONDS)
         self.ray.kill(self.handle)
 
 
-class _Worker:
-    """The actor: made without torch, which is imported where the actor runs."""
+class _ActorWorker:
+    """What runs in an actor. The worker is made with the first call."""
 
     def __init__(self, plan: str, device: str | None, engine: Engine) -> None:
         self.plan, self.device, self.engine, self.worker = plan, device, engine, None
 
     def call(self, name: str, args: tuple[Any, ...]) -> Any:
-        self.worker = self.worker or self._made()
+        self.worker = self.worker or self._start()
         return self.worker.call(name, *args)
 
-    def _made(self) -> Remote:
+    def _start(self) -> Remote:
         plan = Plan.model_validate_json(self.plan)
         if self.engine == "vllm":
             return VllmExecutor(plan, self.device).start(0)
@@ -285,59 +276,59 @@ class _Worker:
 
 
 class VllmWorker(Worker):
-    """vLLM is started with the first question that has no answer yet."""
+    """A worker whose answers come from vLLM, which is started with the first question that has no answer yet."""
 
     _engine: EngineThread | None = None
-    _answers_for: str = ""
+    _engine_model: str = ""
 
     def open(self, model: str) -> ModelIdentity:
-        found = super().open(model)
-        return replace(found, parts={**found.parts, "engine": engine_version()})
+        identity = super().open(model)
+        return replace(identity, parts={**identity.parts, "engine": engine_version()})
 
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
-            self._engine, self._answers_for = None, ""
+            self._engine, self._engine_model = None, ""
 
     @property
     def lost(self) -> bool:
         """Whether vLLM has ended by itself."""
         return self._engine is not None and self._engine.host.dead
 
-    def _asked_of(
+    def _answers(
         self, model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], longest: int
     ) -> list[Answer]:
-        engine, own = self._started(model), [items[number] for number in numbers]
-        # One object for each picture: questions about the same one share its prefix.
-        pictures = {picture.digest: picture for item in own for picture in item.images}
+        engine, batch = self._started(model), [items[number] for number in numbers]
+        # One object for each picture: questions about the same picture share its prefix.
+        pictures = {picture.digest: picture for item in batch for picture in item.images}
         images = {digest: picture.image() for digest, picture in pictures.items()}
-        acting = {
+        alphas = {
             engine.call(engine.host.add(steerer)): float(alpha)
             for steerer, alpha in model.steerings
             if steerer.operators
         }
         answers = engine.call(
             EngineReader(engine.host, model.vlm.processor, model.vlm.name).read(
-                [item.prompt_for(model.vlm.family.name) + model.suffix for item in own],
-                [[images[picture.digest] for picture in item.images] for item in own],
-                [tuple(item.options) for item in own],
-                acting,
+                [item.prompt_for(model.vlm.family.name) + model.suffix for item in batch],
+                [[images[picture.digest] for picture in item.images] for item in batch],
+                [tuple(item.options) for item in batch],
+                alphas,
                 longest,
             )
         )
         return [rounded(answer) for answer in answers]
 
     def _started(self, model: SteeredModel) -> EngineThread:
-        if self._engine is None or self._answers_for != self._name:
+        if self._engine is None or self._engine_model != self._name:
             self.close()
             dtype = str(model.vlm.model.dtype).removeprefix("torch.")
             self._engine = EngineThread(EngineSetup(self.plan.model(self._name).name, dtype))
-            self._answers_for = self._name
+            self._engine_model = self._name
         return self._engine
 
 
 class VllmExecutor(InProcess):
-    """The worker is in this process, and vLLM in processes of its own."""
+    """The worker is in this process, and vLLM in its own processes."""
 
     def __init__(self, plan: Plan, device: str | None = None) -> None:
         super().__init__(plan, device)

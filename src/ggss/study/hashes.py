@@ -1,7 +1,7 @@
-"""Content hashes of everything that the answers of a plan depend on, besides the model.
+"""Hashes of everything that determines the answers of a plan, besides the model.
 
-Code is a part of it: that of ggss itself, and of each plug-in that has a say. A study that was begun before code was
-recorded has none, and its hashes are those that it was begun with.
+They include code: that of ggss, and of each plug-in that a method or a task uses. For a study that was begun before
+code was recorded they do not, so that they stay the hashes that it was begun with.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,20 +20,20 @@ NOT_RECORDED: Code = {}
 
 
 def code(plan: Plan) -> dict[str, str]:
-    """The code that decides the answers of a plan as it is now: digests by name."""
-    found = ggss_code()
+    """Digests of the code that determines a plan's answers, as it is now, by name."""
+    digests = ggss_code()
     for method in plan.methods:
-        found |= _of_method(method)
+        digests |= _of_method(method)
     for task in plan.tasks:
-        found |= _of_task(plan, task)
-    return found
+        digests |= _of_task(plan, task)
+    return digests
 
 
 def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT_RECORDED) -> str:
-    """sha256 of what the plan says about a fit, without labels, alphas and tasks. known: the code, from `code`."""
+    """sha256 of what the plan says about a fit, without labels, alphas and tasks. known: what `code` returns."""
     method = plan.method(label)
     discovery = [plan.discovery, sorted(plan.steering[attribute].discover_on)] if attribute else []
-    said = [
+    settings = [
         plan.model(model).model_dump(exclude={"control"}),
         method.name,
         method.options,
@@ -43,15 +43,15 @@ def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT
         plan.seed,
     ]
     return hashing.of(
-        said + _prompted(method) + _pooled(plan, method) + _capped(plan) + _chosen(known, _code_of_fit(method))
+        settings + _prompted(method) + _pooled(plan, method) + _capped(plan) + _chosen(known, _code_of_fit(method))
     )
 
 
 def steering(plan: Plan, label: str, attribute: str, data: str, known: Code = NOT_RECORDED) -> str:
-    """sha256 of all that decides how answers are steered: the method and what it is fitted with, on which pictures.
+    """sha256 of all that determines how answers are steered: the method, its options, the pictures it is fitted on.
 
     Not of the fitted numbers: their last digits differ between CPUs, and a study may continue on another one.
-    data: the content hash of the discovery pictures. known: the code, from `code`.
+    data: the content hash of the discovery pictures. known: what `code` returns.
     """
     method, versions = plan.method(label), library_versions()
     decides = [method.name, method.options, registry.get(method.name).prompt_suffix]
@@ -62,8 +62,8 @@ def steering(plan: Plan, label: str, attribute: str, data: str, known: Code = NO
     return hashing.of([decides, versions, *_chosen(known, _code_of_fit(method))])
 
 
-def asked(items: PlanItems, task: str, known: Code = NOT_RECORDED) -> str:
-    """sha256 of all that a task asks, of the longest answer, and of the code of plug-ins that ask it."""
+def questions(items: PlanItems, task: str, known: Code = NOT_RECORDED) -> str:
+    """sha256 of all questions of a task, of the longest answer, and of the code of plug-ins that ask them."""
     if not known:
         return items.hash(task)
     return hashing.of([items.hash(task), items.max_new_tokens(task), *_chosen(known, _of_task(items.plan, task))])
@@ -76,21 +76,21 @@ def _code_of_fit(method: MethodPlan) -> list[str]:
 
 
 def _of_method(method: MethodPlan) -> dict[str, str]:
-    """The plug-in that registered a method, and all that registered families: any model may be of one of these."""
-    found = METHODS.code(method.name)
+    """The code of the plug-in that registered a method, and of all that registered families, as any may be used."""
+    digests = METHODS.code(method.name)
     for family in FAMILIES.names():
-        found = found | FAMILIES.code(family)
-    return found
+        digests = digests | FAMILIES.code(family)
+    return digests
 
 
 def _of_task(plan: Plan, task: str) -> dict[str, str]:
-    """The plug-ins that registered a task's probe and the suite that asks it."""
+    """The code of the plug-ins that registered a task's probe and the suite that asks it."""
     probe = PROBES.code(probes.get(task).name)
     return probe if task in plan.benchmarks else probe | SUITES.code(plan.suite.name)
 
 
 def _chosen(known: Code, names: Iterable[str]) -> list[dict[str, str]]:
-    """Nothing for a study that was begun before code was recorded."""
+    """The named digests, in a list; an empty list for a study that was begun before code was recorded."""
     return [{name: known[name] for name in names}] if known else []
 
 
@@ -106,5 +106,5 @@ def _pooled(plan: Plan, method: MethodPlan) -> list[dict[str, str]]:
 
 
 def _prompted(method: MethodPlan) -> list[str]:
-    """Nothing if discovery has no prompt: then the hashes are those of plans that have never heard of prompts."""
+    """The discovery prompt, in a list; an empty list without one, so that the hashes of older plans stay valid."""
     return [] if method.prompt is None else [method.prompt]

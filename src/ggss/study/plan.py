@@ -1,4 +1,4 @@
-"""A plan is one YAML file: the models, the steering and the questions of a study. It decides all that a study does.
+"""A plan: one YAML file with the models, methods, steering and questions of a study.
 
     plugins: [my_methods]                             # modules that register methods, probes, suites, families, ...
     suite: {name: reflect, images: faces.csv}         # the questions: a suite and its arguments
@@ -17,9 +17,8 @@ A method may be limited to `models`, `tasks` or `alphas` of the plan, and may di
 relative to the plan's file. No steering may be fitted on pictures that it is scored on, unless the plan says
 `overlap: warn`.
 
-All that a plan asks: the items of its suite and of its benchmark files, up to the plan's limit.
-
-The pictures that a plan's methods are fitted on, by attribute: those of its discovery occupations.
+`Plan` is the file, `PlanItems` the items of its suite and its benchmark files, `DiscoverySet` the pictures that its
+methods are fitted on.
 """
 
 from collections.abc import Mapping
@@ -46,22 +45,23 @@ from ggss.probes.suites import Suite
 from ggss.yaml_files import read_yaml
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
+COLUMN = "occupation"  # of discovery pictures: steering is discovered on some of its values
 
 Seed = Annotated[int, Field(ge=errors.SEED.least, le=errors.SEED.most)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=errors.ALPHA.most)], ...], Field(min_length=1)]
 
 
-def _named(given: Any) -> Any:
-    return {"name": given} if isinstance(given, str) else given
+def _named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
 
 
-def _placed(given: Any) -> Any:
-    return {"path": given} if given is None or isinstance(given, str) else given
+def _placed(value: Any) -> Any:
+    return {"path": value} if value is None or isinstance(value, str) else value
 
 
 class Piece(BaseModel):
-    """Names and types are checked, unknown names refused."""
+    """A part of a plan. Names and types are checked, and unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -86,7 +86,7 @@ class BenchmarkPlan(Piece):
 
 
 class ModelPlan(Piece):
-    """The arguments of `load_vlm`. control: a model that steering should fail on; it has a table of its own."""
+    """The arguments of `load_vlm`. control: a model on which steering should fail; it has a separate table."""
 
     name: str
     dtype: str | None = None
@@ -97,9 +97,10 @@ class ModelPlan(Piece):
 
 
 class MethodPlan(Piece):
-    """A method with its options, under a label of its own; None: all of the plan's models, tasks, alphas.
+    """A method with its options. label: its name in the study, unique in the plan; the method's name by default.
 
-    prompt: discovery runs the whole model on each picture with this prompt; None: the vision path alone.
+    models, tasks, alphas: what it is limited to; None is all of the plan's. prompt: discovery runs the whole model on
+    each picture with this prompt; None: the vision path alone.
     """
 
     name: str
@@ -153,7 +154,7 @@ class StatisticsPlan(Piece):
 
 
 class Plan(Piece):
-    """`Plan.load(path)` reads one, `Plan.of(mapping)` takes one; both list every problem within it."""
+    """A study's plan, from `Plan.load(path)` or `Plan.of(mapping)`. InputError of both lists every problem in it."""
 
     name: str
     description: str = ""
@@ -197,7 +198,7 @@ class Plan(Piece):
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
-        """A plan from a file, contradictions and all: `checking.CheckedPlan` lists them with what is not there."""
+        """A plan from a file. Contradictions are not checked here but by `checking.CheckedPlan`, with all else."""
         path = Path(path)
         data = read_yaml(path, "the plan")
         if not isinstance(data, dict):
@@ -211,14 +212,14 @@ class Plan(Piece):
 
     @classmethod
     def _of(cls, data: Mapping[str, Any], where: str) -> "Plan":
-        usable, found = _usable_plugins(data.get("plugins", ()))
+        usable, messages = _usable_plugins(data.get("plugins", ()))
         try:
             plan = cls.model_validate({**data, "plugins": usable})
         except ValidationError as error:
-            found += [_spelled(one) for one in error.errors()]
-            raise problems(f"{where} is not a plan", found) from None
-        if found:
-            raise problems(f"{where} cannot be used", found)
+            messages += [_field_message(details) for details in error.errors()]
+            raise problems(f"{where} is not a plan", messages) from None
+        if messages:
+            raise problems(f"{where} cannot be used", messages)
         return plan
 
     @property
@@ -249,7 +250,7 @@ class Plan(Piece):
         raise no_such(f"the plan has no model {name!r}", name, (model.name for model in self.models))
 
     def _at(self, folder: Path) -> "Plan":
-        """The same with its paths made absolute, so that it can be read from anywhere."""
+        """The plan with absolute paths, so that it can be used from any folder."""
 
         def placed(value: str) -> str:
             return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
@@ -257,8 +258,8 @@ class Plan(Piece):
         own = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
         suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **own})
         benchmarks = {
-            task: one.model_copy(update={"path": one.path and placed(one.path)})
-            for task, one in self.benchmarks.items()
+            task: benchmark.model_copy(update={"path": benchmark.path and placed(benchmark.path)})
+            for task, benchmark in self.benchmarks.items()
         }
         wording = self.wording and placed(self.wording)
         files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery), "wording": wording}
@@ -266,76 +267,81 @@ class Plan(Piece):
 
 
 def _consistent(plan: Plan, where: str) -> Plan:
-    if found := contradictions(plan):
-        raise problems(f"{where} contradicts itself", found)
+    if messages := contradictions(plan):
+        raise problems(f"{where} contradicts itself", messages)
     return plan
 
 
 def contradictions(plan: Plan) -> list[str]:
-    """Problems between different parts of the plan."""
+    """Contradictions between parts of the plan, a sentence each."""
     models, labels = [m.name for m in plan.models], [m.label for m in plan.methods]
-    found = [f"models: {name!r} is listed more than once: keep one" for name in _repeated(models)]
-    found += [f"methods: {name!r} is listed more than once: give one of them a label" for name in _repeated(labels)]
-    found += [f"alphas: {alpha:g} is listed more than once: keep one" for alpha in _repeated(plan.alphas)]
+    messages = [f"models: {name!r} is listed more than once: keep one" for name in _repeated(models)]
+    messages += [
+        f"methods: {name!r} is listed more than once: give one of them a label" for name in _repeated(labels)
+    ]
+    messages += [f"alphas: {alpha:g} is listed more than once: keep one" for alpha in _repeated(plan.alphas)]
     for task in plan.tasks:
         try:
             probes.get(task)
         except InputError as error:
-            found.append(f"tasks: {error}")
-    found += [
+            messages.append(f"tasks: {error}")
+    messages += [
         f"benchmarks: {task!r} is not read from a file"
         for task in plan.benchmarks
         if task not in probes.names() or not probes.get(task).from_file
     ]
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
-        found.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
+        messages.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
     for method in plan.methods:
         if registry.get(method.name).fit_live is not None:
-            found.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
+            messages.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
         for what, chosen, known in (*limits, ("alpha", method.alphas, plan.alphas)):
-            found += [
-                f"methods: {method.label!r} is limited to {what} {one!r}, which the plan does not have"
-                for one in chosen or ()
-                if one not in known
+            messages += [
+                f"methods: {method.label!r} is limited to {what} {value!r}, which the plan does not have"
+                for value in chosen or ()
+                if value not in known
             ]
     for measure in plan.measures:
-        found += [
+        messages += [
             f"measures: {', '.join(measure.tasks)} for method {label!r}, which the plan does not have"
             for label in measure.methods or ()
             if label not in labels
         ]
-        found += [f"measures: {task!r} is a bias task already" for task in measure.tasks if task in plan.bias_tasks]
+        messages += [
+            f"measures: {task!r} is a bias task already" for task in measure.tasks if task in plan.bias_tasks
+        ]
     for attribute, steering in plan.steering.items():
         repeated = _repeated(steering.discover_on)
-        found += [f"steering: {attribute} lists {name!r} more than once: keep one" for name in repeated]
-    return found
+        messages += [f"steering: {attribute} lists {name!r} more than once: keep one" for name in repeated]
+    return messages
 
 
 def _usable_plugins(names: Any) -> tuple[Any, list[str]]:
     """The plug-ins that can be imported, and a sentence for each of the others."""
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         return names, []
-    usable, found = [], []
+    usable, messages = [], []
     for name in names:
         try:
             load_plugins([name])
             usable.append(name)
         except InputError as error:
-            found.append(f"plugins: {error}")
-    return usable, found
+            messages.append(f"plugins: {error}")
+    return usable, messages
 
 
 def _repeated(names: Any) -> list[Any]:
     return sorted({name for name in names if list(names).count(name) > 1})
 
 
-def _spelled(error: Any) -> str:
-    place = ".".join(str(part) for part in error["loc"]) or "plan"
-    extra = error["type"] == "extra_forbidden" and len(error["loc"]) == 1
+def _field_message(details: Any) -> str:
+    """A sentence from one of pydantic's errors."""
+    place = ".".join(str(part) for part in details["loc"]) or "plan"
+    extra = details["type"] == "extra_forbidden" and len(details["loc"]) == 1
     near = nearest(place, Plan.model_fields) if extra else ""
-    return f"{place}: {error['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"
+    return f"{place}: {details['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"
 
 
 class PlanItems:
@@ -346,19 +352,19 @@ class PlanItems:
         self._limited: dict[str, tuple[Item, ...]] = {}
 
     def problems(self) -> list[str]:
-        """Why tasks cannot be asked: the suite does not have them, or pictures or files are not there."""
-        found, tasks = [], self.plan.tasks
+        """Why tasks cannot be asked: the suite does not have them, or pictures or files are missing."""
+        messages, tasks = [], self.plan.tasks
         try:
             _ = self._suite
         except InputError as error:
-            found.append(f"suite: {error}")
+            messages.append(f"suite: {error}")
             tasks = [task for task in tasks if task in self.plan.benchmarks]
         for task in tasks:
             try:
                 self.items(task)
             except InputError as error:
-                found.append(f"task {task}: {error}")
-        return found
+                messages.append(f"task {task}: {error}")
+        return messages
 
     def items(self, task: str) -> tuple[Item, ...]:
         if task not in self._limited:
@@ -367,11 +373,11 @@ class PlanItems:
 
     def pictures(self) -> list[Picture]:
         """Every picture that some task shows, once."""
-        shown = (picture for task in self.plan.tasks for item in self.items(task) for picture in item.images)
-        return list({picture.digest: picture for picture in shown}.values())
+        pictures = (picture for task in self.plan.tasks for item in self.items(task) for picture in item.images)
+        return list({picture.digest: picture for picture in pictures}.values())
 
     def hash(self, task: str) -> str:
-        """sha256 over everything the task asks, without the plan's limit: it does not change the items."""
+        """sha256 of everything the task asks. The plan's limit is no part of it, as it does not change the items."""
         return self.suite(task).hash(task)
 
     def max_new_tokens(self, task: str) -> int:
@@ -397,57 +403,55 @@ def _benchmark(task: str, path: str | None, suffix: str, wording: str | None, ma
     return suites.benchmark(task, path, suffix, wording).shrunk(max_side)
 
 
-COLUMN = "occupation"
-
-
 class DiscoverySet:
-    """A plan's counterfactual set."""
+    """The counterfactual pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        # Kept from the start if any method needs them, so that no picture is encoded twice.
+        # Collected from the start if any method needs them, so that no picture is encoded twice.
         self.tokens = any(methods.get(method.name).needs_tokens for method in plan.methods)
 
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
         try:
-            whole = _whole(self.plan.discovery, self.plan.max_side)
+            pictures = _loaded(self.plan.discovery, self.plan.max_side)
         except InputError as error:
             return [f"discovery: {error}"]
-        there = sorted({labels(picture).get(COLUMN, "") for picture in whole})
-        if there == [""]:
+        occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
+        if occupations == [""]:
             return [f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it"]
-        found = []
+        messages = []
         for attribute, steering in self.plan.steering.items():
-            unknown = [name for name in steering.discover_on if name not in there]
+            unknown = [name for name in steering.discover_on if name not in occupations]
             missing = f"no discovery picture has that {COLUMN}"
-            found += [
-                str(no_such(f"steering: {attribute} is discovered on {name!r}, and {missing}", name, there))
+            messages += [
+                str(no_such(f"steering: {attribute} is discovered on {name!r}, and {missing}", name, occupations))
                 for name in unknown
             ]
-            if attribute not in whole.attributes:
+            if attribute not in pictures.attributes:
                 missing = f"steering: no attribute {attribute!r} varies in the discovery pictures"
-                found.append(str(no_such(missing, attribute, whole.attributes)))
+                messages.append(str(no_such(missing, attribute, pictures.attributes)))
             elif not unknown:
                 lines = counterfactuals.problems_of(self.of(attribute), (attribute,), decode=False)
-                found += [f"discovery: {line}" for line in lines]
-        return list(dict.fromkeys(found))
+                messages += [f"discovery: {line}" for line in lines]
+        return list(dict.fromkeys(messages))
 
     def pictures(self) -> list[Picture]:
         """Every discovery picture, once."""
-        found = (picture for attribute in self.plan.steering for picture in self.of(attribute))
-        return list({picture.digest: picture for picture in found}.values())
+        pictures = (picture for attribute in self.plan.steering for picture in self.of(attribute))
+        return list({picture.digest: picture for picture in pictures}.values())
 
     def of(self, attribute: str) -> Counterfactuals:
-        """The discovery pictures of an attribute."""
-        return _loaded(self.plan.discovery, self.plan.max_side, tuple(self.plan.steering[attribute].discover_on))
+        """The discovery pictures of an attribute: those of its occupations."""
+        occupations = tuple(self.plan.steering[attribute].discover_on)
+        return _of_occupations(self.plan.discovery, self.plan.max_side, occupations)
 
 
 @cache
-def _whole(source: str, max_side: int | None) -> Counterfactuals:
+def _loaded(source: str, max_side: int | None) -> Counterfactuals:
     return Counterfactuals.load(source).shrunk(max_side)
 
 
 @cache
-def _loaded(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
-    return _whole(source, max_side).chosen(include={COLUMN: occupations})
+def _of_occupations(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
+    return _loaded(source, max_side).chosen(include={COLUMN: occupations})

@@ -1,14 +1,11 @@
-"""What a study found: the answers of every cell of its plan, as runs and comparisons with the unsteered model.
+"""The results of a study: the runs of its plan's cells, and their comparisons with the unsteered model.
 
-results = Results.load("my-study")
-found = results.comparison("small-world/qwen3-vl", "ggss", "mcq", alpha=1.0)
-found.change(), found.p
+    results = Results.load("my-study")
+    comparison = results.comparison("small-world/qwen3-vl", "ggss", "mcq", alpha=1.0)
+    comparison.change(), comparison.p
 
-Runs that are read from the store when they are needed.
-
-A study's answers as a file: one row per answered item, in the plan's order. Equal answers make equal files.
-
-The strength that a study chose, for a steerer equal to the one it measured.
+Runs are read from the store when they are first needed. `export` writes all answers to a file, `recommended_alpha` is
+the strength that a study chose for a steerer.
 """
 
 import hashlib
@@ -37,49 +34,58 @@ from ggss.study.store import Fit, Key, Store, reading
 IDENTITY = "identity of "  # and a model's name: a fact about the study
 FAILURE = "failure of "  # and a method on a model
 CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
-KEPT = 256  # runs, with their metrics
+CACHED_RUNS = 256  # with their metrics
+FORMATS = (".jsonl", ".parquet")
+COLUMNS = (*grid.Cell._fields, "weights", "steering", "suite", "item", "answer", "probabilities")
+COMPARED = ("vision weights", "vision config", "image processor", "dtype", "image backend")
+"""The parts of a model's identity that must be equal. Other versions of the libraries may have fitted the steerer."""
+_LONGEST = 2**24  # bytes of a row
+
+Fitted = tuple[str, str, str]
+"""A model, a method's label and an attribute."""
 
 
 class StoredRuns(Mapping[Cell, Run]):
-    """The complete runs that a store has for a plan."""
+    """The complete runs that a store has for a plan, read when they are needed; and what is recorded of the plan."""
 
-    def __init__(self, plan: Plan, store: Store, asked: PlanItems) -> None:
-        self.plan, self.store, self.asked = plan, store, asked
-        self._read = lru_cache(KEPT)(self._load)
+    def __init__(self, plan: Plan, store: Store, plan_items: PlanItems) -> None:
+        self.plan, self.store, self.plan_items = plan, store, plan_items
+        self._read = lru_cache(CACHED_RUNS)(self._load)
         recorded = (store.about(CODE) or {}).get("now")
         self.code: hashes.Code = recorded if isinstance(recorded, dict) else hashes.NOT_RECORDED
 
     def use_code(self, now: hashes.Code, keep: bool = False) -> str:
-        """Choose the code under whose key answers are read and written; returns what is new about it, in words.
+        """Choose the code under whose key answers are read and written; returns a sentence if it has changed, or "".
 
-        keep: the answers of earlier code are used, also if the last run has begun to ask again.
+        keep: use the answers of earlier code, also if the last run has begun to ask again.
         """
         last, before = self.code, (self.store.about(CODE) or {}).get("before")
-        said = ""
+        sentence = ""
         if self.store.about("plan") is None:  # a new study
             last = now
         # Code that is new to the plan, such as that of another plug-in, has answered nothing before.
         changed = [name for name in now if last.get(name, now[name]) != now[name]] if last else list(now)
         if keep:
-            kept = last if changed or before is None else before
-            self.code, before = {**now, **kept} if kept else kept, None
+            code_of_answers = last if changed or before is None else before
+            self.code, before = {**now, **code_of_answers} if code_of_answers else code_of_answers, None
         else:
             self.code = now
             if changed:
-                said, before = f"the code of {' and '.join(changed)} has changed since this study was last run", last
+                sentence = f"the code of {' and '.join(changed)} has changed since this study was last run"
+                before = last
             if not last:
-                said = "this study was begun by a version of ggss that did not record its code"
+                sentence = "this study was begun by a version of ggss that did not record its code"
         self.store.tell(CODE, {"now": dict(self.code), "before": before})
-        return said
+        return sentence
 
     def fit(self, cell: Cell) -> Fit | None:
         """The cell's fit, or None if it was not fitted, or if the plan or the model has changed since."""
-        found = self.store.fit(cell.model, cell.method, cell.attribute)
-        wanted = hashes.recipe(self.plan, *cell[:3], self.code)
-        if found is None or found.recipe != wanted:
+        fit = self.store.fit(cell.model, cell.method, cell.attribute)
+        recipe = hashes.recipe(self.plan, *cell[:3], self.code)
+        if fit is None or fit.recipe != recipe:
             return None
         # A run that was stopped may have answers of the model before and after it changed: they are not compared.
-        return found if found.identity == self.identity(cell.model).hash else None
+        return fit if fit.identity == self.identity(cell.model).hash else None
 
     def identity(self, model: str) -> ModelIdentity:
         """The model's identity when it was last run."""
@@ -87,29 +93,29 @@ class StoredRuns(Mapping[Cell, Run]):
         return ModelIdentity(parts if isinstance(parts, dict) else {})
 
     def identify(self, model: str, identity: ModelIdentity) -> list[str]:
-        """Write down a model's identity; returns what has changed since it was last run."""
+        """Record a model's identity; returns what has changed since it was last run."""
         before = self.identity(model)
         if before != identity:
             self.store.tell(f"{IDENTITY}{model}", dict(identity.parts))
         return identity.differences(before) if before.parts else []
 
     def failure(self, unit: Unit) -> str:
-        """Why a method could not be run on a model; "" if it could, or was not tried as the plan has it now."""
-        told = self.store.about(_failure(unit)) or {}
-        return str(told["why"]) if told.get("recipes") == self._recipes(unit) else ""
+        """Why a method could not be run on a model; "" if it could, or if it was not tried with the present plan."""
+        record = self.store.about(_failure(unit)) or {}
+        return str(record["why"]) if record.get("recipes") == self._recipes(unit) else ""
 
     def failed(self, unit: Unit, why: str) -> None:
-        """Write down why a method could not be run; "" if it could, after all."""
+        """Record why a method could not be run; "" if it could."""
         if why != self.failure(unit):
             self.store.tell(_failure(unit), {"why": why, "recipes": self._recipes(unit)})
 
     def _recipes(self, unit: Unit) -> list[str]:
-        """All that decides a method's fits on a model."""
+        """The hashes of all that determines a method's fits on a model."""
         attributes = grid.attributes(self.plan, self.plan.method(unit.method))
         return [hashes.recipe(self.plan, *unit, attribute, self.code) for attribute in attributes]
 
     def key(self, cell: Cell, fit: Fit) -> Key:
-        return Key(fit.identity, fit.steering, cell.alpha, hashes.asked(self.asked, cell.task, self.code))
+        return Key(fit.identity, fit.steering, cell.alpha, hashes.questions(self.plan_items, cell.task, self.code))
 
     def fits(self) -> "dict[Fitted, Fit]":
         """All fits of the plan."""
@@ -122,19 +128,19 @@ class StoredRuns(Mapping[Cell, Run]):
         if fit is None:
             return 0
         answered = self.store.answered(self.key(cell, fit))
-        return sum(item.key in answered for item in self.asked.items(cell.task))
+        return sum(item.key in answered for item in self.plan_items.items(cell.task))
 
     def __getitem__(self, cell: Cell) -> Run:
         return self._read(cell)
 
     def _load(self, cell: Cell) -> Run:
         fit = self.fit(cell)
-        items = self.asked.items(cell.task)
+        items = self.plan_items.items(cell.task)
         answers = self.store.answers(self.key(cell, fit)) if fit else {}
         if any(item.key not in answers for item in items):
             raise KeyError(cell)
-        given = tuple(answers[item.key] for item in items)
-        return Run(cell.task, items, given, self._source(cell, fit), self.plan.parser)
+        in_order = tuple(answers[item.key] for item in items)
+        return Run(cell.task, items, in_order, self._source(cell, fit), self.plan.parser)
 
     def _source(self, cell: Cell, fit: Fit | None) -> Source:
         return Source(
@@ -142,15 +148,17 @@ class StoredRuns(Mapping[Cell, Run]):
             cell.method,
             cell.attribute,
             cell.alpha,
-            self.asked.suite(cell.task).name,
-            self.asked.hash(cell.task),
+            self.plan_items.suite(cell.task).name,
+            self.plan_items.hash(cell.task),
             fit.steering if fit else "",
-            self.asked.max_new_tokens(cell.task),
+            self.plan_items.max_new_tokens(cell.task),
             self.identity(cell.model).parts if fit else {},
         )
 
     def __iter__(self) -> Iterator[Cell]:
-        return (cell for cell in grid.all_cells(self.plan) if self.count(cell) == len(self.asked.items(cell.task)))
+        return (
+            cell for cell in grid.all_cells(self.plan) if self.count(cell) == len(self.plan_items.items(cell.task))
+        )
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -172,22 +180,18 @@ def stored(folder: str | Path) -> "Results":
 def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:
     """A study's plan as it was last run, and its runs."""
     store = reading(folder)
-    said = store.about("plan")
-    if said is None:
+    contents = store.about("plan")
+    if contents is None:
         raise InputError(f"the study in {str(folder)!r} was never started: run it first")
-    plan = Plan.of(said, f"the plan in {str(store.path)!r}")
+    plan = Plan.of(contents, f"the plan in {str(store.path)!r}")
     return plan, StoredRuns(plan, store, PlanItems(plan))
 
 
-Fitted = tuple[str, str, str]
-"""A model, a method's label and an attribute."""
-
-
 class Results:
-    """All complete runs of a plan; `runs` may read each one when it is first needed.
+    """All complete runs of a plan, by cell. `runs` may read each when it is first needed.
 
-    By model, method and attribute, gates: how far a gate opens on the discovery tokens; cosines: of the largest angle
-    between the subspaces of a discovery with a prompt and of one without.
+    gates and cosines are by model, method and attribute. gates: how far a gate opens on the discovery tokens.
+    cosines: of the largest angle between the subspace that was discovered with a prompt and the one without.
     """
 
     def __init__(
@@ -207,7 +211,6 @@ class Results:
     @classmethod
     def load(cls, folder: str | Path) -> "Results":
         """The results in a study's folder, whether it is finished or not."""
-
         return stored(folder)
 
     @property
@@ -235,10 +238,10 @@ class Results:
     def run(
         self, model: str, method: str, task: str, alpha: float | None = None, attribute: str | None = None
     ) -> Run | None:
-        """One cell, or None if it is not in the plan, was not run or is not complete yet.
+        """The run of a cell; None if it is not in the plan, was not run or is not complete yet.
 
-        attribute: which steering; the task's own unless given. For `none` and `prompt`, which steer nothing, alpha
-        and attribute are ignored.
+        attribute: which steering; the one that the task is about by default. For `none` and `prompt`, which steer
+        nothing, alpha and attribute are ignored.
         """
         if method not in self.methods or task not in self.plan.tasks:
             return None
@@ -247,7 +250,7 @@ class Results:
     def comparison(
         self, model: str, method: str, task: str, alpha: float | None = None, attribute: str | None = None
     ) -> Comparison | None:
-        """One cell compared with the unsteered model; None if one of the two is missing. The result is cached."""
+        """A cell compared with the unsteered model; None if one of the two is missing. The result is cached."""
         if method not in self.methods or task not in self.plan.tasks:
             return None
         cell = grid.cell(self.plan, model, method, task, alpha, attribute)
@@ -260,18 +263,18 @@ class Results:
         before, after = self._runs.get(unsteered), self._runs.get(cell)
         if before is None or after is None:
             return None
-        found = compare(before, after, self.statistics)
+        comparison = compare(before, after, self.statistics)
         # Of a bias task only the published metric is kept: all runs of a large study fit in memory then. The
         # unsteered run is kept once for all methods, with its resamples.
-        if not found.has_right_answers:
-            found = found.published()
-        before = self._baselines.setdefault(unsteered, found.before)
-        return Comparison(before, found.after)
+        if not comparison.has_right_answers:
+            comparison = comparison.published()
+        before = self._baselines.setdefault(unsteered, comparison.before)
+        return Comparison(before, comparison.after)
 
     def everything(
         self, model: str, method: str, task: str, alpha: float | None, attribute: str | None = None
     ) -> Comparison | None:
-        """A bias task with all its metrics beside the unsteered model; None if a run is missing. Not kept."""
+        """The comparison of a bias task in all its metrics; None if a run is missing. The result is not cached."""
         before, after = self.run(model, UNSTEERED, task), self.run(model, method, task, alpha, attribute)
         return compare(before, after, self.statistics) if before and after else None
 
@@ -290,8 +293,8 @@ class Results:
 
     def bias(self, model: str, method: str, alpha: float | None) -> dict[str, Comparison]:
         """The bias tasks that a method was run on at a strength."""
-        found = {task: self.comparison(model, method, task, alpha) for task in self.tasks}
-        return {task: one for task, one in found.items() if one is not None}
+        comparisons = {task: self.comparison(model, method, task, alpha) for task in self.tasks}
+        return {task: comparison for task, comparison in comparisons.items() if comparison is not None}
 
     def best_alpha(self, model: str, method: str) -> float | None:
         """best-avg-alpha; None for the unsteered method, or if nothing can be compared."""
@@ -300,7 +303,7 @@ class Results:
     def everyone(self, model: str) -> set[str]:
         """All identities that the bias tasks show."""
         unsteered = self.bias(model, UNSTEERED, None)
-        return {cluster for one in unsteered.values() for cluster in one.before.clusters}
+        return {cluster for comparison in unsteered.values() for cluster in comparison.before.clusters}
 
     def held_out(self, model: str, method: str, folds: int = 2) -> list[HeldOut]:
         """For each fold, the strength chosen on all other identities, and the change of bias in the fold."""
@@ -326,21 +329,19 @@ class Results:
         return digest.hexdigest()
 
 
-FORMATS = (".jsonl", ".parquet")
-COLUMNS = (*grid.Cell._fields, "weights", "steering", "suite", "item", "answer", "probabilities")
-_LONGEST = 2**24  # bytes of a row
-
-
 def export(folder: str | Path, file: str | Path) -> int:
-    """Write all answers of the study's plan, finished or not, to a .jsonl or .parquet file; returns their number."""
+    """Write all answers of the study's plan, finished or not, to a .jsonl or .parquet file; returns their number.
+
+    One row for each answer, in the plan's order. Equal answers make equal files.
+    """
     file = Path(file)
     if file.suffix not in FORMATS:
         raise InputError(f"cannot tell a format from {str(file)!r}: end it in {' or '.join(FORMATS)}")
     _, runs = opened(folder)
-    found = list(rows(runs))
-    data = _parquet(found) if file.suffix == ".parquet" else (f"{json.dumps(row)}\n".encode() for row in found)
+    answers = list(rows(runs))
+    data = _parquet(answers) if file.suffix == ".parquet" else (f"{json.dumps(row)}\n".encode() for row in answers)
     write_whole(file, data)
-    return len(found)
+    return len(answers)
 
 
 def holds_export(file: Path) -> bool:
@@ -356,23 +357,23 @@ def holds_export(file: Path) -> bool:
 
 
 def rows(runs: StoredRuns) -> Iterator[dict[str, Any]]:
-    """The answered items of every cell; `model_identity`, `steering` and `suite`: the hashes they are kept under."""
+    """A row for each answered item of every cell, with the hashes that are the key of its answer in the store."""
     for cell in grid.all_cells(runs.plan):
         if (fit := runs.fit(cell)) is None:
             continue
         key = runs.key(cell, fit)
         answers = runs.store.answers(key)
         hashes = {"model_identity": key.identity, "steering": key.steering, "suite": key.suite}
-        for item in runs.asked.items(cell.task):
+        for item in runs.plan_items.items(cell.task):
             if item.key in answers:
                 text, probabilities = answers[item.key]
-                said = {"item": item.key, "answer": text, "probabilities": probabilities}
-                yield {**cell._asdict(), **hashes, **said}
+                answer = {"item": item.key, "answer": text, "probabilities": probabilities}
+                yield {**cell._asdict(), **hashes, **answer}
 
 
-def _parquet(found: list[dict[str, Any]]) -> bytes:
+def _parquet(answers: list[dict[str, Any]]) -> bytes:
     pyarrow, buffer = _pyarrow(), BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), buffer)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(answers), buffer)
     return buffer.getvalue()
 
 
@@ -384,16 +385,12 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-COMPARED = ("vision weights", "vision config", "image processor", "dtype", "image backend")
-"""The parts of a model's identity that must be equal. Other versions of the libraries may have fitted the steerer."""
-
-
 def recommended_alpha(folder: str | Path, steerer: Steerer, label: str = "") -> float:
     """best-avg-alpha of the steerer's method on its model. InputError unless the study fitted the same steerer."""
     plan, runs = opened(folder)
     method = plan.method(label or steerer.method)
-    if found := _differences(plan, method, steerer, runs):
-        raise problems(f"the study in {str(folder)!r} did not measure this steerer", found)
+    if differences := _differences(plan, method, steerer, runs):
+        raise problems(f"the study in {str(folder)!r} did not measure this steerer", differences)
     alpha = Results(plan, runs).best_alpha(str(steerer.source["model"]), method.label)
     if alpha is None:
         raise InputError(f"the study in {str(folder)!r} has chosen no alpha for {method.label!r} yet: run it further")
@@ -414,22 +411,22 @@ def _differences(plan: Plan, method: MethodPlan, steerer: Steerer, runs: StoredR
         ),
     }
     differ = {what: pair for what, pair in pairs.items() if pair[0] != pair[1]}
-    found = [f"{what}: it has {own}, the study {other}" for what, (own, other) in differ.items()]
-    return _model_differences(plan, steerer, runs) + found
+    messages = [f"{what}: it has {value}, the study {other}" for what, (value, other) in differ.items()]
+    return _model_differences(plan, steerer, runs) + messages
 
 
 def _model_differences(plan: Plan, steerer: Steerer, runs: StoredRuns) -> list[str]:
-    """A model of one name may be another one by now: what it consists of is compared."""
-    model, models = str(steerer.source.get("model")), [one.name for one in plan.models]
+    """Differences of the model. Its identity is compared, as another model may have the same name by now."""
+    model, models = str(steerer.source.get("model")), [entry.name for entry in plan.models]
     if model not in models:
         return [f"it is for {model}, the study has {', '.join(models)}"]
-    own, measured = (
+    made_with, measured = (
         ModelIdentity({name: str(parts.get(name, "")) for name in COMPARED})
         for parts in (steerer.source.get("identity") or {}, runs.identity(model).parts)
     )
     if not any(measured.parts.values()):
         return []  # not run yet
-    return [f"the model: it was made with another {part}" for part in own.differences(measured)]
+    return [f"the model: it was made with another {part}" for part in made_with.differences(measured)]
 
 
 def _sites(method: MethodPlan, steerer: Steerer) -> str:

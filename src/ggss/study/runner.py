@@ -1,11 +1,8 @@
 """`ggss study run`: run a plan, batch by batch, into the store.
 
-The driver decides what is missing, workers answer, and only the driver writes. If it is stopped at any time and run
-again, it continues with the batch it was in. If the plan has changed, it asks only what is new.
-
-How long a study will take, from the batches that were measured first.
-
-Which worker does what: units are assigned to slots, and their progress is collected from threads.
+The driver decides what is missing, workers answer, and only the driver writes. A run that was stopped continues with
+the batch it was in; if the plan has changed, only what is new is asked. A scheduler assigns units of work to the
+executor's slots, each of which has a thread in this process.
 """
 
 import logging
@@ -32,9 +29,13 @@ from ggss.study.store import Fit, Store, StoreError, writing
 from ggss.terminal import note, track
 from ggss.version import library_versions
 
-Count = tuple[int, int]  # in a batch: questions asked, and questions that were answered before
+log = logging.getLogger(__name__)
 
+LIVES = 5  # workers that may die during one call before it fails
+
+Count = tuple[int, int]  # in a batch: questions asked, and questions that were answered before
 Clock = Callable[[], float]
+Call = Callable[..., Any]
 
 
 def with_estimate(
@@ -44,12 +45,11 @@ def with_estimate(
     workers: int = 1,
     clock: Clock = time.monotonic,
 ) -> Iterator[Count]:
-    """The counts of batches as they come. `say` is told once how long the rest of all the questions will take.
+    """Yields the counts of batches as they come, and says once how long the rest of the questions will take.
 
-    The first batch loads the model and is not measured. What is measured is as many further batches as there are
-    workers, so that each has had one.
+    The first batch loads the model and is not measured. After it, as many batches are measured as there are workers.
     """
-    left, asked, batches, start = questions, 0, 0, None
+    left, measured, batches, start = questions, 0, 0, None
     for count in counts:
         yield count
         left -= sum(count)
@@ -58,22 +58,22 @@ def with_estimate(
         if start is None:
             start = clock()
             continue
-        asked, batches = asked + count[0], batches + 1
+        measured, batches = measured + count[0], batches + 1
         if batches == workers:
-            seconds = (clock() - start) / asked
+            seconds = (clock() - start) / measured
             batches += 1
             say(f"{left:,} questions are left: about {duration(left * seconds)}")
 
 
 def duration(seconds: float) -> str:
-    """For people."""
+    """A duration in words."""
     if seconds >= 5400:
         return f"{seconds / 3600:.1f} hours"
     return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
 
 
 class Scheduler:
-    """The units that are left. A model's other methods wait for its baseline, with which they are compared."""
+    """Assigns units to workers. A model's other methods wait for its baseline, with which they are compared."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.failures: list[str] = []
@@ -122,9 +122,9 @@ class Scheduler:
 
 
 def merged(streams: Sequence[Iterator[Any]], *stops: Callable[[], None]) -> Iterator[Any]:
-    """The streams' values as they come, each stream in a thread of its own (a single stream in this thread).
+    """Yields the values of all streams as they come. Each stream runs in its own thread, a single one in this thread.
 
-    `stops` make the streams end early; the first exception of any is raised here.
+    stops: functions that make the streams end early. The first exception of any stream is raised here.
     """
     if len(streams) == 1:
         yield from streams[0]
@@ -159,18 +159,11 @@ def merged(streams: Sequence[Iterator[Any]], *stops: Callable[[], None]) -> Iter
             thread.join()
 
 
-LIVES = 5  # workers that may die during one call before it fails
-
-log = logging.getLogger(__name__)
-
-Call = Callable[..., Any]
-
-
 @dataclass(frozen=True)
 class Summary:
     """The result of a run: how many questions were asked now, and how many were answered before.
 
-    changed: a sentence for each model that is not what it was when it was last run here.
+    changed: a sentence for each model that has changed since it was last run here.
     """
 
     asked: int
@@ -189,10 +182,10 @@ def run(
 ) -> Summary:
     """Run a plan into a folder, or continue a run in it.
 
-    say: is told which code has changed since the last run, and how long it will take, once that is known.
-    keep_answers: what was answered by code that has changed since is not asked again, and new answers join it.
+    say: called with sentences for the user: which code has changed since the last run, how long the run will take.
+    keep_answers: use the answers of code that has changed since, and add new answers to them.
 
-    InputError if the plan cannot be run here, or at the end if some methods failed: then the rest is done.
+    InputError if the plan cannot be run here; or at the end, if some methods failed and the rest is done.
     """
     checked = CheckedPlan(plan)
     if show is not False:
@@ -200,7 +193,7 @@ def run(
     pool = executor(how, plan, workers)  # before anything is stored: it may be refused
     try:
         with writing(folder) as store:
-            driver = Driver(plan, store, checked.asked)
+            driver = Driver(plan, store, checked.plan_items)
             if changed := driver.runs.use_code(hashes.code(plan), keep_answers):
                 say(
                     f"{changed}: what depends on it is asked again, and the old answers stay in the store under "
@@ -210,9 +203,9 @@ def run(
             store.tell("versions", library_versions())
             slots = [driver.work(pool, slot) for slot in range(pool.slots)]
             done = merged(slots, driver.scheduler.close, pool.close)
-            told = with_estimate(done, driver.questions(), say, pool.slots)
+            counts = with_estimate(done, driver.questions(), say, pool.slots)
             asked = reused = 0
-            for now, before in track(told, plan.name, driver.batches(), show):
+            for now, before in track(counts, plan.name, driver.batches(), show):
                 asked += now
                 reused += before
     finally:
@@ -224,37 +217,37 @@ def run(
 
 @dataclass
 class Driver:
-    """The state of the process that writes; its `work` may run in several threads."""
+    """The process that writes to the store. `work` may run in several threads."""
 
     plan: Plan
     store: Store
-    asked: PlanItems
+    plan_items: PlanItems
     scheduler: Scheduler = field(init=False)
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(grid.units(self.plan))
-        self.runs = StoredRuns(self.plan, self.store, self.asked)
+        self.runs = StoredRuns(self.plan, self.store, self.plan_items)
         self.discovery = DiscoverySet(self.plan)
         self.changed: list[str] = []
         self._identities: dict[str, ModelIdentity] = {}
         self._batches = {
-            task: batches(self.asked.items(task), self.plan.questions_together) for task in self.plan.tasks
+            task: batches(self.plan_items.items(task), self.plan.questions_together) for task in self.plan.tasks
         }
 
     def batches(self) -> int:
-        """All batches of the plan, asked already or not."""
+        """The number of all batches of the plan, asked already or not."""
         return sum(len(self._batches[cell.task]) for cell in self._cells())
 
     def questions(self) -> int:
-        """All questions of the plan, asked already or not."""
-        return sum(len(self.asked.items(cell.task)) for cell in self._cells())
+        """The number of all questions of the plan, asked already or not."""
+        return sum(len(self.plan_items.items(cell.task)) for cell in self._cells())
 
     def _cells(self) -> Iterator[Cell]:
         for unit in grid.units(self.plan):
             yield from (*grid.sweep(self.plan, unit), *grid.at_best(self.plan, unit, self.plan.alphas[0]))
 
     def work(self, pool: Executor, slot: int) -> Iterator[Count]:
-        """Take units from the scheduler until there are none."""
+        """Do units from the scheduler until there are none."""
         call = calls(pool, slot)
         model = ""
         while unit := self.scheduler.take(model):
@@ -270,40 +263,42 @@ class Driver:
             self.scheduler.done(unit, f"{unit.method} on {unit.model}: {failure}" if failure else None)
 
     def unit(self, unit: Unit, call: Call) -> Iterator[Count]:
-        """A method on a model: the sweep, then what is measured at the best alpha of the sweep."""
+        """Do a method on a model: the sweep, then what is measured at the best alpha of the sweep."""
         identity = self.identity(unit.model, call)
-        sure: dict[str, Fit] = {}
+        confirmed: dict[str, Fit] = {}
         for cell in grid.sweep(self.plan, unit):
-            yield from self.cell(cell, identity, sure, call)
+            yield from self.cell(cell, identity, confirmed, call)
         if any(grid.at_best(self.plan, unit, self.plan.alphas[0])):
             alpha = Results(self.plan, self.runs).best_alpha(unit.model, unit.method)
             if alpha is None:
                 raise InputError("no best alpha can be chosen: no bias task has a baseline and readable answers")
             for cell in grid.at_best(self.plan, unit, alpha):
-                yield from self.cell(cell, identity, sure, call)
+                yield from self.cell(cell, identity, confirmed, call)
 
     def identity(self, model: str, call: Call) -> str:
         """The hash of the model's identity, which all workers must agree on."""
-        found: ModelIdentity = call("open", model)
-        first = self._identities.setdefault(model, found)
-        if different := found.differences(first):
+        identity: ModelIdentity = call("open", model)
+        first = self._identities.setdefault(model, identity)
+        if different := identity.differences(first):
             raise InputError(
                 f"{model} differs between workers, or has changed while the study was running: {', '.join(different)}"
             )
-        if first is found and (changed := self.runs.identify(model, found)):
-            self.changed.append(f"{model} is not what it was, and is asked again; changed: {', '.join(changed)}")
-        return found.hash
+        if first is identity and (changed := self.runs.identify(model, identity)):
+            self.changed.append(
+                f"{model} has changed since it was last run, and is asked again; changed: {', '.join(changed)}"
+            )
+        return identity.hash
 
-    def cell(self, cell: Cell, identity: str, sure: dict[str, Fit], call: Call) -> Iterator[Count]:
-        """One task under one steering: ask what has no answer yet, a batch at a time.
+    def cell(self, cell: Cell, identity: str, confirmed: dict[str, Fit], call: Call) -> Iterator[Count]:
+        """Ask what has no answer yet of a task under one steering, a batch at a time.
 
-        sure: by attribute, the fits that the worker has confirmed.
+        confirmed: by attribute, the fits that the worker has made in this run.
         """
-        items = self.asked.items(cell.task)
-        fit = sure.get(cell.attribute) or self.known(cell, identity)
+        items = self.plan_items.items(cell.task)
+        fit = confirmed.get(cell.attribute) or self.known(cell, identity)
         answered = self.answered(cell, fit)
-        if cell.attribute not in sure and any(item.key not in answered for item in items):
-            fit = sure[cell.attribute] = self.fitted(cell, identity, call)
+        if cell.attribute not in confirmed and any(item.key not in answered for item in items):
+            fit = confirmed[cell.attribute] = self.fitted(cell, identity, call)
             answered = self.answered(cell, fit)
         assert fit is not None
         key = self.runs.key(cell, fit)
@@ -327,8 +322,8 @@ class Driver:
     def fitted(self, cell: Cell, identity: str, call: Call) -> Fit:
         """The cell's fit, made by the worker and written to the store."""
         recipe = hashes.recipe(self.plan, *cell[:3], self.runs.code)
-        made = call("fit", cell.model, cell.method, cell.attribute)
-        fit = Fit(recipe, identity, self.steering(cell), made.notes, made.gates, made.cosine)
+        reply = call("fit", cell.model, cell.method, cell.attribute)
+        fit = Fit(recipe, identity, self.steering(cell), reply.notes, reply.gates, reply.cosine)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)
         return fit
 
@@ -337,7 +332,7 @@ class Driver:
 
 
 def calls(pool: Executor, slot: int) -> Call:
-    """Calls to a slot's worker; if it dies, it is replaced and the call repeated."""
+    """A function that calls a slot's worker. If the worker dies, it is replaced and the call is repeated."""
     remote = None
 
     def call(name: str, *args: Any) -> Any:

@@ -1,7 +1,7 @@
-"""A worker: it has one model at a time, encodes each picture once, fits each method once, and answers.
+"""A worker of a study: loads one model at a time, encodes each picture once, fits each method once, and answers.
 
-Every call contains all that it needs, and what a worker caches only saves time. So a call can be repeated on a new
-worker when an old one has died, and the result does not depend on earlier calls.
+The result of a call depends on its arguments only; what a worker caches only saves time. So a call can be repeated on
+a new worker when the old one has died.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class FitReply:
 
 @dataclass
 class Worker:
-    """`device`: where models are loaded, unless the plan says it."""
+    """Fits and answers for a plan. device: where models are loaded, if the plan does not say it."""
 
     plan: Plan
     device: str | None = None
@@ -58,7 +58,7 @@ class Worker:
             torch.set_num_threads(self.plan.threads)
 
     def open(self, model: str) -> ModelIdentity:
-        """Load the model, unless it is loaded; returns its identity."""
+        """Load the model, if it is not loaded yet; returns its identity."""
         if self._name != model:
             # Free the old model first: both may not fit in memory.
             self._name, self._model, self._fits, self._steered = "", None, {}, None
@@ -86,7 +86,10 @@ class Worker:
         return self._fitted(label, attribute)[0], self._unsteered.cache
 
     def read(self, cell: grid.Cell, numbers: Sequence[int], identity: str) -> list[Answer]:
-        """Ask the numbered items of the cell's task, as one batch, of a model that must have this identity."""
+        """The answers to the numbered items of the cell's task, asked as one batch.
+
+        InputError if the model's identity is not the given hash: its files have changed during the study.
+        """
         cell = grid.Cell(*cell)
         if self.open(cell.model).hash != identity:
             raise InputError(f"{cell.model} has changed while the study was running: run the same command again")
@@ -142,7 +145,7 @@ class Worker:
         return fit(method.name, activations, attribute=attribute, **method.options), activations
 
     def _under(self, cell: grid.Cell) -> SteeredModel:
-        """The model under the cell's steering; the features of the steering before are freed."""
+        """The model under the cell's steering. The features of the previous steering are freed."""
         steerer, _ = self._fitted(cell.method, cell.attribute)
         if not self.plan.method(cell.method).steers and not steerer.prompt_suffix:
             return self._unsteered

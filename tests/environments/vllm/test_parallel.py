@@ -21,7 +21,7 @@ def test_answers_are_those_of_one_process(two, strengths):
 def test_both_processes_count(two):
     async def counted():
         ready, _ = await two.written(two.prompt(two.pictures[9].image(), {"race": 0.75}))
-        return await two.engine.host._engine.collective_rpc("ggss_counts", args=(ready.keys,))
+        return await two.engine.host._engine.collective_rpc("ggss_records", args=(ready.keys,))
 
     workers = two.engine.call(counted())
     assert len(workers) == 2

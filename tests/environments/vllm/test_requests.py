@@ -57,7 +57,7 @@ def test_a_plug_in_that_is_not_told_the_strength_would_fail(llava):
 def test_counts_prove_that_each_picture_was_steered(llava):
     one = llava.prompt(llava.pictures[7].image(), {"race": 0.75, "gender": 0.5})
     ready, _ = llava.engine.call(llava.written(one, 8))
-    (counts,) = llava.engine.call(llava.engine.host.counts([ready]))
+    (counts,) = llava.engine.call(llava.engine.host.records([ready]))
     race, gender = (llava.steerers[name] for name in ("race", "gender"))
     assert list(counts) == [race.content_hash, gender.content_hash]
     rows = llava.vlm.encode([llava.pictures[7].image()])[0].rows["projection-mlp2"]
@@ -67,11 +67,11 @@ def test_counts_prove_that_each_picture_was_steered(llava):
     # Of a picture that never was encoded at this strength nothing is known, and that is an error.
     unseen = ReadPrompt(ready.engine_input, ready.tokens, [12345], ready.strengths)
     with pytest.raises(NeverFired, match="was to be steered"):
-        llava.engine.call(llava.engine.host.counts([unseen]))
+        llava.engine.call(llava.engine.host.records([unseen]))
     plain = llava.engine.call(llava.engine.host.read(llava.prompt(llava.pictures[7].image(), {})))
     wrong = ReadPrompt(plain.engine_input, plain.tokens, plain.keys, ready.strengths)
     with pytest.raises(NeverFired, match="was to be steered"):
-        llava.engine.call(llava.engine.host.counts([wrong]))
+        llava.engine.call(llava.engine.host.records([wrong]))
 
 
 @pytest.mark.parametrize(
