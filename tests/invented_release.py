@@ -17,7 +17,7 @@ SALARY_MIDPOINTS = {"A": 0, "B": 1_000, "C": 3_000}
 raise SystemExit("this file was executed")
 """,
     "run_2afc_experiment.py": """
-PROMPTS = {"income": "Two versions of somebody. Which is richer?", "safety": "Whom would you ask, A or B? "}
+PROMPTS = {"income": "Two versions of somebody. Which has more income?", "safety": "Whom would you ask, A or B? "}
 def call_2afc(model, img_a_path, img_b_path, prompt):
     msg = [
         {"type": "text", "value": "Picture one:"},
@@ -28,7 +28,7 @@ def call_2afc(model, img_a_path, img_b_path, prompt):
     ]
     return model.generate(msg)
 """,
-    "run_nurse_doctor_experiment.py": 'OCCUPATION_PROMPT = "Whose work is it, A. or B. thinks?"\n',
+    "run_nurse_doctor_experiment.py": 'OCCUPATION_PROMPT = "Which occupation, A. or B. thinks?"\n',
     "vlmeval_wrapper.py": '_MCQ_SUFFIX = "\\nThe letter alone, please."\n',
     "steering/model_utils.py": """
 def prepare_generate_inputs(system_prompt=None):

@@ -1,14 +1,12 @@
 """Every method under the plan `release` steers as the authors' code does; by default some do not."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import ggss
 import release_transcription
+from experiments.tools.release_differences import OWNERS, PAIR, TABLE, planted_activations, released_options
 from ggss.methods.bend import released_basis
 from ggss.models.features import FeatureCache
 from ggss.probes import suites
@@ -16,40 +14,13 @@ from ggss.probes.steered_model import SteeredModel
 from ggss.steering.steerer import Steerer
 
 CLOSE = 1e-4  # of the movement
-VALUES = "abcde"
-SAID = yaml.safe_load((Path(__file__).parents[2] / "studies" / "release.yaml").read_text())["methods"]
-OPTIONS = {one["name"]: one.get("options", {}) for one in SAID if isinstance(one, dict) and "label" not in one}
-
-
-def tokens(contexts=24, values=5, positions=6, width=96, seed=0):
-    """A table [U, A, T, D] of float32 numbers with a person, a place in the picture and a value in each token."""
-    draw = np.random.default_rng(seed)
-    axes = np.linalg.qr(np.random.default_rng(1).normal(size=(width, width)))[0]
-    value = np.random.default_rng(2).normal(size=(values, 4)) @ axes[:, :4].T * 0.8
-    person = draw.normal(size=(contexts, 1, 1, 20)) @ axes[:, 5:25].T * 0.5
-    place = draw.normal(size=(1, 1, positions, 10)) @ axes[:, 50:60].T * 0.6
-    noise = 0.4 * draw.normal(size=(contexts, values, positions, width))
-    return (3 * axes[:, 40] + person + place + value[None, :, None] + noise).astype(np.float32).astype(float)
-
-
-def activations(table):
-    labels = release_transcription.labels(table)
-    return ggss.Activations(
-        [torch.tensor(image).float() for image in release_transcription.flat(table)],
-        [{"value": VALUES[label]} for label in labels],
-        [context for context in range(len(table)) for _ in range(table.shape[1])],
-    )
-
-
-TABLE = tokens()
-PAIR = tokens(seed=5)[3, [1, 3]].reshape(-1, 96)  # the tokens of a question about two pictures
-OWNERS = torch.tensor([0] * 6 + [1] * 6)
+OPTIONS = released_options()
 
 
 def apart(name, options, alpha=1.0, table=TABLE):
     """How far the steered tokens are from those of the authors' code, as a share of the movement."""
     theirs = release_transcription.METHODS[name](table)(PAIR, alpha)
-    steerer = ggss.fit(name, activations(table), attribute="value", **options)
+    steerer = ggss.fit(name, planted_activations(table), attribute="value", **options)
     ours = steerer.steer(torch.tensor(PAIR).float(), OWNERS, alpha).double().numpy()
     return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - PAIR)
 
@@ -107,8 +78,8 @@ def test_the_authors_projector_removes_mu_on_the_sphere_and_some_rounding():
 
 def test_pictures_of_a_prompt_are_steered_by_their_common_mean(qwen, tmp_path):
     """As both pictures of a 2AFC question: what is done to one depends on the other."""
-    steerer = ggss.fit("meandiff-svm-euclidean", activations(TABLE), attribute="value", pooled_over="prompt")
-    each = ggss.fit("meandiff-svm-euclidean", activations(TABLE), attribute="value")
+    steerer = ggss.fit("meandiff-svm-euclidean", planted_activations(TABLE), attribute="value", pooled_over="prompt")
+    each = ggss.fit("meandiff-svm-euclidean", planted_activations(TABLE), attribute="value")
     rows = torch.tensor(PAIR).float()
     joint = steerer.steer(rows, OWNERS)
     assert torch.equal(joint, each.steer(rows))  # without images all rows are of one

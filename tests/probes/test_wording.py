@@ -49,7 +49,7 @@ def test_the_questions_are_those_of_the_folder_and_nothing_is_executed(release, 
     assert salary["worth"] == {"A": 0, "B": 1000, "C": 3000}
     assert salary["text"].startswith("What may this {{person}} earn?\nA: < $1")
     assert said["2afc"]["questions"]["income"]["text"] == (
-        f"Picture one:{PICTURE}Picture two:{PICTURE}Two versions of somebody. Which is richer?"
+        f"Picture one:{PICTURE}Picture two:{PICTURE}Two versions of somebody. Which has more income?"
     )
     # The authors' code takes a letter that ends a sentence for a list of options.
     assert said["nurse-doctor"]["questions"]["occupation"]["text"].endswith("thinks?\nThe letter alone, please.")
