@@ -202,9 +202,9 @@ study: $(READY)  ## the small-world study (about half an hour on two cores) and 
 	$(BIN)/ggss report study-out -o results/small-world/report.html --gates --no-pdf
 	$(BIN)/python -m experiments.tools.results
 
-paper-mock: $(READY)  ## the paper's whole plan on mock files of the true layout and tiny models of its four classes (minutes)
+paper-mock: $(READY)  ## the paper's whole plan and that of its release on mock files of the true layout and tiny models of its four classes (minutes)
 	$(BIN)/python -m experiments.tools.mock_paper mock-out
-	for plan in paper whole; do \
+	for plan in paper whole release; do \
 		$(BIN)/ggss study run mock-out/$$plan.yaml -o mock-out/$$plan-study || exit 1; \
 		$(BIN)/ggss study tables mock-out/$$plan-study -o mock-out/$$plan-tables || exit 1; done
 	$(BIN)/python -m experiments.tools.mock_paper --check mock-out

@@ -4,11 +4,13 @@
 `python -m experiments.tools.fidelity` writes the page; a test checks that it is up to date and that every place and test exists.
 """
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "fidelity.md"
+MEASURED = Path(__file__).with_name("release_differences.json")
 
 
 class Held(NamedTuple):
@@ -35,7 +37,7 @@ EQUATIONS = (
         "paper",
         "ggss.methods.subspace.representatives",
         "test_ggss::test_fit_equals_the_papers_equations",
-        "The release averages all tokens of an image, the paper the retained ones (at most 2048): as in the paper.",
+        "The release averages all tokens of an image, the paper the retained ones (at most 2048): as in the paper. `pooling: release` does as the release.",
     ),
     Held(
         "contexts: for race (occupation, identity, gender), for gender (occupation, identity, race)",
@@ -254,7 +256,7 @@ METHODS = (
         "paper",
         "ggss.methods.inlp.null_directions",
         "test_classifiers::test_inlp_equals_a_plain_loop",
-        "C = 1, at most 10 rounds, ended within 1e-6 of chance, as in the paper. Accuracy is that on the training rows, and below chance ends it too: ours. Pooled rows, K - 1 directions in a round, the regression solved to convergence; the release keeps K, has tokens where cuML is installed, and stops after 1000 steps of its solver.",
+        "C = 1, at most 10 rounds, ended within 1e-6 of chance, as in the paper. Accuracy is that on the training rows, and below chance ends it too: ours. Pooled rows, K - 1 directions in a round, the regression solved to convergence; the release keeps K and stops at its solver's tolerance: `components=release`. Where cuML is installed it sees tokens, drawn without a seed: that has no option.",
     ),
     Held(
         "INLP, spherical: trained on unit rows",
@@ -268,7 +270,7 @@ METHODS = (
         "paper",
         "ggss.methods.meandiff.ClassShift",
         "test_classifiers::test_meandiff_predicts_as_scikit_learn_does",
-        "An RBF machine with C = 1 and gamma = scale, or multinomial logistic regression, solved to convergence; never cuML.",
+        "An RBF machine with C = 1 and gamma = scale, or multinomial logistic regression, solved to convergence; never cuML. The release classifies the mean of all pictures of a prompt: `pooled_over=prompt`.",
     ),
     Held(
         "MeanDiff: the shift of the predicted class, mean or Fréchet mean, is subtracted from every token",
@@ -308,7 +310,7 @@ METHODS = (
         "paper",
         "ggss.methods.bend.BendSpherical",
         "test_bend::test_the_spherical_form_restores_the_norm_of_mean_and_image",
-        "The release does not normalise the flat prototypes, nor the steered mean below alpha 1.",
+        "The release does not normalise the flat prototypes, nor the steered mean below alpha 1: `norms=release`. Its projector removes 15 directions for five values: `projector=release`.",
     ),
     Held(
         "BendVLM: one correction for an image while an answer is written",
@@ -365,7 +367,7 @@ METHODS = (
         "paper",
         "ggss.methods.ablations.fit_token_spherical",
         "test_svd::test_token_spherical_equals_numpy",
-        "Which reference point they have is open: here the pooled one, so that they differ in the subspace alone.",
+        "The paper does not say which reference point they have: here the pooled one, so that they differ in the subspace alone. The release takes the mean token, and on the sphere normalised means instead of Fréchet means: `form=release`.",
     ),
     Held(
         "Euclidean and renormalised at the same gate",
@@ -407,7 +409,7 @@ EVALUATION = (
         "release",
         "ggss.probes.metrics.consistent_preference_std",
         "test_metrics::test_the_published_2afc_counts_pairs_whose_orders_agree",
-        "All pairs are asked; `pairs: 0.5` asks about half, drawn with seed 42 in the order of our items. The net preference over all answers stands beside it. The release also prints the preference between each two races; that is not computed here, and its breakdown by gender is the task `2afc-gender`.",
+        "All pairs are asked; `pairs: 0.5` asks about half, the same that the release draws with seed 42. The net preference over all answers stands beside it. The release also prints the preference between each two races; that is not computed here, and its breakdown by gender is the task `2afc-gender`.",
     ),
     Held(
         "Nurse/Doctor: gap in being called a nurse, on nurses; an open question",
@@ -454,7 +456,7 @@ EVALUATION = (
         "ours",
         "src/ggss/probes/data/reflect.json",
         "test_suites::test_further_questions_come_from_a_file",
-        "The same questions, options and order of pictures in our own words. `suite: {name: reflect, wording: my.yaml}` asks in others.",
+        "The same questions, options and order of pictures in our own words. `wording: my.yaml` in a plan asks in others; `ggss data wording` makes that file of a clone of the release, with its system turn and its order of pictures.",
     ),
     Held(
         "evaluated pictures take no part in discovery",
@@ -477,11 +479,11 @@ EVALUATION = (
         "test_study_selection::test_published_averages_follow_from_published_values",
     ),
     Held(
-        "a run is invalid if nothing can be read; how much can be read does not enter the choice",
-        "release",
+        "a run in which nothing can be read has no value, and is not chosen; how much can be read does not enter the choice",
+        "ours",
         "ggss.analysis.selection.changes",
         "test_study_selection::test_how_much_can_be_read_does_not_enter_the_choice",
-        "More than half unreadable is marked in every table: ours.",
+        "In the release that holds of MCQ and Nurse/Doctor; its 2AFC then has value 0, and a gender without a readable answer has rate 0: `parser: release`. More than half unreadable is marked in every table.",
     ),
     Held(
         "folds: identities 1 to 4 and 5 to 8",
@@ -521,7 +523,7 @@ EVALUATION = (
         "paper",
         "ggss.probes.benchmarks.load_mmstar",
         "test_mmstar::test_accuracy_and_dimensions_against_a_plain_count",
-        'The release adds a line that asks for the letter alone: `benchmarks: {mmstar: {path: MMStar.tsv, suffix: ...}}` adds one. "answer is a dog" names no option here.',
+        'The release adds a line that asks for the letter alone: `benchmarks: {mmstar: {path: MMStar.tsv, suffix: ...}}` adds one, and so does a wording that `ggss data wording` wrote. "answer is a dog" names no option here.',
     ),
     Held(
         'MMStar: "answer is b" in lower case; a suffix to each question',
@@ -561,6 +563,239 @@ EVALUATION = (
         "paper",
         "studies/paper.yaml",
         "test_paper_plan::test_the_plan_is_the_papers",
+    ),
+)
+
+
+class Difference(NamedTuple):
+    """Where the release does otherwise than the default here. effects: names in release_differences.json. option: what
+    makes ours do the same; "" if nothing does. test: which holds what is said of it."""
+
+    item: str
+    paper: str
+    release: str
+    default: str
+    option: str
+    effects: tuple[str, ...]
+    test: str
+    note: str = ""
+
+
+SILENT = "silent"
+STEERS = "test_release::test_the_plan_release_steers_as_the_authors_code"
+HOLDS = "test_release_differences::test_the_measured_effect_on_tokens_is_repeated"
+ANSWERS = "test_release_differences::test_the_measured_effect_on_answers_is_repeated"
+DIFFERENCES = (
+    Difference(
+        "size of pictures",
+        SILENT,
+        "longer side at most 512, LANCZOS",
+        "as the file",
+        "`max_side: 512`",
+        (),
+        "test_release_plan::test_pictures_are_shrunk_and_tokens_follow",
+        "1024 x 1024 pixels are 4,096 tokens of Pixtral instead of 1,024, and 1,024 of Qwen3-VL instead of 256",
+    ),
+    Difference(
+        "system turn",
+        SILENT,
+        "one for Qwen3-VL",
+        "none",
+        "`wording:`",
+        (),
+        "test_wording::test_families_are_asked_in_their_shapes",
+        "a turn before each question",
+    ),
+    Difference(
+        "pictures of a 2AFC question",
+        SILENT,
+        "first, then all text, for LLaVA-NeXT and Pixtral",
+        "where the text names them",
+        "`wording:`",
+        (),
+        "test_wording::test_families_are_asked_in_their_shapes",
+        "the order of the prompt's tokens",
+    ),
+    Difference(
+        "words of the questions",
+        "not printed",
+        "its own",
+        "ours",
+        "`wording:`",
+        (),
+        "test_wording::test_the_published_numbers_of_questions_follow",
+        "80, 360 and 160 questions instead of 160, 2,160 and 160",
+    ),
+    Difference("share of pairs", SILENT, "half, seed 42", "all", "`pairs: 0.5`", ("pairs",), ANSWERS),
+    Difference(
+        "MMStar's questions",
+        SILENT,
+        "a line more, also to texts with a letter at the end of a sentence",
+        "as VLMEvalKit",
+        "`wording:` or `suffix:`",
+        (),
+        "test_wording::test_benchmarks_have_the_suffix_and_the_shapes",
+        "a line of each prompt",
+    ),
+    Difference(
+        "pooled rows",
+        "mean of at most 2,048 tokens",
+        "mean of all, in bfloat16",
+        "as the paper, in float32",
+        "`pooling: release`",
+        ("pooling",),
+        HOLDS,
+    ),
+    Difference("questions asked together", SILENT, "1", "16", "`batch_size: 1`", ("batch_size",), ANSWERS),
+    Difference(
+        "INLP",
+        "K - 1 directions by rank",
+        "K directions a round, not converged",
+        "K - 1, converged",
+        "`components=release`",
+        ("inlp-euclidean components=release", "inlp-spherical components=release"),
+        STEERS,
+        "every fifth direction is a rounding error of the solver, so the last digits of a machine decide it",
+    ),
+    Difference(
+        "INLP's rows",
+        "pooled",
+        "20,000 tokens without a seed if cuML is installed",
+        "pooled",
+        "",
+        (),
+        "test_classifiers::test_inlp_equals_a_plain_loop",
+        "not reachable: the release cannot repeat it either",
+    ),
+    Difference(
+        "MeanDiff: mean row",
+        "of an image",
+        "of all images of a prompt",
+        "of an image",
+        "`pooled_over=prompt`",
+        tuple(
+            f"meandiff-{kind} pooled_over=prompt"
+            for kind in ("svm-euclidean", "svm-spherical", "lr-euclidean", "lr-spherical")
+        ),
+        STEERS,
+        "where the two pictures of a 2AFC question are of two classes",
+    ),
+    Difference(
+        "BendVLM: projector",
+        "differences of the values' centres",
+        "all singular vectors of 15 rows of rank 4 (5 on the sphere)",
+        "the 4 of the differences",
+        "`projector=release`",
+        ("bend-euclidean projector=release", "bend-spherical projector=release"),
+        "test_release::test_the_authors_projector_removes_mu_on_the_sphere_and_some_rounding",
+        "10 of its directions are rounding errors; they weigh less in 4,096 dimensions than in the 96 here",
+    ),
+    Difference(
+        "BendVLM: seed of the projector",
+        SILENT,
+        "none: each run has other directions",
+        "0",
+        "",
+        ("bend-euclidean seed", "bend-spherical seed"),
+        HOLDS,
+        "two runs of the release differ as much",
+    ),
+    Difference(
+        "BendVLM: norms",
+        "restored",
+        "not restored below alpha 1; prototypes not normalised",
+        "restored",
+        "`norms=release`",
+        ("bend-euclidean norms=release", "bend-spherical norms=release"),
+        HOLDS,
+    ),
+    Difference(
+        "BendVLM: mean row",
+        "of an image",
+        "of all images of a prompt",
+        "of an image",
+        "`pooled_over=prompt`",
+        ("bend-euclidean pooled_over=prompt", "bend-spherical pooled_over=prompt"),
+        HOLDS,
+    ),
+    Difference(
+        "BendVLM, all three",
+        "",
+        "",
+        "",
+        "",
+        (
+            "bend-euclidean projector=release norms=release pooled_over=prompt",
+            "bend-spherical projector=release norms=release pooled_over=prompt",
+        ),
+        STEERS,
+    ),
+    Difference(
+        "LEACE",
+        "P in tangent space; V = U",
+        "eigenvectors of the lower triangle of I - P",
+        "as the paper",
+        "`form=release`, set in `paper.yaml`",
+        ("leace-spherical form=release", "leace-gated form=release"),
+        STEERS,
+    ),
+    Difference(
+        "without slerp",
+        "hard projection",
+        "the chord",
+        "as the paper",
+        "`path=chord`, set in `paper.yaml`",
+        ("ggss-no-slerp path=chord",),
+        STEERS,
+    ),
+    Difference(
+        "per-token SVD: reference point and centres",
+        SILENT,
+        "mean token; normalised means",
+        "pooled; Fréchet means",
+        "`form=release`",
+        ("svd-token-euclidean form=release", "svd-token-spherical form=release"),
+        STEERS,
+    ),
+    Difference(
+        "reading of answers",
+        SILENT,
+        "the first letter anywhere",
+        "never guesses",
+        "`parser: release`",
+        ("parser",),
+        ANSWERS,
+    ),
+    Difference(
+        "nothing readable",
+        SILENT,
+        "2AFC 0; a gender without a readable answer has rate 0",
+        "undefined",
+        "`parser: release`",
+        (),
+        "test_metrics::test_where_nothing_is_readable_the_authors_rule_counts_zero",
+        "2AFC 0 instead of undefined; a gap of 1 instead of undefined",
+    ),
+    Difference(
+        "GGSS, all settings that act on the small world", "", "", "", "the plan `release`", ("all of ggss",), ANSWERS
+    ),
+    Difference(
+        "files of LEACE",
+        "",
+        "store k as None",
+        "",
+        "read by `ggss convert`",
+        (),
+        "test_checkpoints::test_files_of_leace_leave_k_open",
+    ),
+    Difference(
+        "files of MeanDiff and BendVLM",
+        "",
+        "hold pickled objects",
+        "",
+        "refused; the sentence names the method to fit",
+        (),
+        "test_checkpoints::test_a_folder_converts_all_it_can_and_lists_the_rest",
     ),
 )
 TABLES = (
@@ -624,6 +859,36 @@ SECTIONS = {
 }
 
 
+NAMES = {"mcq": "MCQ", "2afc": "2AFC", "nurse-doctor": "Nurse/Doctor"}
+
+
+def effect_of(row: Difference) -> str:
+    """What was measured, and what else is said of it."""
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))
+    parts = []
+    for name in row.effects:
+        effect = measured[name]
+        said = []
+        if "tokens" in effect:
+            said.append(f"{effect['tokens']:.2g} of the movement" if effect["tokens"] > 1e-6 else "none on tokens")
+        if effect.get("cosine", 1.0) < 0.9995:
+            said.append(f"cosine {effect['cosine']:.2f}")
+        if "transcription" in effect:
+            said.append(f"{effect['transcription']:.0e} from the transcription")
+        changed = [
+            f"{NAMES[task]} {_number(before, task)} to {_number(after, task)}"
+            for task, (before, after) in effect.get("metrics", {}).items()
+            if _number(before, task) != _number(after, task)
+        ]
+        said += changed or (["no metric changes"] if "metrics" in effect else [])
+        parts.append((f"{name.split()[0]}: " if len(row.effects) > 1 else "") + ", ".join(said))
+    return "; ".join([*parts, *([row.note] if row.note else [])])
+
+
+def _number(value: float, task: str) -> str:
+    return f"{1000 * value:.1f}" if task == "mcq" else f"{value:.3f}"
+
+
 def page() -> str:
     lines = [
         "# How this follows the paper",
@@ -641,6 +906,24 @@ def page() -> str:
             "| --- | --- | --- | --- | --- |",
         ]
         lines += [f"| {r.what} | {r.basis} | `{r.place}` | `{r.test}` | {r.difference} |" for r in rows]
+    lines += [
+        "",
+        "## What each choice is worth",
+        "",
+        "Where the authors' released code does otherwise than the default here, the option that does the same, and what that",
+        "changes. `ggss study new --from release` is a plan with all of them. Measured by `python -m",
+        "experiments.tools.release_differences`: on planted tokens of 96 dimensions, how far the steered tokens of a question",
+        "about two pictures are apart at alpha 1, as a share of their movement; the cosine of the largest angle between the two",
+        "subspaces, if they differ; and how far the option is from a float64 transcription of the release. On the small world,",
+        "the published metrics (MCQ times 1000) of a model under the method at alpha 1, by default and with the option.",
+        "",
+        "| item | paper | release | default here | option | measured effect | test |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {r.item} | {r.paper} | {r.release} | {r.default} | {r.option or 'none'} | {effect_of(r)} | `{r.test}` |"
+        for r in DIFFERENCES
+    ]
     lines += [
         "",
         "## Tables",

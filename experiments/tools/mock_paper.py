@@ -6,9 +6,11 @@
     models/                          four random models that answer with a word of the question, or one that fits it
     paper.yaml                       the plan, with these models and files, and some items of each task
     whole.yaml                       none and ggss alone, with every item of every task
+    release.yaml                     the plan `release` with some items, on pictures of more than 512 pixels (large/)
+                                     and with the wording of a folder like the authors' code (wording.yaml)
 
-`make paper-mock` runs both: every method, task, site and table, and every picture and question. A test runs a small
-mock in the same way.
+`make paper-mock` runs all three: every method, task, site and table, and every picture and question. A test runs a
+small mock in the same way.
 """
 
 import base64
@@ -31,10 +33,14 @@ from ggss.data.layouts import FOCUS, complete, placed, read_layout
 from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
 from ggss.probes.benchmarks import DIMENSIONS
+from ggss.probes.wording import released
 from ggss.report.tables import REPORT, TABLES
 from ggss.study.results import Results
+from tests import invented_release
 
-PLAN = Path(__file__).resolve().parents[2] / "studies" / "paper.yaml"
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
+PLAN, RELEASE = STUDIES / "paper.yaml", STUDIES / "release.yaml"
+LARGE = 520  # pixels to a side: more than the 512 of the plan `release`
 
 CLASSES = {
     "mistral-community/pixtral-12b": "pixtral",
@@ -107,11 +113,17 @@ def main(folder: Path, limit: int | None = LIMIT, amount: Amount | None = None) 
     (folder / "paper.yaml").write_text(yaml.safe_dump(some, sort_keys=False))
     whole = said | {"methods": ["none", "ggss"], "alphas": [1.0], "models": said["models"][-1:]}
     (folder / "whole.yaml").write_text(yaml.safe_dump(whole, sort_keys=False))
+    focus(folder / "large", amount.people, LARGE)
+    clone = invented_release.write(folder / "clone")
+    (folder / "wording.yaml").write_text(yaml.safe_dump(released(clone), sort_keys=False))
+    said = plan(models, RELEASE)
+    large = {"suite": said["suite"] | {"images": "large/reflect.csv"}, "discovery": "large/reflect.csv"}
+    (folder / "release.yaml").write_text(yaml.safe_dump(said | large | {"limit": limit}, sort_keys=False))
 
 
-def plan(models: dict[str, str]) -> dict[str, Any]:
-    """The paper's plan on mock files and on some mock models; in float32, since they are tiny."""
-    said = yaml.safe_load(PLAN.read_text(encoding="utf-8"))
+def plan(models: dict[str, str], file: Path = PLAN) -> dict[str, Any]:
+    """A plan of the paper's models on mock files and on some mock models; in float32, since they are tiny."""
+    said = yaml.safe_load(file.read_text(encoding="utf-8"))
     said["models"] = [{"name": models[one["name"]]} for one in said["models"] if one["name"] in models]
     for method in said["methods"]:
         if isinstance(method, dict) and "models" in method:
@@ -132,21 +144,21 @@ def noise(seed: int, side: int = 64) -> Image.Image:
     return Image.fromarray(cells).resize((side, side), Image.Resampling.NEAREST)
 
 
-def face(person: int, *values: int) -> Image.Image:
+def face(person: int, *values: int, side: int = 64) -> Image.Image:
     """The person's noise with something of each value mixed in."""
-    seen = noise(person)
+    seen = noise(person, side)
     for value in values:
-        seen = Image.blend(seen, noise(1000 + value), 0.3)
+        seen = Image.blend(seen, noise(1000 + value, side), 0.3)
     return seen
 
 
-def focus(folder: Path, people: Sequence[str]) -> None:
+def focus(folder: Path, people: Sequence[str], side: int = 64) -> None:
     names = {name: i for i, name in enumerate([*FOCUS.values["race"], *FOCUS.values["gender"]])}
     for number, (work, who) in enumerate(product(FOCUS.fixed["occupation"], people)):
         place = folder / "FOCUS" / work / who
         place.mkdir(parents=True, exist_ok=True)
         for race, gender in product(*FOCUS.values.values()):
-            face(number, names[race], names[gender]).save(place / f"{race}_{gender}.jpg", quality=95)
+            face(number, names[race], names[gender], side=side).save(place / f"{race}_{gender}.jpg", quality=95)
     found = read_layout(FOCUS, folder / "FOCUS")
     fewer = len(people) < len(FOCUS.fixed["identity"])
     write_manifest(placed(complete(found, FOCUS, fewer), folder / "reflect.csv"), folder / "reflect.csv")
@@ -235,6 +247,8 @@ def check(folder: Path) -> None:
     ]
     if absent:
         raise SystemExit(f"{folder} lacks the tables {', '.join(absent)}: see paper-tables/README.md")
+    if not _written(folder, "release", "main_results").exists():
+        raise SystemExit(f"{folder} lacks the main results of the plan release: see release-tables/README.md")
     asked = {run.task: len(run.items) for run in Results.load(folder / "whole-study")}
     expected = {
         "mcq": 160,

@@ -85,6 +85,7 @@ ITEMS = Range(1, 1_000_000_000)
 BATCH = Range(1, 65_536)
 AUTO, AUTO_BATCH = "auto", 64  # a batch as large as memory allows, up to this many questions
 TOKENS = Range(1, 1_000_000)
+SIDE = Range(1, 65_536)  # pixels of a picture's longer side
 THREADS = Range(1, 1_024)
 WORKERS = Range(1, 1_024)
 CONCURRENCY = Range(1, 1_024)

@@ -17,6 +17,7 @@ from ggss.activations.collect import kept_tokens
 from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
 from ggss.models.features import FeatureCache
+from ggss.steering.attach import compare_sizes
 from rounding import assert_same
 
 MLP1, SITE = "projection-mlp1", "projection-mlp2"
@@ -335,3 +336,38 @@ def test_a_model_that_changes_while_it_is_collected_is_refused(tiny, faces, cach
             collect(vlm, faces, cache=cache)
     finally:
         weight.data.copy_(before)
+
+
+def test_shrunk_pictures_have_activations_of_their_own_and_the_source_tells(qwen, faces, cache):
+    whole, small = (collect(qwen, own, keep_tokens=True, cache=cache) for own in (faces, faces.shrunk(32)))
+    assert len(small.tokens[0]) < len(whole.tokens[0])
+    assert (whole.source["max_side"], small.source["max_side"]) == (None, 32)
+    assert whole.source["data_hash"] != small.source["data_hash"]
+    again = collect(qwen, faces, keep_tokens=True, cache=cache)
+    assert torch.equal(again.pooled, whole.pooled)
+    assert torch.equal(collect(qwen, faces.shrunk(64), cache=cache).pooled, whole.pooled)  # nothing is shrunk
+
+
+def test_a_steerer_of_pictures_of_another_size_is_said(qwen, faces, cache, caplog):
+    steerer = ggss.fit("ggss", collect(qwen, faces.shrunk(32), cache=cache), attribute="race")
+    compare_sizes(steerer, 32)
+    assert not caplog.records
+    compare_sizes(steerer, None)
+    assert "at most 32 pixels on the longer side, and these are of any size" in caplog.text
+
+
+def test_the_authors_means_are_of_all_tokens_in_the_models_dtype(tiny, faces, cache):
+    vlm = tiny("pixtral")
+    vlm = Vlm(vlm.model.to(torch.bfloat16), vlm.processor)
+    try:
+        rows = [vlm.encode([variant.image()])[0].rows[SITE] for variant in faces]
+        options = {"max_tokens": 5, "cache": cache}
+        kept, released = (collect(vlm, faces, pooling=pooling, **options) for pooling in ("kept", "release"))
+        assert torch.equal(released.pooled, torch.stack([own.mean(0).float() for own in rows]))
+        assert torch.equal(released.pooled, released.pooled.bfloat16().float())
+        assert not torch.allclose(kept.pooled, released.pooled, atol=1e-3)
+        assert (kept.source["pooling"], released.source["pooling"]) == ("kept", "release")
+        again = collect(vlm, faces, pooling="release", features=FeatureCache(vlm), max_tokens=5)
+        assert torch.equal(again.pooled, released.pooled)
+    finally:
+        vlm.model.to(torch.float32)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from ggss import InputError
 from ggss.data import pictures
-from ggss.data.pictures import BytesPicture, FilePicture
+from ggss.data.pictures import BytesPicture, FilePicture, shrunk, size_of
 
 RAMP = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
 
@@ -396,3 +396,24 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path):
         file.truncate(2**30 + 1)
     with pytest.raises(InputError, match="is larger than 1 GiB"):
         FilePicture(tmp_path / "large.png").image()
+
+
+def test_a_cap_shrinks_the_longer_side_as_the_authors_code_does(tmp_path):
+    large = noise("RGB", (700, 333))
+    large.save(tmp_path / "large.png")
+    whole = FilePicture(tmp_path / "large.png", {"race": "a"}, (("identity", "1"),))
+    small = shrunk(whole, 512)
+    assert size_of(small) == small.image().size == (512, 243)  # 243.6 is rounded down
+    assert np.array_equal(small.image(), large.resize((512, 243), Image.Resampling.LANCZOS))
+    assert (small.attributes, small.context, small.name) == (whole.attributes, whole.context, whole.name)
+
+
+def test_the_digest_tells_a_shrunk_picture_and_only_that():
+    whole = BytesPicture.of(encoded(noise("RGB", (40, 30))))
+    assert shrunk(whole, 40).digest == whole.digest
+    assert np.array_equal(shrunk(whole, 40).image(), whole.image())
+    assert shrunk(whole, None) is whole
+    digests = {whole.digest, shrunk(whole, 39).digest, shrunk(whole, 20).digest}
+    assert len(digests) == 3
+    with pytest.raises(InputError, match="max_side must be from 1"):
+        shrunk(whole, 0)

@@ -1,5 +1,6 @@
 """The metrics against scipy, hand-computed cases and a plain recount of resampled items."""
 
+import math
 from dataclasses import replace
 from itertools import combinations, permutations
 
@@ -8,7 +9,7 @@ import pytest
 from scipy.spatial.distance import jensenshannon
 
 from ggss.errors import InputError
-from ggss.probes import Item, Probe, get, names, register
+from ggss.probes import Item, Probe, get, names, register, suites
 from ggss.probes.base import PROBES, Display, split_task, task_label
 from ggss.probes.benchmarks import mme
 from ggss.probes.metrics import (
@@ -486,3 +487,21 @@ def test_an_item_of_a_benchmark_needs_a_right_answer():
     items = [replace(item, expected=None) for item in ITEMS["mmstar"]]
     with pytest.raises(InputError, match="has no right answer"):
         get("mmstar").answers(items, ["A"] * len(items))
+
+
+def test_where_nothing_is_readable_the_authors_rule_counts_zero():
+    """2AFC without a readable answer: 0. Nurses without a readable man: his rate is 0. Nothing at all: undefined."""
+    small = suites.load("small-world", split="evaluation")
+    pairs, people = small.items("2afc"), small.items("nurse-doctor")
+
+    def measured(task, items, said, parser):
+        answers = get(task).answers(items, said, parser=parser)
+        return float(next(iter(get(task).metrics(answers, None).values())))
+
+    nothing = ["?"] * len(pairs)
+    assert math.isnan(measured("2afc", pairs, nothing, "careful"))
+    assert measured("2afc", pairs, nothing, "release") == 0
+    women = ["nurse" if item.attributes[0]["gender"] == "woman" else "?" for item in people]
+    assert math.isnan(measured("nurse-doctor", people, women, "careful"))
+    assert measured("nurse-doctor", people, women, "release") == 1
+    assert math.isnan(measured("nurse-doctor", people, ["?"] * len(people), "release"))

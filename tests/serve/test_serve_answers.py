@@ -18,9 +18,10 @@ from ggss.models.features import steered_with_gates
 from ggss.serve import batching
 from ggss.serve.answers import AnswerPiece, AnswerStart, AnswerText, ChatAnswer
 from ggss.serve.batching import BatchSteering, EncodedPicture
+from ggss.serve.engine import Load, WorkerSetup
 from ggss.serve.sampling import AnswerRow, RowSampler
 from ggss.serve.schema import ChatJob
-from ggss.serve.worker import ServedModel
+from ggss.serve.worker import ServedModel, load_model
 from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer
@@ -429,3 +430,18 @@ def test_a_steerer_of_another_model_is_served_only_where_any_model_is_allowed(tm
     with pytest.raises(InputError, match="vision weights"):
         ServedModel(vlm, **limits).load("race", folder)
     assert ServedModel(vlm, **limits, any_model=True).load("race", folder).folder == folder
+
+
+def test_a_server_shrinks_the_pictures_it_gets(qwen):
+    limits = {"room": 2**24, "most_tokens": 8, "prompt_tokens": 2**20}
+    asked = ChatJob([("user", [None, "which of two"])], [png(3)])
+    lengths = []
+    for max_side in (None, 64, 32):
+        model = ServedModel(qwen, **limits, max_side=max_side)
+        lengths.append(len(model.prepare(asked, lambda _: None, lambda: False).ids))
+    assert lengths[0] == lengths[1] > lengths[2]
+
+
+def test_the_worker_gets_the_cap_on_pictures():
+    model, _ = load_model(Load(WorkerSetup("small-world/qwen3-vl", {}, 4, 8, 100, 2**20, max_side=32)))
+    assert model.max_side == 32

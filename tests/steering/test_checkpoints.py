@@ -251,3 +251,15 @@ def test_a_file_with_the_numbers_of_a_fit_steers_as_the_fit(folder):
     content = stored("geodesic_gated", mu_global=own.mu, **numbers)
     read = read_released(write(folder, "geodesic_gated", content), first_attribute="race")
     torch.testing.assert_close(read.steer(acts.tokens[0]), steerer.steer(acts.tokens[0]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["leace_sph", "leace_geodesic_gated"])
+def test_files_of_leace_leave_k_open(run, folder, tmp_path, name):
+    """The script stores the k that it was asked for, None; V_bias has as many columns as were found."""
+    file = write(folder, name, stored(name, k=None, metadata={"k": None}))
+    assert run(file, "-o", tmp_path / "out")[0] == 0
+    made, with_k = ggss.Steerer.from_pretrained(tmp_path / "out"), read_released(write(folder, name), "race")
+    assert made.options["k"] == with_k.options["k"] == 4
+    assert torch.equal(made.steer(rows()), with_k.steer(rows()))
+    write(folder, name, stored(name, k=None, V_bias=frame()[1][:, 0]))
+    assert "V_bias is (32,)" in run(file, "-o", tmp_path / "other")[2]

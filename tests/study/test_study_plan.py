@@ -6,15 +6,24 @@ from types import ModuleType
 
 import pytest
 import yaml
+from huggingface_hub import constants
+from typer.testing import CliRunner
 
 import ggss
+import invented_release
+from experiments.tools import mock_paper
 from ggss import probes
+from ggss.cli.app import app
+from ggss.data.pictures import size_of
 from ggss.errors import InputError
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
+from ggss.probes.wording import released
 from ggss.study import grid, hashes
+from ggss.study.checking import CheckedPlan, footprints
 from ggss.study.grid import Cell, Unit
-from ggss.study.plan import Plan
+from ggss.study.plan import DiscoverySet, Plan, PlanItems
+from ggss.study.status import forecast
 
 STUDIES = Path(__file__).parents[2] / "studies"
 PLAN = {
@@ -263,3 +272,49 @@ def test_a_plan_says_by_which_rule_its_answers_are_read():
     assert Plan.of(PLAN | {"parser": "release"}).parser == "release"
     with pytest.raises(InputError, match="parser"):
         Plan.of(PLAN | {"parser": "guess"})
+
+
+def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
+    whole, small = Plan.of(PLAN), Plan.of(changed(max_side=24))
+    asked = [PlanItems(plan) for plan in (whole, small)]
+    assert asked[0].hash("mcq") != asked[1].hash("mcq")
+    assert {max(size_of(picture)) for picture in asked[1].pictures()} == {24}
+    discovered = [DiscoverySet(plan).of("race") for plan in (whole, small)]
+    assert [own.max_side for own in discovered] == [None, 24]
+    recipes = {hashes.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
+    assert len(recipes) == 2
+
+
+def test_the_plan_release_says_what_it_needs_and_knows_models_of_the_local_cache(tmp_path, monkeypatch):
+    """Offline: no wording yet, no pictures; then both, with a model of which the hub's cache has all but weights."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert (
+        CliRunner().invoke(app, ["study", "new", "--from", "release", "-o", str(tmp_path / "p.yaml")]).exit_code == 0
+    )
+    plan = Plan.load(tmp_path / "p.yaml")
+    assert (plan.max_side, plan.pooling, plan.batch_size, plan.parser) == (512, "release", 1, "release")
+    with pytest.raises(InputError) as error:
+        CheckedPlan(plan)
+    for part in ("ggss data wording CLONE -o wording.yaml", "reflect.csv", "MMStar.tsv"):
+        assert part in str(error.value)
+    mock_paper.focus(tmp_path / "data", mock_paper.FOCUS.fixed["identity"], side=16)
+    mock_paper.mmstar(tmp_path / "data" / "MMStar.tsv", 6)
+    release = invented_release.write(tmp_path / "clone")
+    (tmp_path / "data" / "wording.yaml").write_text(yaml.safe_dump(released(release)))
+    checked = CheckedPlan(plan)
+    assert [len(checked.plan_items.items(task)) for task in ("mcq", "2afc", "nurse-doctor")] == [80, 360, 160]
+    assert checked.unchecked == [model.name for model in plan.models]
+    cached = tmp_path / "hub" / "models--mistral-community--pixtral-12b"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("abc")
+    mock_paper.model("pixtral", 0, cached / "snapshots" / "abc", 48)
+    checked = CheckedPlan(plan)
+    assert checked.unchecked == [model.name for model in plan.models][1:]
+    memory, unknown = footprints(checked)
+    assert [one.model for one in memory] == ["mistral-community/pixtral-12b"]
+    assert list(unknown) == checked.unchecked
+    assert not any("lacks their weights" in note for note in checked.notes())
+    (cached / "snapshots" / "abc" / "model.safetensors").unlink()
+    assert any("lacks their weights: mistral" in note for note in CheckedPlan(plan).notes())
+    (first, *_) = forecast(CheckedPlan(plan))
+    assert "its weights are not here" in first.why

@@ -2,9 +2,10 @@
 
 Appendix A.1: the site's output is captured with a hook, an image of more than 2048 tokens keeps a subset drawn
 with seed 42 (the same positions for all variants of an identity, which have equal sizes), and the kept tokens
-are averaged. The paper pairs every image with the prompt "Describe this image in detail."; the projector's
-output is computed before any text is read, so the language model is not run. With `prompt` the whole model is run on
-each image, as in the paper; a study measures that both give the same subspace. For sites inside the text model
+are averaged. The authors' code averages all tokens of an image, in the model's dtype: `pooling="release"`. The paper
+pairs every image with the prompt "Describe this image in detail."; the projector's output is computed before any text
+is read, so the language model is not run. With `prompt` the whole model is run on each image, as in the paper; a
+study measures that both give the same subspace. For sites inside the text model
 (`lm-layer2`) it is always run; their rows are those of the image's tokens.
 
 The key of a cache entry is everything that determines its rows: the model's visual identity, the code that computes
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 
 DISCOVERY_PROMPT = "Describe this image in detail."
+Pooling = Literal["kept", "release"]
 MAX_TOKENS = 2048
 SEED = 42
 _ENTRY_VERSION = 2
@@ -65,6 +67,7 @@ def collect(
     features: "FeatureCache | None" = None,
     batch_size: int = 8,
     prompt: str | None = None,
+    pooling: Pooling = "kept",
     show: bool | None = None,
 ) -> Activations:
     """Run the frozen model's vision path over the set and keep each image's pooled row at each site.
@@ -85,6 +88,8 @@ def collect(
         batch_size: images that are encoded together.
         prompt: run the whole model on each image with this prompt instead, and capture the sites there; no cache is
             used.
+        pooling: "kept": a pooled row is the mean of the kept tokens, in float32. "release": the mean of all tokens,
+            rounded to the model's dtype, as in the authors' code.
         show: show progress; None: where a terminal can.
 
     Returns:
@@ -109,12 +114,12 @@ def collect(
     check_unchanged(vlm.model, in_text_model)
     described = vlm.describe(text=in_text_model)
     if prompt is not None:
-        source: _Source = _Prompted(vlm, prompt, keep_tokens, max_tokens, seed)
+        source: _Source = _Prompted(vlm, prompt, keep_tokens, max_tokens, seed, pooling)
     elif features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
-        source = _FromFeatures(features, keep_tokens, max_tokens, seed)
+        source = _FromFeatures(features, keep_tokens, max_tokens, seed, pooling)
     else:
         folder = Path(cache) if cache is not None else default_cache()
-        source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed)
+        source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed, pooling)
     pooled: dict[str, Tensor] = {}
     tokens: dict[str, list[Tensor | Path]] = {site: [] for site in names}
     progress = track(counterfactuals.pictures, f"{vlm.name}: activations", len(counterfactuals), show)
@@ -137,9 +142,11 @@ def collect(
             **described,
             "data_hash": counterfactuals.content_hash,
             "images": len(counterfactuals),
+            "max_side": counterfactuals.max_side,
             "prompt": DISCOVERY_PROMPT if prompt is None else prompt,
             "max_tokens": max_tokens,
             "seed": seed,
+            "pooling": pooling,
         },
     )
 
@@ -149,6 +156,11 @@ def kept_tokens(count: int, cap: int = MAX_TOKENS, seed: int = SEED) -> Tensor |
     if count <= cap:
         return None
     return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:cap].sort().values
+
+
+def _pooled(rows: Tensor, kept: Tensor, pooling: Pooling) -> Tensor:
+    """The pooled row [D] in float32 of all rows of an image and of those that are kept."""
+    return pool(kept) if pooling == "kept" else rows.cpu().mean(0).float()
 
 
 class _Source(Protocol):
@@ -169,11 +181,15 @@ class _FromFeatures:
     keep_tokens: bool
     max_tokens: int
     seed: int
+    pooling: Pooling
 
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
         for image in self.features.features(pictures):
             capped = {site: _capped(image.rows[site], self.max_tokens, self.seed).float() for site in sites}
-            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in capped.items()}
+            yield {
+                site: (_pooled(image.rows[site], rows, self.pooling), rows if self.keep_tokens else None)
+                for site, rows in capped.items()
+            }
 
     def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
         return handles
@@ -188,6 +204,7 @@ class _Prompted:
     keep_tokens: bool
     max_tokens: int
     seed: int
+    pooling: Pooling
 
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
         inner = [site for site in sites if is_layer(site)]
@@ -199,7 +216,10 @@ class _Prompted:
             if inner:
                 image_rows |= self.vlm.layer_rows([picture.image()], inner, self.prompt)[0]
             capped = {site: _capped(image_rows[site], self.max_tokens, self.seed).float() for site in sites}
-            yield {site: (pool(rows), rows if self.keep_tokens else None) for site, rows in capped.items()}
+            yield {
+                site: (_pooled(image_rows[site], rows, self.pooling), rows if self.keep_tokens else None)
+                for site, rows in capped.items()
+            }
 
     def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
         return handles
@@ -214,6 +234,7 @@ class _FromDisk:
     keep_tokens: bool
     max_tokens: int
     seed: int
+    pooling: Pooling
 
     def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
         # The rows of a text layer depend on the text model too, and on the text before the image. The identity is
@@ -224,7 +245,8 @@ class _FromDisk:
         for i, image_rows in zip(missing, self._run([pictures[i] for i in missing], sites), strict=True):
             for site in sites:
                 rows = _capped(image_rows[site], self.max_tokens, self.seed)
-                entries[i][site].write({POOLED: pool(rows)} | ({TOKENS: rows} if self.keep_tokens else {}))
+                pooled = _pooled(image_rows[site], rows, self.pooling)
+                entries[i][site].write({POOLED: pooled} | ({TOKENS: rows} if self.keep_tokens else {}))
         for by_site in entries:
             yield {site: (entry.need(POOLED), entry) for site, entry in by_site.items()}
 
@@ -254,6 +276,8 @@ class _FromDisk:
             "max_tokens": self.max_tokens,
             "seed": self.seed,
         }
+        if self.pooling != "kept":
+            key["pooling"] = self.pooling
         if in_text(site):
             key["prompt"] = DISCOVERY_PROMPT
         if is_layer(site):

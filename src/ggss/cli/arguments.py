@@ -50,6 +50,15 @@ Attention = Annotated[
     str | None,
     typer.Option(help="sdpa, eager or flash_attention_2; transformers' choice by default.", show_default=False),
 ]
+MaxSide = Annotated[
+    int | None,
+    typer.Option(
+        help="Shrink each picture until its longer side has at most so many pixels; the authors' code has 512. "
+        "By default pictures are as large as their files.",
+        show_default=False,
+        **errors.SIDE.bounds,
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that this command did not write.")]
 AnyModel = Annotated[bool, typer.Option("--any-model", help="Steer a model the steerer was not made for.")]
 TrustRemoteCode = Annotated[

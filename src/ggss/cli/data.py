@@ -65,6 +65,35 @@ def social_counterfactuals(
     _write(SOCIAL_COUNTERFACTUALS[kind], folder, out, complete_only, force)
 
 
+@data.command()
+def wording(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Your clone of the authors' code.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The wording to write, a .yaml file.")],
+    force: Force = False,
+) -> None:
+    """The prompts of the authors' released code, for `wording:` in a plan and `ggss probe --wording`.
+
+    Its files are parsed, and nothing in them is executed. What the published numbers need of them must be there.
+
+    Example: ggss data wording GGSS -o wording.yaml
+    """
+    import yaml
+
+    from ggss.files import write_whole
+    from ggss.probes.wording import released
+
+    if out.suffix.lower() not in (".yaml", ".yml"):
+        raise InputError(f"{str(out)!r} is no .yaml file: a wording is one, such as wording.yaml")
+    check_file(out, "ggss data", never, force)
+    said = released(folder)
+    text = yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100)
+    write_whole(out, ("# From a clone of the authors' code, by `ggss data wording`.\n" + text).encode())
+    asked = [f"{probe}: {', '.join(own['questions'])}" for probe, own in said.items() if "questions" in own]
+    print(f"the questions of {'; '.join(asked)}: {out}")
+
+
 def _write(layout: "Layout", folder: Path, out: Path, complete_only: bool, force: bool) -> None:
     from ggss.data.layouts import complete, placed, read_layout
     from ggss.data.manifests import write_manifest

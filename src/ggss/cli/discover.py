@@ -2,12 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from ggss import errors
-from ggss.cli.arguments import Force, Json, Loading, Model, choices, loads_model, options
+from ggss.cli.arguments import Force, Json, Loading, MaxSide, Model, choices, loads_model, options
 
 if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
@@ -72,6 +72,14 @@ def discover(
             "--keep-tokens", help="Keep all tokens on disk, to say what a probe still reads from them after steering."
         ),
     ] = False,
+    max_side: MaxSide = None,
+    pooling: Annotated[
+        Literal["kept", "release"],
+        typer.Option(
+            help="A picture's row: the mean of the kept tokens, or of all tokens in the model's dtype as in the "
+            "authors' code.",
+        ),
+    ] = "kept",
     batch_size: Annotated[int, typer.Option(help="Images per pass of the vision tower.", **errors.BATCH.bounds)] = 8,
     force: Force = False,
     *,
@@ -101,11 +109,12 @@ def discover(
         raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
     faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
+    faces = faces.shrunk(max_side)
     faces.validate(attribute)
     if neutral is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
         raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
-    neutral_pictures = None if neutral is None else folder_of_pictures(neutral)
+    neutral_pictures = None if neutral is None else folder_of_pictures(neutral).shrunk(max_side)
 
     from ggss.activations import SITE
     from ggss.activations.collect import collect
@@ -115,7 +124,7 @@ def discover(
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         where = sites or ("all" if method == AUTO else SITE)
         with_tokens = keep_tokens or chosen.needs_tokens
-        acts = collect(vlm, faces, where, keep_tokens=with_tokens, batch_size=batch_size)
+        acts = collect(vlm, faces, where, keep_tokens=with_tokens, batch_size=batch_size, pooling=pooling)
         neutral_acts = None
         if neutral_pictures is not None:
             neutral_acts = collect(vlm, neutral_pictures, where, keep_tokens=True, batch_size=batch_size)

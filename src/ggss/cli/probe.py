@@ -19,6 +19,7 @@ from ggss.cli.arguments import (
     AnyModel,
     Json,
     Loading,
+    MaxSide,
     ParserRule,
     Seed,
     Strength,
@@ -201,6 +202,10 @@ def probe(
             **errors.SECONDS.bounds,
         ),
     ] = None,
+    wording: Annotated[
+        str | None,
+        typer.Option(help="A file with other questions, as `ggss data wording` writes one.", show_default=False),
+    ] = None,
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
     alpha: Strength = None,
     any_model: AnyModel = False,
@@ -229,6 +234,7 @@ def probe(
         ),
     ] = None,
     parser: ParserRule = "careful",
+    max_side: MaxSide = None,
     seed: Seed = 0,
     *,
     loading: Loading,
@@ -284,12 +290,12 @@ def probe(
         from ggss.analysis.records import check_place
 
         check_place(out, force)
-    steerer = _steerer(steer, alpha)
+    steerer = _steerer(steer, alpha, max_side)
     small = embedded(model)
     size = batch(batch_size) or (64 if small else 8)
     if endpoint is None and small:
         one_thread()
-    suites = _suites(suite or _default_suite(model), images, tasks)
+    suites = _suites(suite or _default_suite(model), images, wording, tasks, max_side)
     items = {task: task_suite.items(task, limit) for task, task_suite in suites.items()}
 
     from ggss.analysis.asking import ask, source
@@ -316,7 +322,7 @@ def probe(
         from ggss.models.prompts import PromptLengths
         from ggss.study.checking import prompt_tokens
 
-        lengths = PromptLengths(answering.vlm.processor)
+        lengths = PromptLengths(answering.vlm.processor, answering.vlm.family.name)
         answering.vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in suites))
 
     def ask_task(task: str, **known: Any) -> "Run":
@@ -422,13 +428,15 @@ def _ask_into(
     return runs
 
 
-def _steerer(name: str | None, alpha: float | None) -> "Steerer | None":
+def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "Steerer | None":
     check_alpha_has_steerer(alpha, name)
     if name is None:
         return None
+    from ggss.steering.attach import compare_sizes
     from ggss.steering.steerer import Steerer, checked_alpha
 
     steerer = Steerer.from_pretrained(name)
+    compare_sizes(steerer, max_side)
     checked_alpha(steerer.strength(alpha), allow_amplify=False)
     return steerer
 
@@ -452,14 +460,18 @@ def _default_suite(model: str) -> str:
     return collection if embedded(model) and collection in suites.SUITES else "reflect"
 
 
-def _suites(name: str, images: str | None, tasks: str | None) -> "dict[str, Suite]":
+def _suites(
+    name: str, images: str | None, wording: str | None, tasks: str | None, max_side: int | None
+) -> "dict[str, Suite]":
     """By task, the suite that asks it. All items are made and checked here, before a model is loaded."""
     from ggss import probes
     from ggss.probes import suites
 
     if name == "reflect" and images is None:
         raise InputError("suite 'reflect' asks about your own pictures: give --images, a manifest of them")
-    suite = suites.load(name, **({"images": images} if images is not None else {}))
+    material = {"images": images, "wording": wording}
+    suite = suites.load(name, **{key: value for key, value in material.items() if value is not None})
+    suite = suite.shrunk(max_side)
     benchmarks = [task for task in probes.names() if probes.get(task).from_file]
     known_tasks = (*suite.tasks, *benchmarks)
     if tasks is None:
@@ -473,7 +485,10 @@ def _suites(name: str, images: str | None, tasks: str | None) -> "dict[str, Suit
         raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], known_tasks)
     if not names:
         raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(known_tasks)}")
-    by_task = {task: suites.benchmark(task) if task in benchmarks else suite for task in names}
+    by_task = {
+        task: suites.benchmark(task, wording=wording).shrunk(max_side) if task in benchmarks else suite
+        for task in names
+    }
     for task, task_suite in by_task.items():
         task_suite.items(task)
     return by_task

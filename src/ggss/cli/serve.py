@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 
 from ggss import errors
-from ggss.cli.arguments import AnyModel, Attention, DeviceMap, Dtype, Model, embedded, named_strengths, pairs, say
+from ggss.cli.arguments import (
+    AnyModel,
+    Attention,
+    DeviceMap,
+    Dtype,
+    MaxSide,
+    Model,
+    embedded,
+    named_strengths,
+    pairs,
+    say,
+)
 from ggss.errors import InputError, no_such
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a steerer; it is sent in a header
@@ -84,6 +95,7 @@ def serve(
         int, typer.Option(help="The most connections from one client address.", min=1, max=10**6)
     ] = 128,
     cache_mb: Annotated[float, typer.Option(help="MB of encoded pictures that are kept.", min=0, max=10**6)] = 512,
+    max_side: MaxSide = None,
     dtype: Dtype = None,
     device_map: DeviceMap = None,
     attention: Attention = None,
@@ -148,6 +160,7 @@ def serve(
         cache_bytes=limits.cache,
         most_pictures=limits.pictures,
         any_model=any_model,
+        max_side=max_side,
         dtype=dtype,
         device_map=device_map,
         attention=attention,

@@ -22,7 +22,17 @@ from PIL import Image
 
 from ggss import escaping
 from ggss.data.manifests import read_rows
-from ggss.data.pictures import Context, FilePicture, Picture, held_fixed, labels, size_of
+from ggss.data.pictures import (
+    Context,
+    FilePicture,
+    Picture,
+    ShrunkPicture,
+    held_fixed,
+    is_file,
+    labels,
+    shrunk,
+    size_of,
+)
 from ggss.errors import InputError, no_such, problems
 from ggss.escaping import plot
 from ggss.plugins import Registry
@@ -171,6 +181,21 @@ class Counterfactuals:
         selected = _selection([labels(picture) for picture in self], include, exclude)
         return Counterfactuals(tuple(compress(self, selected)))
 
+    def shrunk(self, max_side: int | None) -> "Counterfactuals":
+        """The same set with at most so many pixels on the longer side of each picture; None: as it is.
+
+        Examples:
+            >>> faces.shrunk(512).max_side
+            512
+        """
+        return Counterfactuals(tuple(shrunk(picture, max_side) for picture in self))
+
+    @property
+    def max_side(self) -> int | None:
+        """The cap on the longer side of its pictures, in pixels; None: there is none."""
+        first = self.pictures[0]
+        return first.max_side if isinstance(first, ShrunkPicture) else None
+
     @cached_property
     def content_hash(self) -> str:
         """sha256 of all labels and images; paths of files and the order of rows do not matter."""
@@ -286,7 +311,7 @@ def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
     messages: list[str] = []
     sizes: dict[Context, dict[str, list[str]]] = {}
     labels_by_digest: dict[str, dict[str, str]] = {}
-    files = [picture for picture in images if decode or isinstance(picture, FilePicture)]
+    files = [picture for picture in images if decode or is_file(picture)]
     for picture in track(files, "checking images", total=len(files)):
         try:
             width, height = _size(picture, decode)

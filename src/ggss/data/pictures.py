@@ -20,6 +20,8 @@ All images are decoded here (`decoded`, `in_rgb`), into an upright 8-bit RGB ima
 | more metadata than a camera or an editor writes (`METADATA`, `PARTS`, `TAGS`) | refused before Pillow reads it |
 | a file that takes longer than `SECONDS` plus `SECONDS_PER_MEGAPIXEL` of CPU time | refused |
 
+A picture is as large as its file says, unless a cap is put on its longer side (`ShrunkPicture`).
+
 Colour profiles are not applied: the numbers of the file are taken as sRGB, as image processors of models do.
 Rules that change a picture visibly (transparency, orientation, MPO) are logged once for all pictures, by the logger
 `ggss`, which prints to stderr unless a program configures it. Pillow's own warnings about damaged metadata are
@@ -45,6 +47,7 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ggss import errors
 from ggss.errors import InputError
 from ggss.files import read_bounded
 
@@ -447,11 +450,74 @@ class AbsentPicture:
         raise InputError(f"the {self.name} is not here: a run's file holds answers, not pictures")
 
 
+@dataclass(frozen=True)
+class ShrunkPicture:
+    """A picture that is shrunk until its longer side has at most `max_side` pixels; a smaller one is as it was.
+
+    By LANCZOS, with sides rounded down, as the authors' code shrinks every picture to 512 pixels.
+    """
+
+    picture: Picture
+    max_side: int
+
+    @property
+    def name(self) -> str:
+        return self.picture.name
+
+    @property
+    def attributes(self) -> Mapping[str, str]:
+        return self.picture.attributes
+
+    @property
+    def context(self) -> Context:
+        return self.picture.context
+
+    @property
+    def digest(self) -> str:
+        """That of the picture if nothing is shrunk: then it is the same image."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
+        if not self._shrinks:
+            return self.picture.digest
+        return hashlib.sha256(f"max_side {self.max_side} of {self.picture.digest}".encode()).hexdigest()
+
+    @cached_property
+    def _shrinks(self) -> bool:
+        return max(size_of(self.picture)) > self.max_side
+
+    def image(self) -> Image.Image:
+        image = self.picture.image()
+        return image.resize(self.size(), Image.Resampling.LANCZOS) if self._shrinks else image
+
+    def size(self) -> tuple[int, int]:
+        """Width and height, without decoding if the picture is the content of a file."""
+        width, height = size_of(self.picture)
+        if not self._shrinks:
+            return width, height
+        scale = self.max_side / max(width, height)
+        return max(1, int(width * scale)), max(1, int(height * scale))
+
+
+def shrunk(picture: Picture, max_side: int | None) -> Picture:
+    """The picture with at most so many pixels on its longer side; None: as it is."""
+    if max_side is None:
+        return picture
+    errors.SIDE.check("max_side", max_side)
+    return ShrunkPicture(picture, max_side)
+
+
 def size_of(picture: Picture) -> tuple[int, int]:
     """Width and height, without decoding if the picture is the content of a file."""
-    if isinstance(picture, FilePicture):
+    if isinstance(picture, FilePicture | ShrunkPicture):
         return picture.size()
     return header_size(picture.data, picture.name) if isinstance(picture, BytesPicture) else picture.image().size
+
+
+def is_file(picture: Picture) -> bool:
+    """Whether the picture is in a file of its own, whose header says its size."""
+    return is_file(picture.picture) if isinstance(picture, ShrunkPicture) else isinstance(picture, FilePicture)
 
 
 def _digest_of(data: bytes) -> str:

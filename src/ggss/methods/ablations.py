@@ -16,7 +16,9 @@ eigenvectors are the right singular vectors. Positions must correspond, so the i
 counts; groups may differ.
 
 Left open by the paper: the reference point of the per-token forms. Here it is the pooled one, mean or Fréchet mean,
-so that a per-token form differs from its pooled form in the subspace alone.
+so that a per-token form differs from its pooled form in the subspace alone. The authors' code takes the mean of all
+tokens, on the sphere the normalised mean of their directions; and its spherical centres c_ut are normalised means
+instead of Fréchet means: `form="release"`.
 
 **`ggss-no-gate`, `ggss-no-slerp`**, component ablations (section 4.3): GGSS without its gate, and without slerp.
 
@@ -102,15 +104,36 @@ def fit_pooled_spherical(activations: Activations, attribute: Attribute, options
     return Fitted(Tangent.orthogonal(*discovery.frame), discovery.statistics, discovery.diagnostics)
 
 
-def fit_token_euclidean(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
+class TokenSvdOptions(SubspaceOptions):
+    form: Literal["paper", "release"] = Field(
+        "paper", description="pooled reference point and Fréchet centres, or the means of the authors' code"
+    )
+
+
+def fit_token_euclidean(activations: Activations, attribute: Attribute, options: TokenSvdOptions) -> Fitted:
     basis, statistics = token_subspace(activations, attribute, options.k, _euclidean_shifts)
-    return Fitted(Euclidean(activations.pooled.double().mean(0).float(), basis), statistics)
+    released = options.form == "release"
+    mean = _mean_token(activations, lambda rows: rows) if released else activations.pooled.double().mean(0)
+    return Fitted(Euclidean(mean.float(), basis), statistics)
 
 
-def fit_token_spherical(activations: Activations, attribute: Attribute, options: SubspaceOptions) -> Fitted:
-    mu = sphere.frechet_mean(representatives(activations.pooled))
-    basis, statistics = token_subspace(activations, attribute, options.k, _spherical_shifts)
+def fit_token_spherical(activations: Activations, attribute: Attribute, options: TokenSvdOptions) -> Fitted:
+    if options.form == "release":
+        mu = sphere.normalize(_mean_token(activations, sphere.normalize))
+        basis, statistics = token_subspace(activations, attribute, options.k, _released_shifts)
+    else:
+        mu = sphere.frechet_mean(representatives(activations.pooled))
+        basis, statistics = token_subspace(activations, attribute, options.k, _spherical_shifts)
     return Fitted(Tangent.orthogonal(mu, basis), statistics)
+
+
+def _mean_token(activations: Activations, changed: Callable[[Tensor], Tensor]) -> Tensor:
+    """The mean [D] in float64 of all tokens of all images, each as `changed` gives it."""
+    total, count = torch.zeros(activations.pooled.shape[1], dtype=torch.float64), 0
+    for tokens in activations.tokens:
+        total += changed(tokens.double()).sum(0)
+        count += len(tokens)
+    return total / count
 
 
 def euclidean_subspace(activations: Activations, attribute: Attribute, k: int | None) -> tuple[Tensor, Subspace]:
@@ -166,6 +189,12 @@ def _spherical_shifts(block: Tensor) -> Tensor:
     return sphere.log(sphere.frechet_mean(points).unsqueeze(1), points)
 
 
+def _released_shifts(block: Tensor) -> Tensor:
+    """The same around the normalised mean of the directions, as in the authors' code."""
+    points = sphere.normalize(block)
+    return sphere.log(sphere.normalize(points.mean(1, keepdim=True)), points)
+
+
 for _name, _summary, _fit in (
     ("svd-pooled-euclidean", "SVD of pooled shifts, hard projection in Euclidean space", fit_pooled_euclidean),
     ("svd-pooled-spherical", "SVD of pooled tangent shifts, hard projection in tangent space", fit_pooled_spherical),
@@ -182,7 +211,7 @@ for _name, _summary, _fit in (
             _summary,
             f"{PAPER}, appendix A.4",
             _fit,
-            SubspaceOptions,
+            TokenSvdOptions if _name.startswith("svd-token") else SubspaceOptions,
             needs_tokens=_name.startswith("svd-token"),
         )
     )

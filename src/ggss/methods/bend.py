@@ -27,12 +27,23 @@ code decides: retrieval by the projected q, Fréchet means for spherical prototy
 not silent where it "equalizes cosine distance": Euclidean prototypes are normalised here. It also asks for "norm
 restoration": the code leaves out the Normalize of step 4, which changes nothing at alpha = 1.
 
+**`projector="release"`: the B of the authors' code.** It stacks the A differences of the values' centres from the
+centre of all references, and half the difference of each pair of these: A (A + 1) / 2 rows, 15 for five values. All
+their singular vectors make up B. In exact arithmetic the rows have rank A - 1; in the spherical form rank A, because
+Fréchet means do not average to mu, and then mu itself is nearly inside the span of B: most of an image is projected
+out before its neighbours are looked for. The other singular vectors are rounding errors of float32. The authors' code
+takes them from scikit-learn's randomised SVD without a seed, so no two of its runs have the same; here it has a seed.
+`norms="release"`: Euclidean prototypes keep the length of their mean, and the spherical step 4 has no Normalize.
+
 An image whose mean token is zero, or of which the projection leaves nothing, has no direction and is not changed.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from itertools import combinations
+from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -42,12 +53,13 @@ from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.operator import Array, register_kind
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.spherical import ByImage, check_frame, check_orthonormal
+from ggss.methods.spherical import POOLED_OVER, ByImage, PooledOver, check_frame, check_orthonormal
 from ggss.methods.subspace import Classes, classes, oriented, representatives
 
 RANK = 1e-9  # singular values below this, relative to the largest, count as zero
 ROUNDING = 1e-4  # how far the length of a reference may be from 1
 RESOLUTION = 1e-6  # what is left of a unit vector, or centres' distances, below this is rounding of float32 rows
+SEED = 0  # of scikit-learn's randomised SVD
 REFERENCE = "Gerych et al. 2024, BendVLM: Test-Time Debiasing of Vision-Language Embeddings"
 
 Neighbours = Annotated[int, Field(ge=1)]
@@ -64,6 +76,8 @@ class Bend(ByImage):
     basis: Annotated[Tensor, Array("D", "k")]
     labels: Annotated[Tensor, Array("n", dtype=torch.int64, ge=0)]
     neighbours: Neighbours = 10
+    restored: bool = field(default=True, kw_only=True)
+    """Whether Euclidean prototypes are normalised, and a moved mean of the spherical form gets its norm back."""
 
     @property
     def width(self) -> int:
@@ -127,7 +141,7 @@ class BendEuclidean(Bend):
     kind: ClassVar[str] = "bend-euclidean"
 
     def equalised(self, query: Tensor, nearest: Tensor) -> Tensor:
-        prototypes = sphere.normalize(nearest.mean(1))
+        prototypes = sphere.normalize(nearest.mean(1)) if self.restored else nearest.mean(1)
         moved = closest(query, prototypes, torch.zeros_like(prototypes[:, 0]))
         length = moved.norm()
         return moved / length if float(length) >= RESOLUTION else query
@@ -155,6 +169,8 @@ class BendSpherical(Bend):
 
     def moved(self, pooled: Tensor, correction: Tensor, alpha: float) -> Tensor:
         moved = super().moved(pooled, correction, alpha)
+        if not self.restored:
+            return moved
         length, norm = sphere.norm(moved), sphere.norm(pooled)
         # Halfway to an opposite e* there is no direction.
         return torch.where(length > RESOLUTION * norm, moved * (norm / length), pooled)
@@ -162,6 +178,13 @@ class BendSpherical(Bend):
 
 class BendOptions(Options):
     neighbours: Neighbours = Field(10, description="references per value that make its prototype")
+    projector: Literal["paper", "release"] = Field(
+        "paper", description="B: the differences of the values' centres, or all singular vectors of the authors' code"
+    )
+    norms: Literal["paper", "release"] = Field(
+        "paper", description="norms of prototypes and moved means are restored, or left as in the authors' code"
+    )
+    pooled_over: PooledOver = POOLED_OVER
 
 
 def check_counts(known: Classes, neighbours: int) -> None:
@@ -176,18 +199,18 @@ def check_counts(known: Classes, neighbours: int) -> None:
 
 
 def fit_euclidean(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
-    return Fitted(BendEuclidean(*_references(activations, attribute, options)))
+    return Fitted(BendEuclidean(**_fields(activations, attribute, options, lambda rows: rows.mean(0))))
 
 
 def fit_spherical(activations: Activations, attribute: Attribute, options: BendOptions) -> Fitted:
     mu = sphere.frechet_mean(representatives(activations.pooled))
-    return Fitted(BendSpherical(*_references(activations, attribute, options), mu=mu.float()))
+    return Fitted(BendSpherical(**_fields(activations, attribute, options, sphere.frechet_mean), mu=mu.float()))
 
 
-def _references(
-    activations: Activations, attribute: Attribute, options: BendOptions
-) -> tuple[Tensor, Tensor, Tensor, int]:
-    """The references [n, D], the basis B [D, k], the labels [n] and the number of neighbours."""
+def _fields(
+    activations: Activations, attribute: Attribute, options: BendOptions, mean: Callable[[Tensor], Tensor]
+) -> dict[str, Any]:
+    """The fields of a `Bend`. mean: of rows [n, D] in the form's geometry, for the authors' projector."""
     known = classes(activations, attribute)
     check_counts(known, options.neighbours)
     references = representatives(activations.pooled)
@@ -199,7 +222,28 @@ def _references(
             "there is nothing to equalise"
         )
     basis = oriented(rows[singular > RANK * singular[0]].T)
-    return references.float(), basis.float().contiguous(), known.labels, options.neighbours
+    if options.projector == "release":
+        basis = released_basis([references[known.labels == a] for a in range(len(known.values))], mean)
+    return {
+        "references": references.float(),
+        "basis": basis.float().contiguous(),
+        "labels": known.labels,
+        "neighbours": options.neighbours,
+        "restored": options.norms == "paper",
+        "together": options.pooled_over == "prompt",
+    }
+
+
+def released_basis(references: Sequence[Tensor], mean: Callable[[Tensor], Tensor]) -> Tensor:
+    """The authors' B [D, A (A + 1) / 2], at most D columns, from the references [n, D] of each value."""
+    from sklearn.decomposition import TruncatedSVD
+
+    centre = mean(torch.cat(list(references))).float()
+    differences = [(mean(rows).float() - centre).numpy() for rows in references]
+    halves = [(one - other) / 2 for one, other in combinations(differences, 2)]
+    rows = np.stack([*differences, *halves])
+    vectors = TruncatedSVD(min(rows.shape), random_state=SEED).fit(rows).components_
+    return torch.linalg.qr(torch.from_numpy(vectors).double().T)[0]
 
 
 for _name, _summary, _fit in (

@@ -14,12 +14,15 @@ space where it projects.
 **Other than the authors' code.** That code trains on at most 20,000 random tokens where a GPU library (cuML) is
 installed, and on pooled rows elsewhere; X here is always pooled rows, so that a result does not depend on the
 machine. It keeps a direction for each of the K rows of the weights; these sum to zero, so one of the K is rounding of
-the solver, and is left out here. It stops after 1000 steps of lbfgs; here the regression is solved to convergence, in
-the span of the data (`subspace.Span`), which changes only its cost.
+the solver, and is left out here. It stops at scikit-learn's tolerance, or after 1000 steps of lbfgs; here the
+regression is solved to convergence, in the span of the data (`subspace.Span`), which changes only its cost.
+`components="release"` does what that code does without cuML: scikit-learn's defaults, and K directions a round.
 """
 
+import warnings
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -38,6 +41,9 @@ CHANCE_MARGIN = 1e-6  # an accuracy this close to 1 / K ends the iteration
 class InlpOptions(Options):
     c: float = Field(1.0, gt=0, description="inverse strength of the L2 penalty")
     iterations: int = Field(10, ge=1, description="largest number of classifiers")
+    components: Literal["paper", "release"] = Field(
+        "paper", description="K - 1 converged directions a round, or the K unconverged ones of the authors' code"
+    )
 
 
 class SphericalInlpOptions(InlpOptions):
@@ -48,7 +54,7 @@ class SphericalInlpOptions(InlpOptions):
 
 def fit_euclidean(activations: Activations, attribute: Attribute, options: InlpOptions) -> Fitted:
     pooled = activations.pooled.double()
-    basis, accuracies = null_directions(pooled, classes(activations, attribute), options)
+    basis, accuracies = _directions(pooled, classes(activations, attribute), options)
     return Fitted(Euclidean(pooled.mean(0).float(), basis), {"accuracies": accuracies})
 
 
@@ -56,8 +62,12 @@ def fit_spherical(activations: Activations, attribute: Attribute, options: Spher
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
     rows = points if options.trained_on == "unit" else sphere.log(mu, points)
-    basis, accuracies = null_directions(rows, classes(activations, attribute), options)
+    basis, accuracies = _directions(rows, classes(activations, attribute), options)
     return Fitted(Tangent.orthogonal(mu, basis), {"accuracies": accuracies})
+
+
+def _directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple[Tensor, Tensor]:
+    return (released_directions if options.components == "release" else null_directions)(rows, known, options)
 
 
 def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple[Tensor, Tensor]:
@@ -74,10 +84,7 @@ def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple
         removed.append(directions)
         residual = residual - residual @ directions.T @ directions
     if not removed:
-        raise InputError(
-            f"a linear classifier reads {known.values} no better than chance (accuracy {accuracies[0]:.2f}): "
-            "there is nothing to remove"
-        )
+        raise _nothing_to_remove(known, accuracies[0])
     stacked = torch.linalg.qr(torch.cat(removed).T)[0]
     if stacked.shape[1] >= residual.shape[1]:
         raise InputError(
@@ -85,6 +92,40 @@ def null_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple
             f"{len(removed)} classifiers: use more images or fewer iterations"
         )
     return (data.directions @ stacked).float().contiguous(), torch.tensor(accuracies)
+
+
+def released_directions(rows: Tensor, known: Classes, options: InlpOptions) -> tuple[Tensor, Tensor]:
+    """The same by the authors' code, which begins in float32."""
+    from sklearn.linear_model import LogisticRegression
+
+    residual, labels = rows.float().numpy(), known.labels.numpy()
+    removed, accuracies = [], []
+    for _ in range(options.iterations):
+        model = LogisticRegression(C=options.c, max_iter=1000)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it need not converge
+            model.fit(residual, labels)
+        accuracies.append(float(model.score(residual, labels)))
+        if accuracies[-1] <= 1 / len(known.values) + CHANCE_MARGIN:
+            break
+        directions = np.linalg.qr(model.coef_.T)[0]
+        removed.append(directions)
+        residual = residual @ (np.eye(len(directions)) - directions @ directions.T)
+    if not removed:
+        raise _nothing_to_remove(known, accuracies[0])
+    stacked = np.concatenate(removed, 1)
+    if stacked.shape[1] >= len(stacked):
+        raise InputError(
+            f"INLP used up all {len(stacked)} dimensions after {len(removed)} classifiers: use fewer iterations"
+        )
+    return torch.from_numpy(np.linalg.qr(stacked)[0]).float().contiguous(), torch.tensor(accuracies)
+
+
+def _nothing_to_remove(known: Classes, accuracy: float) -> InputError:
+    return InputError(
+        f"a linear classifier reads {known.values} no better than chance (accuracy {accuracy:.2f}): "
+        "there is nothing to remove"
+    )
 
 
 for _name, _summary, _fit, _options in (

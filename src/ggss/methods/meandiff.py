@@ -12,6 +12,9 @@ The paper trains the classifier "on these pooled activations" and does not say w
 them first. The authors' code does, and so do we: the spherical classifier sees the direction of the pooled row.
 `trained_on="pooled"` gives it the pooled row itself, as the Euclidean forms do. The optimum of the logistic
 regression is computed to convergence; the authors' code stops after 1000 steps of lbfgs.
+
+The authors' code steers the output of a module as one piece, so it classifies the mean row of all images of a prompt:
+`pooled_over="prompt"`. Both images of a 2AFC question then lose the shift of the same class.
 """
 
 from dataclasses import dataclass, field
@@ -26,7 +29,7 @@ from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.operator import Array, register_kind
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.spherical import ByImage, Removal, check_frame, move
+from ggss.methods.spherical import POOLED_OVER, ByImage, PooledOver, Removal, check_frame, move
 from ggss.methods.subspace import Classes, classes, logistic_regression, refuse_equal, representatives, span
 
 
@@ -168,6 +171,7 @@ class LrSpherical(Linear, SphericalShift):
 
 class MeanDiffOptions(Options):
     c: float = Field(1.0, gt=0, description="inverse strength of the classifier's penalty")
+    pooled_over: PooledOver = POOLED_OVER
 
     @property
     def unit(self) -> bool:
@@ -243,7 +247,8 @@ def _register(classifier: Any, shifts: Any, operator_class: type[ClassShift], su
         pooled = activations.pooled
         refuse_equal(pooled.double())
         arrays, accuracy = classifier(representatives(pooled).float() if options.unit else pooled, known, options.c)
-        operator = operator_class(**arrays, **shifts(activations, known), unit=options.unit)
+        together = options.pooled_over == "prompt"
+        operator = operator_class(**arrays, **shifts(activations, known), unit=options.unit, together=together)
         return Fitted(operator, diagnostics={"accuracy": accuracy})
 
     reference = "Zou et al. 2023, Representation Engineering; Sun et al., GGSS, appendix A.5"

@@ -47,7 +47,7 @@ their norm. A zero token is not changed, nor is one that is opposite to mu withi
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import Field
@@ -307,12 +307,21 @@ class Tangent(Gated):
         return Removal(alpha * g * removed, 1.0, g)
 
 
+PooledOver = Literal["image", "prompt"]
+POOLED_OVER: Any = Field(
+    "image", description="the mean row is of each image, or of all images of a prompt as in the authors' code"
+)
+
+
 @dataclass(frozen=True)
 class ByImage(Operator):
     """Base of operators that steer all rows of an image by its mean row.
 
     Without `images` all rows count as one image. The mean is over all rows that the site gives for the image.
+    together: all rows of a call count as one image. A call is then for one prompt, and its images share a mean.
     """
+
+    together: bool = field(default=False, kw_only=True)
 
     needs_images: ClassVar[bool] = True
 
@@ -321,7 +330,7 @@ class ByImage(Operator):
         raise NotImplementedError
 
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
-        for index in rows_by_image(images, len(rows)):
+        for index in rows_by_image(None if self.together else images, len(rows)):
             image_rows = rows[index]
             pooled = mean_row(image_rows, precise(rows))
             if not torch.isfinite(pooled).all():

@@ -1,9 +1,10 @@
 """Loading a VLM by name: from a registered collection, a directory, or the hub."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, dynamic_module
 from transformers.utils import logging as transformers_logging
 
 from ggss.errors import InputError
-from ggss.models.locating import locate
+from ggss.models.locating import locate, snapshot
 from ggss.models.placement import check_placement, placement, use_float32_products
 from ggss.models.processors import load_processor
 from ggss.models.vlm import Vlm
@@ -99,8 +100,12 @@ def load_vlm(
 def load_description(name: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """A model's config and processor, without its weights."""
     path = locate(name)
+    kept = None if os.path.isdir(path) else snapshot(name)
     try:
         with _quiet(), _without_prompting():
+            if kept is not None and not trust_remote_code:
+                with suppress(OSError, ValueError):  # the cache may lack files
+                    return _config_and_processor(name, str(kept), trust_remote_code)
             return _config_and_processor(name, path, trust_remote_code)
     except InputError:
         raise

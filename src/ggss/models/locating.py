@@ -47,6 +47,15 @@ def locate(name: str, ask_hub: bool = True) -> str:
     return name
 
 
+def snapshot(name: str) -> Path | None:
+    """The folder in the local cache of the hub that has a model's config, and perhaps its other files; None: none."""
+    try:
+        config = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        return None
+    return Path(config).parent if isinstance(config, str) else None
+
+
 def _with_hint(sentence: str, name: str) -> str:
     """The sentence, and the nearest model of a collection; its name is compared with and without the collection."""
     models = [

@@ -32,6 +32,7 @@ from ggss.models.wrappers import execution_device
 
 Ids = list[int]
 PICTURE = "<picture>"  # in a question: where an image is shown
+SYSTEM = "<system turn>"  # in a question: the text before it is the system turn
 PREFIX = ("paligemma",)  # here token types mark prompt and answer; in Gemma 3 and others, images and text
 
 TEMPLATE_SECONDS = 5.0  # CPU time of one rendering; most templates take less than a millisecond
@@ -47,21 +48,27 @@ Size = tuple[int, int]
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
     """The prompt's text: the images, the question, and the start of the model's turn (with `answer`, if given).
 
-    Images are where the question has `<picture>`; before the question if it has none.
+    Images are where the question has `<picture>`; before the question if it has none. What is before the mark
+    `<system turn>` is a turn of its own.
     """
     _check_texts(processor, [question])
+    system, marked, question = question.rpartition(SYSTEM)
     marks = question.count(PICTURE)
     if marks not in (0, images):
         raise InputError(f"a question about {images} images has {marks} marks {PICTURE}: {question!r}")
     texts = question.split(PICTURE) if marks else [*[""] * images, question]
     if type(processor).__name__ == "PaliGemmaProcessor":
+        if marked:
+            raise InputError(f"PaliGemma has no system turn, and the question has one: {system!r}")
         return _pali_gemma(processor, texts, answer)
     _check_template(processor)
     content: list[dict[str, str]] = []
     for number, text in enumerate(texts):
         content += [{"type": "image"}] if number else []
         content += [{"type": "text", "text": text}] if text else []
-    turns = [{"role": "user", "content": content}]
+    turns: list[dict[str, Any]] = [{"role": "user", "content": content}]
+    if marked:
+        turns = [_system_turn(processor, system, turns), *turns]
     if answer is None:
         try:
             return _rendered(processor, turns, add_generation_prompt=True)
@@ -74,6 +81,16 @@ def chat(processor: Any, question: str, images: int, answer: str | None = None) 
             reply = {"role": "assistant", "content": form}
             return _rendered(processor, [*turns, reply], continue_final_message=True)
     raise InputError(f"this model's chat template cannot begin an answer with {answer!r}, so it cannot be scored")
+
+
+def _system_turn(processor: Any, system: str, turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """In the form that the chat template takes: a list of parts, or text. One that drops it is refused."""
+    for form in ([{"type": "text", "text": system}], system):
+        turn = {"role": "system", "content": form}
+        with suppress(_TemplateFailed):
+            if system.strip() in _rendered(processor, [turn, *turns], add_generation_prompt=True):
+                return turn
+    raise InputError(f"this model's chat template cannot write the system turn {system!r}")
 
 
 def _pali_gemma(processor: Any, texts: Sequence[str], answer: str | None) -> str:
@@ -331,10 +348,10 @@ def rows_by_tokens(model: Any, inputs: Mapping[str, Any]) -> list[int]:
 
 
 class PromptLengths:
-    """Counts the tokens of a model's prompts."""
+    """Counts the tokens of a model's prompts. family: of the model, if it is asked in a shape of its own."""
 
-    def __init__(self, processor: Any) -> None:
-        self.processor = processor
+    def __init__(self, processor: Any, family: str = "") -> None:
+        self.processor, self.family = processor, family
         self.image_tokens = cache(self._image_tokens)
         self._chat = cache(partial(chat, processor))
 

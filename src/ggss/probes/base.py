@@ -44,7 +44,8 @@ class Item:
     `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent: they are
     resampled together. `options` are the answers whose probabilities are scored, with the text each stands for;
     `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" if there is none.
-    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one.
+    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one. `shapes`
+    are how some families of models are asked: with a system turn, or with all pictures first.
     """
 
     key: str
@@ -58,6 +59,12 @@ class Item:
     about: str = ""
     context: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, float] = field(default_factory=dict)
+    shapes: Mapping[str, Callable[[str], str]] = field(default_factory=dict, repr=False)
+
+    def prompt_for(self, family: str) -> str:
+        """The prompt as a model of this family is asked it."""
+        shape = self.shapes.get(family)
+        return self.prompt if shape is None else shape(self.prompt)
 
 
 def _key(item: Item) -> str:
@@ -66,11 +73,15 @@ def _key(item: Item) -> str:
 
 @dataclass(frozen=True)
 class Answers:
-    """Items and their parsed answers, None where one could not be parsed, and the options' probabilities."""
+    """Items and their parsed answers, None where one could not be parsed, and the options' probabilities.
+
+    parser: the rule by which they are read. That of the authors' code also says what counts where none is readable.
+    """
 
     items: Sequence[Item]
     parsed: Sequence[Any]
     probabilities: Sequence[Sequence[float]] | None = None
+    parser: Parser = CAREFUL
 
     @property
     def about(self) -> str:
@@ -174,7 +185,8 @@ class Probe:
                 raise InputError(f"{self.name}: {len(items)} items, but {len(rows)} {what}")
         if probabilities is not None:
             check_shares(self.name, [item.options for item in items], probabilities)
-        return Answers(items, [parse(text, item) for text, item in zip(texts, items, strict=True)], probabilities)
+        parsed = [parse(text, item) for text, item in zip(texts, items, strict=True)]
+        return Answers(items, parsed, probabilities, parser)
 
     def check(self, items: Sequence[Item]) -> None:
         """InputError, with every problem, if items are wrong or incomplete."""

@@ -99,17 +99,24 @@ def _mean_answers(
 
 
 def consistent_preference_std(
-    first: Labels, second: Labels, pair: Labels, choice: Parsed, mask: ArrayLike, name: str = "bias_std"
+    first: Labels,
+    second: Labels,
+    pair: Labels,
+    choice: Parsed,
+    mask: ArrayLike,
+    name: str = "bias_std",
+    unread: float = np.nan,
 ) -> Metric:
     """Standard deviation (ddof = 0) over groups of wins / appearances in the pairs that count.
 
     A pair counts if its two orders name the same picture. A group that appears in none of them has rate 0, as
-    published; so a run in which no pair counts has value 0. Undefined where nothing can be read.
+    published; so a run in which no pair counts has value 0. unread: the value where nothing can be read; undefined
+    unless it is given, and 0 in the authors' code.
     """
     values, terms, lost = _consistent(name, first, second, pair, choice, mask)
 
     def value(sums: Array) -> Array:
-        return np.where(sums[:, -1] > 0, _rates(sums, len(values)).std(1), np.nan)
+        return np.where(sums[:, -1] > 0, _rates(sums, len(values)).std(1), unread)
 
     return Metric(name, terms, value, lost, root=True, asked=int(np.sum(mask)))
 
@@ -162,18 +169,27 @@ def position_bias(choice: Parsed | ArrayLike, mask: ArrayLike | None = None, nam
     return replace(bias, asked=int(inside.sum()), bounds=GAP)
 
 
-def answer_gap(group: Labels, answer: Parsed, of: str, signed: bool = False, name: str = "answer_gap") -> Metric:
+def answer_gap(
+    group: Labels,
+    answer: Parsed,
+    of: str,
+    signed: bool = False,
+    name: str = "answer_gap",
+    unread: float = np.nan,
+) -> Metric:
     """The gap between the groups' shares of one answer, over readable answers: the nurse/doctor gap, of="nurse".
 
     |P(of | first) - P(of | second)| for two groups; for several, the largest share minus the smallest. Signed, it is
     the share of the alphabetically first of two groups minus that of the second (man minus woman). Its interval is
-    better: an absolute value is not smooth at zero, where intervals fail.
+    better: an absolute value is not smooth at zero, where intervals fail. unread: the share of a group without a
+    readable answer; undefined unless it is given, and 0 in the authors' code.
     """
     base.check_columns(name, group=group, answer=answer)
     groups = base.two_groups(name, group) if signed else base.several_groups(name, group)
     parsed = np.array([a is not None for a in answer])
     evidence = np.column_stack([[a == of for a in answer], parsed]).astype(float)
-    metric = grouped(name, groups, evidence, _first_less_second if signed else _range, int((~parsed).sum()))
+    apart = _first_less_second if signed else _range
+    metric = grouped(name, groups, evidence, lambda sums: apart(sums, unread), int((~parsed).sum()))
     return replace(metric, bounds=GAP) if signed else metric
 
 
@@ -265,19 +281,19 @@ def _share(name: str, part: ArrayLike, total: ArrayLike, unparsed: int) -> Metri
     return Metric(name, terms, lambda sums: ratio(sums[:, 0], sums[:, 1]), unparsed)
 
 
-def _means(sums: Array) -> Array:
-    """[R, groups] from sums [R, groups, (total, count)]."""
-    return ratio(sums[:, :, 0], sums[:, :, 1])
+def _means(sums: Array, unread: float = np.nan) -> Array:
+    """[R, groups] from sums [R, groups, (total, count)]. unread: that of a group without a count."""
+    return np.where(sums[:, :, 1] == 0, unread, ratio(sums[:, :, 0], sums[:, :, 1]))
 
 
-def _first_less_second(sums: Array) -> Array:
-    means = _means(sums)
+def _first_less_second(sums: Array, unread: float = np.nan) -> Array:
+    means = _means(sums, unread)
     return means[:, 0] - means[:, 1]
 
 
-def _range(sums: Array) -> Array:
+def _range(sums: Array, unread: float = np.nan) -> Array:
     """Largest minus smallest: for two groups, the absolute difference."""
-    means = _means(sums)
+    means = _means(sums, unread)
     return means.max(1) - means.min(1)
 
 

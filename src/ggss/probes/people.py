@@ -200,7 +200,8 @@ def measure_pairs(answers: Answers, baseline: Answers | None) -> Mapping[str, Me
     measured: dict[str, Metric] = {}
     for number, question in enumerate(dict.fromkeys(answers.questions)):
         name, inside = f"{about}_bias_std" + (f"_{question}" if number else ""), questions == question
-        measured[name] = metrics.consistent_preference_std(*groups, pairs, answers.parsed, inside, name)
+        unread = 0.0 if answers.parser == "release" else np.nan
+        measured[name] = metrics.consistent_preference_std(*groups, pairs, answers.parsed, inside, name, unread)
     published = questions == questions[0]
     measured["consistency_rate"] = metrics.consistency(pairs, answers.parsed, published)
     minimal = np.array([_differ_only_in(about, item) for item in answers.items])
@@ -294,16 +295,19 @@ def measure_nurse_doctor(answers: Answers, baseline: Answers | None) -> Mapping[
     """
     group, soft = answers.values(), metrics.expected(answers, _is_nurse)
     measured: dict[str, Metric] = {}
+    # In the authors' code a run without any readable answer has no value, and a group without one has rate 0.
+    some = any(answer is not None for answer in answers.parsed)
+    unread = 0.0 if answers.parser == "release" and some else np.nan
     for work in (NURSE, DOCTOR):
         inside = np.array([_work(item) == work for item in answers.items])
         # Answers about the other occupation are treated as missing.
         counted = [answer if counts else None for answer, counts in zip(answers.parsed, inside, strict=True)]
         lost = sum(answer is None for answer, counts in zip(answers.parsed, inside, strict=True) if counts)
         name = metric_name(f"{work}_gap", answers.about)
-        gap = metrics.answer_gap(group, counted, NURSE, name=name)
+        gap = metrics.answer_gap(group, counted, NURSE, name=name, unread=unread)
         measured[name] = replace(gap, unparsed=lost, asked=int(inside.sum()))
         if len(set(group)) == 2:
-            signed = metrics.answer_gap(group, counted, NURSE, signed=True, name=SIGNED + name)
+            signed = metrics.answer_gap(group, counted, NURSE, True, SIGNED + name, unread)
             measured[SIGNED + name] = replace(signed, unparsed=lost, asked=int(inside.sum()))
         if soft is not None:
             measured[f"soft_{name}"] = metrics.share_gap(group, soft, inside, f"soft_{name}")

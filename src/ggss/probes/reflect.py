@@ -15,11 +15,11 @@ from typing import Any
 
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError, no_such, problems
-from ggss.files import read_yaml
 from ggss.probes import suites
 from ggss.probes.base import PROBES, Item, split_task
 from ggss.probes.people import sample_pairs
 from ggss.probes.suites import Prompt, Suite, Wording, suite_about
+from ggss.probes.wording import read_wording
 
 
 def reflect(
@@ -31,8 +31,9 @@ def reflect(
     """The suite about some pictures; InputError lists all that is missing: columns, values of an attribute, images.
 
     wording: a YAML or JSON file with questions of further probes, or of those in `data/reflect.json`, in the layout
-    of that file. occupations: those held out from discovery, whose pictures are asked about. pairs: the share of the
-    pairs that 2afc asks about; the published runs ask about half of them.
+    of that file; it may say how families of models are asked (`ggss.probes.wording`). occupations: those held out
+    from discovery, whose pictures are asked about. pairs: the share of the pairs that 2afc asks about; the published
+    runs ask about half of them.
     """
     if not 0 < pairs <= 1:
         raise InputError(f"pairs is the share of the pairs that are asked about, above 0 and at most 1, got {pairs}")
@@ -42,24 +43,18 @@ def reflect(
         made = suite.make(task)
         return sample_pairs(made, pairs) if split_task(task)[0] == "2afc" and pairs < 1 else made
 
-    return replace(suite, make=items)
+    return replace(suite, make=items).shaped(read_wording(wording).shapes)
 
 
 def wordings(file: str | Path | None = None) -> dict[str, Wording]:
     """The questions by probe: those of the file where it has some for a probe, else the suite's."""
     probes = json.loads((files("ggss.probes") / "data" / "reflect.json").read_text(encoding="utf-8"))
-    probes |= {} if file is None else _read(Path(file))
-    return {probe: Wording(_prompts(entry), entry.get("about", "")) for probe, entry in probes.items()}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    probes = read_yaml(file, "the wording")
-    if not isinstance(probes, dict):
-        raise InputError(f"the wording {str(file)!r} is no mapping of probes to their questions")
-    mistakes = [f"{probe}: {mistake}" for probe, entry in probes.items() if (mistake := _mistake(probe, entry))]
+    questions = read_wording(file).questions
+    mistakes = [f"{probe}: {mistake}" for probe, entry in questions.items() if (mistake := _mistake(probe, entry))]
     if mistakes:
         raise problems(f"the wording {str(file)!r}", mistakes)
-    return probes
+    probes |= questions
+    return {probe: Wording(_prompts(entry), entry.get("about", "")) for probe, entry in probes.items()}
 
 
 def _mistake(probe: object, entry: object) -> str:

@@ -115,6 +115,13 @@ class SteeredModel:
         known.make_room()
         return visible
 
+    def _seen_together(self, pictures: Sequence[Picture]) -> list[Features]:
+        """The pictures of one prompt as a model sees them that is steered by their common mean."""
+        features = self.cache.features(pictures)
+        for steerer, alpha in self._steerings(in_text=False):
+            features = steered(features, steerer, alpha)
+        return features
+
     def _encoded(self, pictures: Sequence[Picture], early: Sequence[Steering]) -> list[Features]:
         """The pictures encoded with the steerers attached: features lack the sites before the projector's output."""
         with ExitStack() as live:
@@ -148,14 +155,18 @@ class SteeredModel:
 
     def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Answer]:
         """The answers to items that are asked as one batch."""
+        together = any(steerer.together for steerer, _ in self.steerings)
+        if together and len(items) > 1:
+            return [answer for item in items for answer in self.read_batch([item], max_new_tokens)]
         pictures = [picture for item in items for picture in item.images]
-        visible: Iterator[Shown] = iter(self.see(pictures))
+        apart = not together or not self.cache.from_features
+        visible: Iterator[Shown] = iter(self.see(pictures) if apart else self._seen_together(pictures))
         with ExitStack() as live:
             if pictures:
                 for steerer, alpha in self._steerings(in_text=True) if self.cache.from_features else self.steerings:
                     live.enter_context(steerer.attach(self.vlm, alpha, force=True))  # checked by `steered`
             return self.vlm.read(
-                [item.prompt + self.suffix for item in items],
+                [item.prompt_for(self.vlm.family.name) + self.suffix for item in items],
                 [[next(visible) for _ in item.images] for item in items],
                 [tuple(item.options) for item in items],
                 max_new_tokens,
@@ -200,7 +211,8 @@ def live_questions(cache: FeatureCache, items: Sequence[Item]) -> list[LiveQuest
         if not item.options:
             raise InputError(f"{item.key!r} has no options, and a method that learns from answers needs them")
         images = cache.features(item.images)
-        questions.append(LiveQuestion(item.prompt, tuple(images), tuple(item.options), _people(item)))
+        prompt = item.prompt_for(cache.vlm.family.name)
+        questions.append(LiveQuestion(prompt, tuple(images), tuple(item.options), _people(item)))
     return questions
 
 

@@ -13,10 +13,12 @@ from typing import Any
 
 from ggss import errors
 from ggss.data.counterfactuals import CONTEXT_COLUMNS, Counterfactuals
-from ggss.data.pictures import Picture
+from ggss.data.pictures import Picture, shrunk
 from ggss.errors import InputError, no_such, problems
+from ggss.models.prompts import PICTURE
 from ggss.plugins import Registry
 from ggss.probes.base import Item, Probe, get, split_task
+from ggss.probes.wording import Shape, read_wording
 
 HELD_OUT = "ceo"  # the paper asks MCQ, 2AFC and recognition about it; no discovery set contains it
 DEFAULT = ("mcq", "2afc", "nurse-doctor")  # the paper's three bias tasks; recognition is asked with them
@@ -84,6 +86,25 @@ class Suite:
             self._hashes[task] = lines.hexdigest()
         return self._hashes[task]
 
+    def shrunk(self, max_side: int | None) -> "Suite":
+        """The same questions about pictures with at most so many pixels on the longer side; None: as they are."""
+
+        def items(task: str) -> list[Item]:
+            return [
+                replace(item, images=tuple(shrunk(picture, max_side) for picture in item.images))
+                for item in self.make(task)
+            ]
+
+        return self if max_side is None else replace(self, make=items, _items={}, _hashes={})
+
+    def shaped(self, shapes: Mapping[str, Shape]) -> "Suite":
+        """The same questions, asked of some families of models in another shape."""
+
+        def items(task: str) -> list[Item]:
+            return [replace(item, shapes=shapes) for item in self.make(task)]
+
+        return replace(self, make=items, _items={}, _hashes={}) if shapes else self
+
     def max_new_tokens(self, task: str) -> int:
         return self.new_tokens or get(task).max_new_tokens
 
@@ -116,7 +137,13 @@ def _content(item: Item) -> list[Any]:
         item.expected,
         item.about,
         [picture.digest for picture in item.images],
+        *([_shapes(item)] if item.shapes else []),
     ]
+
+
+def _shapes(item: Item) -> list[tuple[str, str]]:
+    """By family, what is made of a question about two pictures."""
+    return sorted((family, shape(f"A{PICTURE}B{PICTURE}C")) for family, shape in item.shapes.items())
 
 
 def worded_suite(
@@ -229,17 +256,20 @@ def occupation(picture: Picture) -> str:
     return dict(picture.context).get("occupation", "")
 
 
-def benchmark(task: str, path: str | None = None, suffix: str = "") -> "Suite":
+def benchmark(task: str, path: str | None = None, suffix: str = "", wording: str | Path | None = None) -> "Suite":
     """A benchmark whose questions are in a file (None: in the folder GGSS_DATA), as a suite of one task.
 
-    suffix: appended to each question unchanged, such as a line that asks for the letter alone.
+    suffix: appended to each question unchanged, such as a line that asks for the letter alone. wording: a file with
+    another suffix, and with the shapes in which families of models are asked.
     """
     probe = get(task)
     if not probe.from_file:
         raise InputError(f"{task!r} is no benchmark that is read from a file")
 
     def items(_: str) -> list[Item]:
-        return [replace(item, prompt=item.prompt + suffix) for item in probe.items(path)]
+        questions, said = probe.items(path), read_wording(wording)
+        appended = suffix or said.suffixes.get(task, "")
+        return [replace(item, prompt=item.prompt + appended, shapes=said.shapes) for item in questions]
 
     return Suite(task, (task,), items, (task,))
 

@@ -62,6 +62,8 @@ class WorkerSetup:
     threads: int | None = None
     any_model: bool = False
     """Whether steerers may be made for another model, or not say for which."""
+    max_side: int | None = None
+    """Pixels of a picture's longer side, at most."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from ggss.data.pictures import BytesPicture
+from ggss.data.pictures import BytesPicture, shrunk
 from ggss.errors import InputError
 from ggss.models import prompts
 from ggss.models.loading import load_description
@@ -28,6 +28,7 @@ from ggss.serve.sampling import PartialAnswer
 from ggss.serve.schema import ChatJob, ServedSteerer
 from ggss.serve.worker import failure, reload_failure
 from ggss.steering import SteeringRecord
+from ggss.steering.attach import compare_sizes
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin.engine import EngineHost, EnginePrompt, EngineSetup, ReadPrompt
 from ggss.vllm_plugin.steering import by_content
@@ -37,7 +38,7 @@ class VllmServed:
     """A model in vLLM with its steerers.
 
     processor: the model's. eos_tokens: they end an answer. context: the most tokens of a prompt and its answer.
-    most_tokens: of an answer; prompt_tokens: of a prompt.
+    most_tokens: of an answer; prompt_tokens: of a prompt. max_side: pixels of a picture's longer side, at most.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class VllmServed:
         context: int,
         most_tokens: int,
         prompt_tokens: int,
+        max_side: int | None = None,
     ) -> None:
         self.host, self.steerers = host, dict[str, Steerer]()
         self._processor, self._eos_tokens, self._context = processor, eos_tokens, context
         self._most_tokens, self._prompt_tokens = most_tokens, prompt_tokens
+        self._max_side = max_side
         self._mark = prompts.image_mark(processor)
         tokenizer = processor.tokenizer
         self._decode = lambda tokens: tokenizer.decode(tokens, skip_special_tokens=True)
@@ -65,6 +68,7 @@ class VllmServed:
         if not Path(folder).is_dir():
             raise InputError(f"the steerer {name!r}: there is no folder {folder!r} on the server")
         steerer = Steerer.from_pretrained(folder)
+        compare_sizes(steerer, self._max_side)
         await self.host.load(folder, expected or steerer.content_hash)
         self.steerers[name] = steerer
         return served_steerer(steerer, folder)
@@ -95,7 +99,7 @@ class VllmServed:
                     return
 
     def _prompt(self, job: ChatJob, steerers: dict[str, Steerer]) -> EnginePrompt:
-        images = [BytesPicture.of(data).image() for data in job.pictures]
+        images = [shrunk(BytesPicture.of(data), self._max_side).image() for data in job.pictures]
         text = prompts.conversation(self._processor, turns_with_suffix(job, steerers))
         (ids,) = prompts.tokens(self._processor, [text], [self._mark] * len(images))
         contents = {name: steerer.content_hash for name, steerer in steerers.items()}
@@ -241,7 +245,8 @@ async def load_in_vllm(request: Load) -> tuple[VllmServed, Ready]:
     eos = GenerationConfig.from_pretrained(locate(setup.model)).eos_token_id
     eos_tokens = set(eos if isinstance(eos, list) else [eos])
     host = await EngineHost.start(EngineSetup(setup.model, dtype, context, setup.most_pictures, rows=setup.most_rows))
-    model = VllmServed(host, processor, eos_tokens, context, setup.most_tokens, setup.prompt_tokens)
+    limits = setup.most_tokens, setup.prompt_tokens, setup.max_side
+    model = VllmServed(host, processor, eos_tokens, context, *limits)
     try:
         steerers = {
             name: await model.load(name, folder, request.contents.get(name))

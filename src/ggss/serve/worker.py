@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from ggss.data.pictures import BytesPicture
+from ggss.data.pictures import BytesPicture, Picture, shrunk
 from ggss.errors import InputError, out_of_memory
 from ggss.models import load_vlm, prompts
 from ggss.models.features import BoundedFeatures, Features, Shown
@@ -30,7 +30,7 @@ from ggss.serve.batching import BatchSteering, EncodedPicture, served_steerer, t
 from ggss.serve.engine import Ask, Failed, JobQueue, Load, NotLoaded, Ready, Reload, Reloaded, ServerGone, Started
 from ggss.serve.sampling import AnswerRow, RowSampler, RowsFinished
 from ggss.serve.schema import ChatJob, ServedSteerer, defect
-from ggss.steering.attach import NeverFired
+from ggss.steering.attach import ONLY_TOGETHER, NeverFired, compare_sizes
 from ggss.steering.steerer import Steerer
 
 log = logging.getLogger("ggss")
@@ -55,17 +55,26 @@ class ServedModel:
     """A model with its steerers: from requests to answers, many at once.
 
     room: bytes of cached features, half of them steered. most_tokens: of an answer; prompt_tokens: of a prompt.
-    any_model: whether steerers may be made for another model. InputError if the family cannot answer from features.
+    any_model: whether steerers may be made for another model. max_side: pixels of a picture's longer side, at most.
+    InputError if the family cannot answer from features.
     """
 
-    def __init__(self, vlm: Vlm, room: int, most_tokens: int, prompt_tokens: int, any_model: bool = False) -> None:
+    def __init__(
+        self,
+        vlm: Vlm,
+        room: int,
+        most_tokens: int,
+        prompt_tokens: int,
+        any_model: bool = False,
+        max_side: int | None = None,
+    ) -> None:
         if vlm.family.pack is None:
             raise InputError(
                 f"{vlm.family.name} models cannot answer from encoded features, so ggss cannot serve them: "
                 "`ggss ask` and Python's steerer.attach work"
             )
         self.vlm, self.most_tokens, self.prompt_tokens = vlm, most_tokens, prompt_tokens
-        self.any_model = any_model
+        self.any_model, self.max_side = any_model, max_side
         self.steerers: dict[str, Steerer] = {}
         self._features, self._steering = BoundedFeatures(room // 2), BatchSteering(room // 2)
         self.batches = self.hits = self.misses = 0
@@ -86,12 +95,15 @@ class ServedModel:
             raise InputError(f"the steerer {name!r}: there is no folder {folder!r} on the server")
         steerer = Steerer.from_pretrained(folder)
         steerer.check(self.vlm, force=self.any_model)
+        compare_sizes(steerer, self.max_side)
         sites = self.vlm.sites("all")
         if outside := [site for site in steerer.operators if site not in sites]:
             raise InputError(
                 f"the steerer {name!r} acts at {', '.join(outside)}, and a server steers only the projector's output "
                 f"({', '.join(sites)}): discover it there"
             )
+        if steerer.together:
+            raise InputError(f"the steerer {name!r} {ONLY_TOGETHER}")
         content = steerer.content_hash
         if expected is not None and content != expected:
             raise InputError(f"the steerer {name!r} in {folder!r} is not the one that was checked: put that back")
@@ -105,7 +117,7 @@ class ServedModel:
 
         InputError if a picture does not decode, the chat template refuses the turns, or the prompt is too long.
         """
-        pictures = [self._encoded(BytesPicture.of(data)) for data in job.pictures]
+        pictures = [self._encoded(shrunk(BytesPicture.of(data), self.max_side)) for data in job.pictures]
         self._features.make_room()
         text = prompts.conversation(self.vlm.processor, turns_with_suffix(job, self.steerers))
         (ids,) = prompts.tokens(self.vlm.processor, [text], [picture.features.placeholder for picture in pictures])
@@ -165,7 +177,7 @@ class ServedModel:
             "cache_misses": self.misses,
         }
 
-    def _encoded(self, picture: BytesPicture) -> EncodedPicture:
+    def _encoded(self, picture: Picture) -> EncodedPicture:
         if picture.digest in self._features:
             self.hits += 1
         else:
@@ -294,7 +306,8 @@ def load_model(request: Load) -> tuple[ServedModel, Ready]:
     if setup.threads:
         torch.set_num_threads(setup.threads)
     vlm = load_vlm(setup.model, setup.dtype, setup.device_map, attention=setup.attention)
-    model = ServedModel(vlm, setup.cache_bytes, setup.most_tokens, setup.prompt_tokens, any_model=setup.any_model)
+    limits = setup.cache_bytes, setup.most_tokens, setup.prompt_tokens
+    model = ServedModel(vlm, *limits, any_model=setup.any_model, max_side=setup.max_side)
     steerers = {name: model.load(name, folder, request.contents.get(name)) for name, folder in setup.steerers.items()}
     return model, Ready(vlm.identity.hash, steerers)
 

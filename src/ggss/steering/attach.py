@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LEARNED_FROM = "questions"  # the key of a source that says how many questions a live model answered for the fit
+ONLY_TOGETHER = (
+    "steers the pictures of a prompt by their common mean (pooled_over=prompt), and a server steers each picture on "
+    "its own: fit it with pooled_over=image"
+)
 FORCED = " (allowed by --any-model, or force=True)"
 _BY_VERSION = "tokenizer"  # a hash of what the tokenizers library writes, which differs between its versions
 
@@ -99,6 +103,26 @@ def unverified(steerer: "Steerer") -> bool:
     """Whether a steerer does not record which weights it was made with. One that changes no activation needs none."""
     changes_rows = any(operator.kind != "identity" for operator in steerer.operators.values())
     return changes_rows and steerer.source.get("fingerprint") is None
+
+
+def compare_sizes(steerer: "Steerer", max_side: int | None) -> None:
+    """Log a warning if pictures have another cap on their size than those that the steerer was fitted on.
+
+    One that does not record its cap is not compared.
+    """
+    fitted = steerer.source.get("max_side", max_side)
+    if fitted != max_side:
+        log.warning(
+            "the %s steerer was fitted on pictures %s, and these are %s: their tokens differ. Give --max-side the "
+            "value of its discovery, or discover it again",
+            steerer.method,
+            _capped(fitted),
+            _capped(max_side),
+        )
+
+
+def _capped(max_side: object) -> str:
+    return "of any size" if max_side is None else f"of at most {max_side} pixels on the longer side"
 
 
 def differences(

@@ -11,6 +11,8 @@ are not in the file: the caller gives them.
     V_bias [D, k], mu_global [D], k, metadata           the Euclidean and the tangent projections
     kappa, gate_floor, bias_median, bias_std            also, where there is a gate
 
+k is None in LEACE's files: the script leaves it to its fit and stores what it was asked for. V_bias has it.
+
 The method of a file is in its name and in `metadata.type`. The site is `metadata.layer_name`; the attribute is the
 suffix of the folder after the layer's name, and the folder of the script's first attribute has none. The files do not
 name the attribute's values (INLP's do).
@@ -251,7 +253,7 @@ class _AuthorsCheckpoint(BaseModel):
 
     V_bias: Numbers
     mu_global: Numbers
-    k: Integer
+    k: Integer | None
     metadata: _Metadata
     kappa: Real | None = None
     gate_floor: Real | None = None
@@ -293,7 +295,7 @@ def read_released(
         content, method = PICKLED[path.stem]
         raise InputError(
             f"{name} holds {content}, and to read it would run code from the file: fit it again, "
-            f"with ggss discover --method {method}"
+            f"with ggss discover --method {method} and its options in `ggss study new --from release`"
         )
     stored = load_plain(path)
     require(path, stored, _RELEASED_KEYS)
@@ -319,7 +321,8 @@ def read_released(
         attribute=attribute or _attribute(path, layer, first_attribute),
         values=values or tuple(checkpoint.metadata.classes),
         operators={site: operator},
-        options={"k": checkpoint.k} | {key: gate[key] for key in ("kappa", "floor") if key in gate},
+        options={"k": operator.tensors()["basis"].shape[1]}
+        | {key: gate[key] for key in ("kappa", "floor") if key in gate},
         source={
             "model": checkpoint.metadata.model_name,
             "checkpoint": path.stem,
@@ -356,8 +359,9 @@ def _is_euclidean(method: str) -> bool:
 
 def _operator(method: str, checkpoint: _AuthorsCheckpoint, gate: dict[str, float]) -> Operator:
     mu, basis = checkpoint.mu_global.flatten(), checkpoint.V_bias
-    if basis.shape != (len(mu), checkpoint.k):
-        raise InputError(f"V_bias is {tuple(basis.shape)}, mu_global and k say ({len(mu)}, {checkpoint.k})")
+    k = basis.shape[-1] if checkpoint.k is None and basis.ndim == 2 else checkpoint.k
+    if basis.shape != (len(mu), k):
+        raise InputError(f"V_bias is {tuple(basis.shape)}, mu_global and k say ({len(mu)}, {k})")
     if gate:
         return Geodesic(mu, basis, **gate)
     return Euclidean(mu, basis) if _is_euclidean(method) else Tangent.orthogonal(mu, basis)

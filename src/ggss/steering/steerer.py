@@ -342,6 +342,11 @@ class Steerer:
         return fitting_paths(self, vlm, force, weights)
 
     @property
+    def together(self) -> bool:
+        """Whether the images of a prompt are steered by the mean of all their rows, not each by its own."""
+        return any(getattr(chosen, "together", False) for chosen in self.operators.values())
+
+    @property
     def content_hash(self) -> str:
         """SHA-256 of everything that decides what the steerer does: its operators and its prompt suffix."""
         digest = hashlib.sha256(self.prompt_suffix.encode())

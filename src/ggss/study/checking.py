@@ -16,7 +16,7 @@ from ggss.errors import InputError, problems
 from ggss.files import read_json
 from ggss.models.families import known_family
 from ggss.models.loading import load_description
-from ggss.models.locating import locate
+from ggss.models.locating import locate, snapshot
 from ggss.models.placement import PLACES, ModelSize, check_placement, free_memory, placement
 from ggss.models.prompts import PromptLengths
 from ggss.models.sites import MLP1, MLP2, check_layer, is_layer
@@ -77,11 +77,14 @@ class CheckedPlan:
     @cached_property
     def unchecked(self) -> list[str]:
         """The models on the hub: they are checked only when they are loaded."""
-        return [model.name for model in self.plan.models if not _folder(model).is_dir()]
+        return [model.name for model in self.plan.models if not folder_of(model).is_dir()]
 
     def notes(self) -> list[str]:
         """Warnings that do not keep the plan from being run."""
         hub = [f"models: on the hub and not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
+        parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not weights_of(folder_of(m))]
+        if parts:
+            hub.append(f"models: described in the hub's local cache, which lacks their weights: {', '.join(parts)}")
         return self._overlap_notes() + hub
 
     def _overlap_notes(self) -> list[str]:
@@ -105,7 +108,7 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
     except InputError as error:
         messages.append(f"models: {model.name}: {error}")
     try:
-        folder = _folder(model)
+        folder = folder_of(model)
         if not folder.is_dir():
             return messages
         _check_config(folder / "config.json")
@@ -122,9 +125,15 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
     return messages
 
 
-def _folder(model: ModelPlan) -> Path:
-    """A model's folder; a path that does not exist, if the model is on the hub."""
-    return Path(locate(model.name, ask_hub=False))
+def folder_of(model: ModelPlan) -> Path:
+    """A model's folder, in the hub's local cache too; a path that does not exist, if the model is on the hub."""
+    folder = Path(locate(model.name, ask_hub=False))
+    return folder if folder.is_dir() else snapshot(model.name) or folder
+
+
+def weights_of(folder: Path) -> list[Path]:
+    """The files of a model that have its weights."""
+    return [file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}") if file.is_file()]
 
 
 def _check_config(file: Path) -> None:
@@ -197,11 +206,11 @@ def footprint(plan: Plan, name: str, items: PlanItems) -> Footprint:
     """A model's footprint, from its config and processor and the sizes of the pictures. No weight is loaded."""
     model = plan.model(name)
     config, processor = load_description(name, model.trust_remote_code)
-    size, lengths = ModelSize.of(config), PromptLengths(processor)
+    family = known_family(config)
+    size, lengths = ModelSize.of(config), PromptLengths(processor, family.name if family else "")
     place = placement(config, model.dtype, model.device_map, name)
     longest, too_long = _longest(plan, items, lengths, size.context)
     free = _free(place.device)
-    family = known_family(config)
     sites = [site for site in family.site_paths(config) if site != MLP1] if family and family.pack else []
     image_tokens = sum(lengths.image_tokens(size_of(picture)) for picture in items.pictures())
     return Footprint(
@@ -226,7 +235,7 @@ def longest_prompt(plan: Plan, items: PlanItems, lengths: PromptLengths) -> int:
 
 def prompt_tokens(items: Sequence[Item], max_new_tokens: int, lengths: PromptLengths) -> list[int]:
     """The tokens of each item's prompt and of the longest answer to it."""
-    prompts = [(item.prompt, [size_of(picture) for picture in item.images]) for item in items]
+    prompts = [(item.prompt_for(lengths.family), [size_of(picture) for picture in item.images]) for item in items]
     return [length + max_new_tokens for length in lengths(prompts)]
 
 

@@ -309,7 +309,7 @@ class VllmWorker(Worker):
         }
         answers = engine.call(
             EngineReader(engine.host, model.vlm.processor, model.vlm.name).read(
-                [item.prompt + model.suffix for item in batch],
+                [item.prompt_for(model.vlm.family.name) + model.suffix for item in batch],
                 [[images[picture.digest] for picture in item.images] for item in batch],
                 [tuple(item.options) for item in batch],
                 alphas,

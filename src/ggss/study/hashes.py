@@ -42,7 +42,9 @@ def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT
         discovery,
         plan.seed,
     ]
-    return hashing.of(settings + _prompted(method) + _chosen(known, _code_of_fit(method)))
+    return hashing.of(
+        settings + _prompted(method) + _pooled(plan, method) + _capped(plan) + _chosen(known, _code_of_fit(method))
+    )
 
 
 def steering(plan: Plan, label: str, attribute: str, data: str, known: Code = NOT_RECORDED) -> str:
@@ -54,7 +56,7 @@ def steering(plan: Plan, label: str, attribute: str, data: str, known: Code = NO
     method, versions = plan.method(label), library_versions()
     decides = [method.name, method.options, registry.get(method.name).prompt_suffix]
     if method.steers:
-        decides += [method.sites, attribute, data, plan.seed, *_prompted(method)]
+        decides += [method.sites, attribute, data, plan.seed, *_prompted(method), *_pooled(plan, method)]
     if known or not method.steers:
         del versions["ggss"]
     return hashing.of([decides, versions, *_chosen(known, _code_of_fit(method))])
@@ -90,6 +92,17 @@ def _of_task(plan: Plan, task: str) -> dict[str, str]:
 def _chosen(known: Code, names: Iterable[str]) -> list[dict[str, str]]:
     """The named digests, in a list; an empty list for a study that was begun before code was recorded."""
     return [{name: known[name] for name in names}] if known else []
+
+
+def _capped(plan: Plan) -> list[dict[str, int]]:
+    """Nothing if pictures are as large as their files."""
+    return [] if plan.max_side is None else [{"max_side": plan.max_side}]
+
+
+def _pooled(plan: Plan, method: MethodPlan) -> list[dict[str, str]]:
+    """Nothing if a pooled row is the mean of the kept tokens."""
+    pooling = method.pooling or plan.pooling
+    return [] if pooling == "kept" else [{"pooling": pooling}]
 
 
 def _prompted(method: MethodPlan) -> list[str]:

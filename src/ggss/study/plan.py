@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ggss import errors, methods, probes
+from ggss.activations.collect import Pooling
 from ggss.analysis.run import Statistics
 from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
@@ -107,6 +108,7 @@ class MethodPlan(Piece):
     options: dict[str, Any] = {}
     sites: str = MLP2
     prompt: Annotated[str, Field(min_length=1)] | None = None
+    pooling: Pooling | None = Field(None, description="how tokens are pooled for its fit; None: as the plan says")
     models: Names | None = None
     tasks: Names | None = None
     alphas: Alphas | None = None
@@ -158,6 +160,7 @@ class Plan(Piece):
     description: str = ""
     plugins: tuple[str, ...] = ()
     suite: Annotated[SuitePlan, BeforeValidator(_named)]
+    wording: str | None = Field(None, description="a file with the questions and how families of models are asked")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
@@ -166,6 +169,10 @@ class Plan(Piece):
     steering: Annotated[dict[str, SteeringPlan], Field(min_length=1)]
     measures: tuple[MeasurePlan, ...] = ()
     overlap: Literal["warn", "refuse"] = Field("refuse", description="pictures that are both fitted and scored")
+    max_side: int | None = Field(
+        None, ge=errors.SIDE.least, le=errors.SIDE.most, description="pixels of a picture's longer side, at most"
+    )
+    pooling: Pooling = Field("kept", description="the mean of kept tokens, or that of the authors' code: `release`")
     limit: int | None = Field(None, ge=1, description="about this many items of each task, whole clusters of them")
     batch_size: Annotated[int, Field(ge=1, le=errors.BATCH.most)] | Literal["auto"] = errors.AUTO_BATCH
     threads: int | None = Field(
@@ -248,13 +255,15 @@ class Plan(Piece):
         def placed(value: str) -> str:
             return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
 
-        files = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
-        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **files})
+        own = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
+        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **own})
         benchmarks = {
             task: benchmark.model_copy(update={"path": benchmark.path and placed(benchmark.path)})
             for task, benchmark in self.benchmarks.items()
         }
-        return self.model_copy(update={"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)})
+        wording = self.wording and placed(self.wording)
+        files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery), "wording": wording}
+        return self.model_copy(update=files)
 
 
 def _consistent(plan: Plan, where: str) -> Plan:
@@ -377,16 +386,21 @@ class PlanItems:
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
         file = self.plan.benchmarks.get(task)
-        return self._suite if file is None else _benchmark(task, file.path, file.suffix)
+        return (
+            self._suite
+            if file is None
+            else _benchmark(task, file.path, file.suffix, self.plan.wording, self.plan.max_side)
+        )
 
     @cached_property
     def _suite(self) -> Suite:
-        return suites.load(self.plan.suite.name, **self.plan.suite.options)
+        wording = {} if self.plan.wording is None else {"wording": self.plan.wording}
+        return suites.load(self.plan.suite.name, **(wording | self.plan.suite.options)).shrunk(self.plan.max_side)
 
 
 @cache
-def _benchmark(task: str, path: str | None, suffix: str) -> Suite:
-    return suites.benchmark(task, path, suffix)
+def _benchmark(task: str, path: str | None, suffix: str, wording: str | None, max_side: int | None) -> Suite:
+    return suites.benchmark(task, path, suffix, wording).shrunk(max_side)
 
 
 class DiscoverySet:
@@ -400,7 +414,7 @@ class DiscoverySet:
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
         try:
-            pictures = _loaded(self.plan.discovery)
+            pictures = _loaded(self.plan.discovery, self.plan.max_side)
         except InputError as error:
             return [f"discovery: {error}"]
         occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
@@ -429,14 +443,15 @@ class DiscoverySet:
 
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute: those of its occupations."""
-        return _of_occupations(self.plan.discovery, tuple(self.plan.steering[attribute].discover_on))
+        occupations = tuple(self.plan.steering[attribute].discover_on)
+        return _of_occupations(self.plan.discovery, self.plan.max_side, occupations)
 
 
 @cache
-def _loaded(source: str) -> Counterfactuals:
-    return Counterfactuals.load(source)
+def _loaded(source: str, max_side: int | None) -> Counterfactuals:
+    return Counterfactuals.load(source).shrunk(max_side)
 
 
 @cache
-def _of_occupations(source: str, occupations: tuple[str, ...]) -> Counterfactuals:
-    return _loaded(source).chosen(include={COLUMN: occupations})
+def _of_occupations(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
+    return _loaded(source, max_side).chosen(include={COLUMN: occupations})

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ggss.data.pictures import Picture
-from ggss.models.locating import locate
 from ggss.study import grid
-from ggss.study.checking import CheckedPlan
+from ggss.study.checking import CheckedPlan, folder_of, weights_of
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan, PlanItems
 from ggss.study.results import Results, StoredRuns, opened
@@ -133,7 +132,10 @@ def _not_loaded(checked: CheckedPlan, name: str, left: float) -> str:
         return "it is on the hub, and is not downloaded for a forecast"
     if left <= 0:
         return f"the {BUDGET:.0f} s of the forecast were over"
-    weights = [file.stat().st_size for file in Path(locate(name, ask_hub=False)).glob("*") if file.is_file()]
+    folder = folder_of(checked.plan.model(name))
+    if not weights_of(folder):
+        return "its weights are not here, and are not downloaded for a forecast"
+    weights = [file.stat().st_size for file in folder.glob("*") if file.is_file()]
     if sum(weights) / READ_BYTES > left:
         return f"loading its {sum(weights) / 1e9:.1f} GB may take longer than the {BUDGET:.0f} s of a forecast"
     return ""

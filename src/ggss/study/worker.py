@@ -66,7 +66,9 @@ class Worker:
             place = entry.device_map or self.device
             vlm = load_vlm(entry.name, entry.dtype, place, entry.trust_remote_code, entry.attention)
             if self.plan.batch_size == errors.AUTO:
-                vlm.limit_batch(longest_prompt(self.plan, self._plan_items, PromptLengths(vlm.processor)))
+                vlm.limit_batch(
+                    longest_prompt(self.plan, self._plan_items, PromptLengths(vlm.processor, vlm.family.name))
+                )
             pictures = [*self._discovery.pictures(), *self._plan_items.pictures()]
             self._model, self._identity = SteeredModel(FeatureCache(vlm, together=pictures)), vlm.identity
             self._name = model
@@ -137,6 +139,7 @@ class Worker:
             seed=self.plan.seed,
             features=self._unsteered.cache,
             prompt=prompt,
+            pooling=method.pooling or self.plan.pooling,
             show=False,
         )
         return fit(method.name, activations, attribute=attribute, **method.options), activations

@@ -30,7 +30,7 @@ from ggss.models.identity import text_settings, visual_settings
 from ggss.models.sites import in_text, in_tower
 from ggss.models.vlm import Vlm
 from ggss.steering import SteeringRecord
-from ggss.steering.attach import NeverFired
+from ggss.steering.attach import ONLY_TOGETHER, NeverFired
 from ggss.steering.steerer import Steerer
 
 FIELD = "ggss"
@@ -298,6 +298,8 @@ class ProjectorSteering:
                 f"the steerer in {folder!r} acts on {inner[0]}, and in vLLM only the projector's output can be "
                 "steered: use the transformers engine"
             )
+        if steerer.together:
+            raise InputError(f"the steerer in {folder!r} {ONLY_TOGETHER}")
         steerer.check(self._described, weights=self._weights)
         self._steerers[steerer.content_hash] = steerer
         return steerer
