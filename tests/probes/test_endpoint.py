@@ -5,6 +5,7 @@ import io
 import json
 import math
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -436,3 +437,11 @@ def test_an_address_with_a_secret_is_refused_and_not_repeated(url):
 def test_wrong_settings_are_refused(how, told):
     with pytest.raises(InputError, match=told):
         Endpoint("http://host", **{"model": "vlm", **how})
+
+
+def test_a_wording_with_shapes_of_families_is_refused_before_anything_is_asked():
+    shaped = replace(an_item(), shapes={"Pixtral": str.upper})
+    with serving(lambda body, number: completion("a")) as server:
+        with pytest.raises(InputError, match=r"in a shape of their own \(Pixtral\).*leave `families` out"):
+            read(server, [shaped], concurrency=1)
+        assert not server.asked

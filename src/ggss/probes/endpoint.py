@@ -382,6 +382,11 @@ def _base_address(url: str) -> str:
 
 def _content(item: Item, urls: Mapping[str, str]) -> list[dict[str, Any]]:
     """The prompt's parts: pictures at its marks, or before it if it has none."""
+    if item.shapes:
+        raise InputError(
+            f"the wording asks some families of models in a shape of their own ({', '.join(sorted(item.shapes))}), "
+            "and the family of a served model is not known: leave `families` out of the wording"
+        )
     marks = item.prompt.count(PICTURE)
     if marks not in (0, len(item.images)):
         raise InputError(f"a question about {len(item.images)} images shows {marks} with {PICTURE}: {item.prompt!r}")
