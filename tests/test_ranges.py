@@ -9,7 +9,7 @@ import torch
 from experiments.training.trainer import train
 from ggss import errors
 from ggss.activations.collect import collect
-from ggss.analysis.measures import Statistics
+from ggss.analysis.run import Statistics
 from ggss.errors import InputError
 from ggss.probes.steered_model import batches
 from ggss.probes.suites import subset

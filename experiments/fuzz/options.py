@@ -43,6 +43,7 @@ LINES = {
     "probe": f"probe tiny {_FACES} --tasks recognition-race --steer steerer",
     "compare": "compare before.jsonl before.jsonl",
     "recommend": "recommend before.jsonl before.jsonl steerer",
+    "gate": "gate before.jsonl before.jsonl",
     "report": "report before.jsonl -o out.html --no-pdf",
     "play": "play tiny",
     "serve": "serve small-world/pixtral --steer race=steerer",

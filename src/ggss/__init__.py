@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ggss.activations.collect import collect
     from ggss.data.counterfactuals import Counterfactuals
     from ggss.models import Vlm, load_vlm
+    from ggss.steering.export import export
     from ggss.steering.fitting import fit, fit_live, tune
     from ggss.steering.steerer import Steerer
 
@@ -22,6 +23,7 @@ _HOME = {  # the module that has each name
     "Activations": "activations",
     "collect": "activations.collect",
     "Counterfactuals": "data.counterfactuals",
+    "export": "steering.export",
     "fit": "steering.fitting",
     "fit_live": "steering.fitting",
     "Vlm": "models",
@@ -40,6 +42,7 @@ __all__ = [
     "__version__",
     "analysis",
     "collect",
+    "export",
     "fit",
     "fit_live",
     "load_vlm",

@@ -19,7 +19,7 @@ __version__ = "0.1.0.dev0"
 # Paths in the package of ggss. Probes are not among them: what they ask, and the longest answer, are in the keys by
 # content, and their parsers and metrics read the stored answers again each time.
 ANSWERING = (
-    *("data", "models", "vllm_plugin", "probes/steered_model.py"),
+    *("data", "models", "vllm_plugin", "probes/steered_model.py", "probes/endpoint.py"),
     *("analysis/asking.py", "study/worker.py", "study/executors.py"),
 )
 FITTING = ("sphere.py", "activations", "methods", "steering")

@@ -38,7 +38,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.operator import Array, Operator, register_kind, require_finite
+from ggss.methods.operator import Affine, Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Comparisons, Fitted, LiveQuestion, Method, Options, register
 from ggss.models.sites import in_text, in_tower
 from ggss.terminal import track
@@ -76,6 +76,9 @@ class ScaleAndShift(Operator):
     def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
         require_finite(rows, len(rows))
         torch.add(rows, alpha * (rows * self.scale.to(rows.device) + self.shift.to(rows.device)), out=out)
+
+    def affine(self, alpha: float) -> Affine:
+        return Affine.by_dimension(1 + alpha * self.scale.double(), alpha * self.shift.double())
 
 
 Weights = dict[str, Tensor]

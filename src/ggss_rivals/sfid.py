@@ -29,7 +29,7 @@ from torch import Tensor
 
 from ggss.activations import Activations
 from ggss.errors import InputError
-from ggss.methods.operator import Array, Operator, register_kind, require_finite
+from ggss.methods.operator import Affine, Array, Operator, register_kind, require_finite
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import classes, refuse_equal
 
@@ -65,6 +65,11 @@ class Imputation(Operator):
             out.copy_(rows)
         unsteered = rows[:, dimensions]
         out[:, dimensions] = unsteered + alpha * (values - unsteered)
+
+    def affine(self, alpha: float) -> Affine:
+        scale, offset = torch.ones(self.length, dtype=torch.float64), torch.zeros(self.length, dtype=torch.float64)
+        scale[self.dimensions], offset[self.dimensions] = 1 - alpha, alpha * self.values.double()
+        return Affine.by_dimension(scale, offset)
 
     def validate(self) -> None:
         largest = int(self.dimensions.max())

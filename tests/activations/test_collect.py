@@ -17,7 +17,7 @@ from ggss.activations.collect import kept_tokens
 from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
 from ggss.models.features import FeatureCache
-from ggss.steering.compatibility import compare_sizes
+from ggss.steering.attach import compare_sizes
 from rounding import assert_same
 
 MLP1, SITE = "projection-mlp1", "projection-mlp2"

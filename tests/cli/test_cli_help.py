@@ -87,7 +87,7 @@ def test_every_command_that_loads_a_model_has_the_same_options_for_it():
     loading = {
         words: [parameter for parameter in verb.params if parameter.name in LOADING] for words, verb in VERBS.items()
     }
-    alike = [("ask",), ("discover",), ("doctor",), ("play",), ("probe",)]
+    alike = [("ask",), ("discover",), ("doctor",), ("export",), ("play",), ("probe",)]
     assert {words for words, options in loading.items() if len(options) == len(LOADING)} == set(alike)
     for words in alike:
         assert [option.name for option in loading[words]] == [field.name for field in fields(Loading)], words

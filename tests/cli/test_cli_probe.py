@@ -281,7 +281,7 @@ def test_the_options_of_a_comparison(run, tmp_path):
     assert [row["change"] for row in default["bias"]] != [row["change"] for row in other["bias"]]
     assert list(default) == [
         *("before", "after", "bias", "capability", "average", "combined", "combined_holm"),
-        *("unlike", "parser", "read_differently"),
+        *("unlike", "unchecked", "parser", "read_differently"),
     ]
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 import typer
+import yaml
 
 import ggss
 from conftest import noise
 from ggss import cli
+from ggss.analysis.policy import Policy
 from ggss.methods.registry import METHODS
 from ggss.models.families import FAMILIES
 from ggss.probes import suites
@@ -130,6 +132,24 @@ def test_a_python_snippet_runs(page, code, somewhere, monkeypatch, tiny):
 @pytest.mark.parametrize(("page", "arguments"), SHELL, ids=[" ".join(own)[:40] for _, own in SHELL])
 def test_a_command_parses(page, arguments):
     parse(arguments)
+
+
+def test_the_workflow_of_the_gate_calls_commands_that_exist():
+    workflow = next(
+        yaml.safe_load(text) for text in blocks(ROOT / "docs" / "howto-gate.md", "yaml") if "jobs:" in text
+    )
+    steps = [step["run"] for step in workflow["jobs"]["gate"]["steps"] if "run" in step]
+    called = [words(line)[1:] for line in steps if line.startswith("ggss ")]
+    assert [arguments[0] for arguments in called] == ["probe", "gate"]
+    for arguments in called:
+        parse(arguments)
+
+
+def test_the_policy_of_the_page_is_one(tmp_path):
+    policy = next(text for text in blocks(ROOT / "docs" / "howto-gate.md", "yaml") if "max_bias" in text)
+    (tmp_path / "policy.yaml").write_text(policy)
+    shown = Policy.load(tmp_path / "policy.yaml")
+    assert shown.model_copy(update={"tasks": {}}) == Policy(), "what is shown are the defaults"
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_a_wrong_key_is_told_from_a_missing_one():
     missing, wrong = asked(guarded), asked(guarded, key=ADMIN)
     assert "a key is needed" in sentence(missing)
     assert missing.headers[b"www-authenticate"] == b"Bearer"
-    assert "has no key for /v1/chat/completions: correct the key" in sentence(wrong)
+    assert "is not valid for /v1/chat/completions: correct the key" in sentence(wrong)
     assert ADMIN not in sentence(wrong)
     assert wrong.headers[b"www-authenticate"] == b'Bearer error="invalid_token"'
 

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ggss.analysis.asking import ask
     from ggss.analysis.comparison import Comparison, compare, compare_all
-    from ggss.analysis.measures import Measured, Statistics
-    from ggss.analysis.run import Run, Source
+    from ggss.analysis.run import Measured, Run, Source, Statistics
     from ggss.analysis.selection import average_change, best_alpha, cross_fit
 
 _HOME = {
     "Comparison": "comparison",
-    "Measured": "measures",
+    "Measured": "run",
     "Run": "run",
     "Source": "run",
-    "Statistics": "measures",
+    "Statistics": "run",
     "ask": "asking",
     "average_change": "selection",
     "best_alpha": "selection",

@@ -4,18 +4,20 @@
 """
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from ggss import hashing
 from ggss.analysis.run import Run, Source
+from ggss.data.pictures import Picture
 from ggss.methods.registry import METHODS
 from ggss.models.reading import Answer
 from ggss.probes import Item
 from ggss.probes.base import PROBES, get
-from ggss.probes.steered_model import BATCH, SteeredModel, batches
+from ggss.probes.steered_model import BATCH, Steering, batches
 from ggss.probes.suites import SUITES, Suite
 from ggss.steering.steerer import Steerer
 from ggss.terminal import track
-from ggss.version import ggss_code, library_versions
+from ggss.version import ggss_code
 
 DIGITS = 6  # of a probability; more would change no statistic
 
@@ -23,8 +25,37 @@ Keep = Callable[[Mapping[str, Answer]], None]
 """Stores the answers of a batch, by item key. It is called before the next batch is asked."""
 
 
+class AnsweringModel(Protocol):
+    """What answers items: a `SteeredModel`, or an `Endpoint`.
+
+    identity, versions: all that decides its answers. suffix: what its steerers append to every prompt.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def identity(self) -> Mapping[str, str]: ...
+
+    @property
+    def versions(self) -> dict[str, str]: ...
+
+    @property
+    def steerings(self) -> tuple[Steering, ...]: ...
+
+    @property
+    def alpha(self) -> float: ...
+
+    @property
+    def suffix(self) -> str: ...
+
+    def preload(self, pictures: Sequence[Picture], show: bool | None = None) -> None: ...
+
+    def read_batch(self, items: Sequence[Item], max_new_tokens: int) -> list[Answer]: ...
+
+
 def ask(
-    model: SteeredModel,
+    model: AnsweringModel,
     suite: Suite,
     task: str,
     max_new_tokens: int | None = None,
@@ -37,7 +68,7 @@ def ask(
     """Ask a task of a suite.
 
     Args:
-        model: a model, steered or not: `SteeredModel.of(vlm)`.
+        model: a model, steered or not: `SteeredModel.of(vlm)`; or `ggss.probes.endpoint.Endpoint`, a served one.
         suite: the questions, from `ggss.probes.suites.load`.
         task: one of the suite's tasks.
         max_new_tokens: the longest answer, if not the suite's.
@@ -60,9 +91,8 @@ def ask(
     """
     items, known = suite.items(task, limit), dict(answered or {})
     longest = suite.max_new_tokens(task) if max_new_tokens is None else max_new_tokens
-    if model.cache.from_features:
-        missing = (item for item in items if item.key not in known)
-        model.cache.preload([picture for item in missing for picture in item.images], show)
+    missing = (item for item in items if item.key not in known)
+    model.preload([picture for item in missing for picture in item.images], show)
 
     def keep_and_know(answers: Mapping[str, Answer]) -> None:
         keep(answers)
@@ -72,7 +102,7 @@ def ask(
     steps = ask_missing(
         items, order, known, lambda numbers: answers_of(model, items, numbers, longest), keep_and_know
     )
-    for _ in track(steps, f"{model.vlm.name}: {task}", len(order), show):
+    for _ in track(steps, f"{model.name}: {task}", len(order), show):
         pass
     answers = tuple(known[item.key] for item in items)
     return Run(task, items, answers, source(model, suite, task, longest))
@@ -99,7 +129,7 @@ def ask_missing(
 
 
 def answers_of(
-    model: SteeredModel, items: Sequence[Item], numbers: Sequence[int], max_new_tokens: int
+    model: AnsweringModel, items: Sequence[Item], numbers: Sequence[int], max_new_tokens: int
 ) -> list[Answer]:
     """The answers to the items of these numbers, asked as one batch."""
     return [rounded(answer) for answer in model.read_batch([items[number] for number in numbers], max_new_tokens)]
@@ -110,7 +140,7 @@ def rounded(answer: Answer) -> Answer:
     return answer._replace(probabilities=tuple(round(p, DIGITS) for p in answer.probabilities))
 
 
-def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) -> Source:
+def source(model: AnsweringModel, suite: Suite, task: str, max_new_tokens: int) -> Source:
     """All that decides a model's answers to a suite's task."""
     steerers = [steerer for steerer, _ in model.steerings]
     steered = (
@@ -124,12 +154,12 @@ def source(model: SteeredModel, suite: Suite, task: str, max_new_tokens: int) ->
         }
     )
     return Source(
-        model=model.vlm.name,
-        identity=model.vlm.identity.parts,
+        model=model.name,
+        identity=model.identity,
         suite=suite.name,
         suite_hash=_suite_hash(suite, task),
         max_new_tokens=max_new_tokens,
-        versions=library_versions() | _code(steerers),
+        versions=model.versions | _code(steerers),
         **steered,
     )
 

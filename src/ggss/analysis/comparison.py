@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ggss.analysis.measures import Measured, Over, Statistics, percentile
 from ggss.analysis.notebook import comparison_frame, comparison_html, draw_comparison
-from ggss.analysis.run import Run
+from ggss.analysis.run import Measured, Over, Run, Statistics, percentile
 from ggss.errors import InputError, problems
+from ggss.probes.endpoint import NOT_KNOWN
 from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
 from ggss.stats.metric import TINY, Array, mean
 from ggss.stats.paired import change_within
@@ -351,10 +351,22 @@ def differences(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str
     texts: dict[str, None] = {}  # an ordered set
     for task, run in before.items():
         first, second = run.source, after[task].source
-        if first.steered and not second.steered:
+        served = first.endpoint or second.endpoint  # then its identity cannot be compared, see `unchecked`
+        if first.steered and not second.steered and not served:
             texts[f"the first is steered ({first.label}) and the second is not: give the unsteered one first"] = None
-        texts |= dict.fromkeys(first.differences(second, *MAY_DIFFER))
+        texts |= dict.fromkeys(first.differences(second, *MAY_DIFFER, *(("identity",) if served else ())))
     return list(texts)
+
+
+def unchecked(before: Mapping[str, Run], after: Mapping[str, Run]) -> list[str]:
+    """What could not be checked, because a run was asked through an endpoint."""
+    sides = {"first": next(iter(before.values())).source, "second": next(iter(after.values())).source}
+    return [
+        f"that both runs are of one model apart from its steering: the {side} was asked at {source.endpoint}, "
+        f"and its {', '.join(NOT_KNOWN)} are not known"
+        for side, source in sides.items()
+        if source.endpoint
+    ]
 
 
 def in_order(run: Run, reference: Run) -> Run:

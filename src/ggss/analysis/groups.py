@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ggss.analysis.measures import Statistics
-from ggss.analysis.run import Run
+from ggss.analysis.run import Run, Statistics
 from ggss.probes import Item
 from ggss.stats import Interval, Metric, jackknife
 from ggss.stats.metric import ratio

@@ -39,7 +39,11 @@ Text = InstanceOf[str]  # a string of any characters; pydantic's str refuses som
 
 
 class Record(BaseModel):
-    """One item and its answer. `prompt` is the text as it was asked, with what a steerer appended."""
+    """One item and its answer.
+
+    `prompt` is the text of the suite with what a steerer appended. A wording may have some families asked it in
+    another shape, with a system turn or all pictures first; `suite_hash` includes that.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

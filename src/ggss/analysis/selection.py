@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ggss.analysis.comparison import Comparison, percent, sign_flip
-from ggss.analysis.measures import Measured, percentile
+from ggss.analysis.run import Measured, percentile
 from ggss.errors import InputError
 from ggss.stats import Interval, Metric, bootstrap, holm, jackknife
 from ggss.stats.metric import TINY, Array, mean_of

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer import rich_utils
 
-from ggss.cli import ask, compare, convert, demo, discover, doctor, methods, play, probe, report, serve
+from ggss.cli import ask, compare, convert, demo, discover, doctor, export, gate, methods, play, probe, report, serve
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.study import study
@@ -72,6 +72,8 @@ app = typer.Typer(
     "[bold]ggss probe[/bold] measures bias and capability, "
     "[bold]ggss compare[/bold] says what steering changed, "
     "[bold]ggss recommend[/bold] writes a strength into the steerer, "
+    "[bold]ggss gate[/bold] checks a run against a release policy, "
+    "[bold]ggss export[/bold] puts the steering into the weights, for any engine, "
     "[bold]ggss report[/bold] makes a page of it. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
@@ -83,6 +85,8 @@ app.command()(ask.ask)
 app.command()(probe.probe)
 app.command()(compare.compare)
 app.command()(compare.recommend)
+app.command()(gate.gate)
+app.command()(export.export)
 app.command()(report.report)
 app.command()(play.play)
 app.command()(serve.serve)

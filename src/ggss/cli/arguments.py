@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -113,6 +113,20 @@ def pairs(texts: list[str], what: str) -> dict[str, str]:
     return read
 
 
+def named_strengths(texts: list[str], steerers: Iterable[str]) -> dict[str, float]:
+    """`["race=1.0"]` -> {"race": 1.0}, for steerers of these names."""
+    strengths: dict[str, float] = {}
+    for name, text in pairs(texts, "--alpha").items():
+        if name not in steerers:
+            raise no_such(f"--alpha {name}={text} is for no steerer of --steer", name, steerers)
+        try:
+            strengths[name] = float(text)
+        except ValueError as error:
+            raise InputError(f"--alpha {name}={text} is not a number") from error
+        errors.ALPHA.check(f"--alpha of {name}", strengths[name])
+    return strengths
+
+
 def choices(texts: list[str]) -> dict[str, list[str]]:
     """`["occupation=nurse,doctor"]` -> {"occupation": ["nurse", "doctor"]}."""
     return {name: values.split(",") for name, values in pairs(texts, "--exclude").items()}
@@ -151,6 +165,11 @@ class Loading:
     device_map: DeviceMap = None
     trust_remote_code: TrustRemoteCode = False
     attention: Attention = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """By option, what was given; None where nothing was."""
+        return {f"--{name.replace('_', '-')}": value or None for name, value in vars(self).items()}
 
     def load(self, model: str) -> Any:
         """The model, with a spinner while it loads."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ggss.analysis import Comparison, Run
     from ggss.analysis.selection import ComparedTasks
     from ggss.stats import Interval
+    from ggss.terminal import Terminal
 
 
 Before = Annotated[
@@ -80,20 +81,14 @@ class ComparedFiles:
     @classmethod
     def read(cls, before: Path, after: Path, unlike: bool, parser: str, seed: int) -> "ComparedFiles":
         """Both files, parsed by one rule. InputError for files that are no runs, or that cannot be compared."""
-        from ggss.analysis import Statistics, compare_all, records
-        from ggss.analysis.comparison import check_one_run
+        from ggss.analysis import Statistics, compare_all
         from ggss.analysis.selection import ComparedTasks
         from ggss.terminal import Terminal
 
-        rule = checked_parser(parser)
-        first, second = (
-            {task: run.read_by(rule) for task, run in records.load(file).items()} for file in (before, after)
-        )
-        check_one_run(first, str(before))
-        check_one_run(second, str(after))
+        first, second = paired_runs(before, after, parser)
         with Terminal(stderr=True).status("resampling"):
             tasks = ComparedTasks.of(compare_all(first, second, Statistics(seed=seed), unlike))
-        return cls(first, second, tasks, rule)
+        return cls(first, second, tasks, parser)
 
     @property
     def differences(self) -> list[str]:
@@ -103,18 +98,39 @@ class ComparedFiles:
         return differences(self.before, self.after)
 
     @property
+    def unchecked(self) -> list[str]:
+        """What could not be checked, because a run was asked through an endpoint."""
+        from ggss.analysis.comparison import unchecked
+
+        return unchecked(self.before, self.after)
+
+    @property
     def read_differently(self) -> dict[str, int]:
         """By task, how many answers the other parser reads differently."""
         return {task: run.read_differently + self.after[task].read_differently for task, run in self.before.items()}
 
     def data(self) -> dict[str, Any]:
         reading = {"parser": self.parser, "read_differently": self.read_differently}
-        return comparison_data(self.tasks) | {"unlike": self.differences} | reading
+        return comparison_data(self.tasks) | {"unlike": self.differences, "unchecked": self.unchecked} | reading
 
     def show(self) -> None:
-        show_comparison(self.tasks, self.differences)
+        show_comparison(self.tasks, self.differences, self.unchecked)
         answers = sum(len(run.items) for run in (*self.before.values(), *self.after.values()))
         show_parsers(self.parser, self.read_differently, answers)
+
+
+def paired_runs(before: Path, after: Path, parser: str) -> "tuple[dict[str, Run], dict[str, Run]]":
+    """The runs of both files by task, read by one rule. InputError for a file that is none, or of several runs."""
+    from ggss.analysis import records
+    from ggss.analysis.comparison import check_one_run
+
+    rule = checked_parser(parser)
+    first, second = (
+        {task: run.read_by(rule) for task, run in records.load(file).items()} for file in (before, after)
+    )
+    check_one_run(first, str(before))
+    check_one_run(second, str(after))
+    return first, second
 
 
 def comparison_data(tasks: "ComparedTasks") -> dict[str, Any]:
@@ -166,19 +182,14 @@ def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str
     }
 
 
-def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> None:
-    """Print a comparison. differences: what the two runs differ in besides their steering, if --unlike allowed it."""
+def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unchecked: Sequence[str] = ()) -> None:
+    """Print a comparison. differences, unchecked: what the runs differ in, or may, besides their steering."""
     from rich.text import Text
 
     from ggss.terminal import Terminal
 
     console = Terminal()
-    console.print(Text("before", "bold"), tasks.before.said)
-    console.print(Text("after ", "bold"), tasks.after.said)
-    if tasks.before.steered:
-        console.print("The first run is steered, too: the changes are between two steerings.")
-    for text in differences:
-        console.print(Text("They differ:", "yellow"), text)
+    side_lines(console, tasks, differences, unchecked)
     if tasks.bias:
         table = result_table("bias", "before", "after", "change [95 %]", "corrected [95 %]", "p", "p, Holm")
         for comparison in tasks.bias:
@@ -189,13 +200,13 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
                 number(comparison.after.value(), display),
                 _percent(comparison.change()),
                 _percent(comparison.corrected_change),
-                _p(comparison.p),
-                _p(tasks.p_holm.get(comparison.task)),
+                p_value(comparison.p),
+                p_value(tasks.p_holm.get(comparison.task)),
             )
         if tasks.combined is not None:
             table.add_section()
             average = _percent(tasks.average)
-            table.add_row("all together", "", "", average, "", _p(tasks.combined), _p(tasks.combined_holm))
+            table.add_row("all together", "", "", average, "", p_value(tasks.combined), p_value(tasks.combined_holm))
         console.print(table)
     if tasks.capability:
         table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "same", "p", "p, Holm")
@@ -209,8 +220,8 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
                 f"{accuracy.gained}/{accuracy.lost}",
                 "yes" if same.equivalent else "not shown",
-                _p(accuracy.p),
-                _p(tasks.p_holm.get(comparison.task)),
+                p_value(accuracy.p),
+                p_value(tasks.p_holm.get(comparison.task)),
             )
         console.print(table)
     console.print(
@@ -220,6 +231,22 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = ()) -> 
     )
     if any(comparison.degenerate for comparison in (*tasks.bias, *tasks.capability)):
         console.print(Text("*", "red"), "most answers of one run could not be parsed: left out of the combined test.")
+
+
+def side_lines(
+    console: "Terminal", tasks: "ComparedTasks", differences: Sequence[str], unchecked: Sequence[str]
+) -> None:
+    """What is compared with what."""
+    from rich.text import Text
+
+    console.print(Text("before", "bold"), tasks.before.said)
+    console.print(Text("after ", "bold"), tasks.after.said)
+    if tasks.before.steered:
+        console.print("The first run is steered, too: the changes are between two steerings.")
+    for text in differences:
+        console.print(Text("They differ:", "yellow"), text)
+    for text in unchecked:
+        console.print(Text("Not checked:", "yellow"), text)
 
 
 def _percent(interval: "Interval | None") -> str:
@@ -232,7 +259,7 @@ def _percent(interval: "Interval | None") -> str:
     return f"{middle} % [{low}, {high}]"
 
 
-def _p(value: float | None) -> str:
+def p_value(value: float | None) -> str:
     if value is None or math.isnan(value):
         return "-"
     return f"{value:.2g}" if value >= 5e-5 else "<1e-4"

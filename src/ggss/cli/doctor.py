@@ -28,6 +28,7 @@ VARIABLES = {
     "GGSS_SERVE_KEYS": "keys of `ggss serve`, separated by commas; their values are not shown",
     "GGSS_SERVE_ADMIN_KEY": "the key of its /ggss/reload; its value is not shown",
     "GGSS_METRICS_KEY": "the key of its /metrics; its value is not shown",
+    "GGSS_ENDPOINT_KEY": "the key of the server that `ggss probe --endpoint` asks; its value is not shown",
     "GGSS_STEERERS": "steerers that vLLM's own server is started with, as race=DIR,gender=DIR",
     "GGSS_ALPHAS": "their strengths unless a request says others, as race=1.0,gender=0.5; by default their own",
     "GGSS_MAX_ALPHA": "the largest strength that requests to it may ask for; 1.5 by default",
@@ -45,7 +46,7 @@ VARIABLES = {
     "COLUMNS": "the width of tables in a pipe; as wide as they need by default",
     "NO_COLOR": "1 prints no colours",
 }
-SECRET = ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY", "GGSS_METRICS_KEY")
+SECRET = ("HF_TOKEN", "GGSS_SERVE_KEYS", "GGSS_SERVE_ADMIN_KEY", "GGSS_METRICS_KEY", "GGSS_ENDPOINT_KEY")
 LIBRARIES = ("torch", "transformers", "safetensors", "numpy", "scipy", "scikit-learn", "pillow", "typer", "rich")
 OPTIONAL = (
     *("accelerate", "concept-erasure", "fastapi", "gradio", "lmms-eval", "pandas", "pyarrow", "ray", "uvicorn"),

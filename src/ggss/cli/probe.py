@@ -5,6 +5,7 @@
 
 import json
 import math
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from ggss.analysis import Measured, Run
     from ggss.analysis.records import Questions
     from ggss.probes import Display
+    from ggss.probes.endpoint import Endpoint
     from ggss.probes.suites import Suite
     from ggss.stats import Interval
     from ggss.steering.steerer import Steerer
@@ -163,6 +165,43 @@ def probe(
         str | None,
         typer.Option(help="Pictures: a manifest with path, occupation, identity and attributes; or a pattern."),
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Ask an OpenAI-compatible server, such as http://HOST:8000/v1, and load no model. Its key is "
+            "taken from GGSS_ENDPOINT_KEY.",
+            show_default=False,
+        ),
+    ] = None,
+    served_model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="NAME", help="The model's name at the --endpoint.", show_default=False),
+    ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Fields of every request to the --endpoint, such as \'{"ggss": {"race": 0}}\'; null leaves one out.',
+            show_default=False,
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            help="Requests to the --endpoint at a time; 8 by default.",
+            show_default=False,
+            **errors.CONCURRENCY.bounds,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds to wait for the --endpoint before a request is repeated; 120 by default.",
+            show_default=False,
+            **errors.SECONDS.bounds,
+        ),
+    ] = None,
     wording: Annotated[
         str | None,
         typer.Option(help="A file with other questions, as `ggss data wording` writes one.", show_default=False),
@@ -223,6 +262,10 @@ def probe(
     A task is a probe of `ggss probes`, or a probe and an attribute of your pictures, such as mcq-age. The benchmarks
     mmstar and mme are read from the folder that GGSS_DATA names.
 
+    A model that is served by vLLM, SGLang, llama.cpp, Ollama or `ggss serve` is asked where it runs:
+
+      ggss probe --endpoint http://localhost:8000/v1 --model my-vlm --images faces/manifest.csv -o after.jsonl
+
     With -o each batch is on disk before the next is asked, in FILE.part until all are. Stop it at any time: the same
     command goes on where it stopped, and asks nothing again that is answered in the file. Answers of another model,
     steerer, strength or wording are never mixed in: the command is refused, or begins anew with --force.
@@ -230,8 +273,18 @@ def probe(
     Example: ggss probe small-world/qwen3-vl --steer race-steerer -o after.jsonl
     """
     _refuse_old_spelling(compare, recommend, unlike)
-    if model is None:
-        raise InputError("a model is needed, such as small-world/qwen3-vl")
+    _check_what_is_asked(
+        model,
+        endpoint,
+        of_endpoint={
+            "--model": served_model,
+            "--request": request,
+            "--concurrency": concurrency,
+            "--timeout": timeout,
+        },
+        of_loaded={"--steer": steer, "--alpha": alpha, "--any-model": any_model or None, **loading.given},
+    )
+    model = model or served_model or ""
     rule = checked_parser(parser)
     if out is not None:
         from ggss.analysis.records import check_place
@@ -240,7 +293,7 @@ def probe(
     steerer = _steerer(steer, alpha, max_side)
     small = embedded(model)
     size = batch(batch_size) or (64 if small else 8)
-    if small:
+    if endpoint is None and small:
         one_thread()
     suites = _suites(suite or _default_suite(model), images, wording, tasks, max_side)
     items = {task: task_suite.items(task, limit) for task, task_suite in suites.items()}
@@ -250,44 +303,87 @@ def probe(
     from ggss.models.features import FeatureCache
     from ggss.probes.steered_model import SteeredModel
 
-    # The pictures are encoded in the same batches whatever was asked before.
-    pictures = (picture for task_items in items.values() for item in task_items for picture in item.images)
-    vlm = loading.load(model)
-    steered = SteeredModel(FeatureCache(vlm, together=pictures))
-    if steerer is not None:
-        steered = steered.steered(steerer, alpha, any_model)
+    if endpoint is not None:
+        answering = _served(endpoint, model, request, concurrency, timeout)
+        size = batch(batch_size) or 4 * answering.concurrency
+    else:
+        # The pictures are encoded in the same batches whatever was asked before.
+        pictures = (picture for task_items in items.values() for item in task_items for picture in item.images)
+        answering = SteeredModel(FeatureCache(loading.load(model), together=pictures))
+        if steerer is not None:
+            answering = answering.steered(steerer, alpha, any_model)
     longest = {task: max_new_tokens or task_suite.max_new_tokens(task) for task, task_suite in suites.items()}
     questions = {
-        task: Questions(items[task], source(steered, task_suite, task, longest[task]))
+        task: Questions(items[task], source(answering, task_suite, task, longest[task]))
         for task, task_suite in suites.items()
     }
 
-    if batch_size == errors.AUTO:
+    if batch_size == errors.AUTO and isinstance(answering, SteeredModel):
         from ggss.models.prompts import PromptLengths
         from ggss.study.checking import prompt_tokens
 
-        lengths = PromptLengths(vlm.processor, vlm.family.name)
-        vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in suites))
+        lengths = PromptLengths(answering.vlm.processor, answering.vlm.family.name)
+        answering.vlm.limit_batch(max(max(prompt_tokens(items[task], longest[task], lengths)) for task in suites))
 
     def ask_task(task: str, **known: Any) -> "Run":
-        return ask(steered, suites[task], task, longest[task], size, limit, **known)
+        return ask(answering, suites[task], task, longest[task], size, limit, **known)
 
     if out is None:
         runs = [ask_task(task) for task in suites]
     else:
-        runs = _ask_into(out, questions, ask_task, steered.suffix, force)
+        runs = _ask_into(out, questions, ask_task, answering.suffix, force)
     runs = [run.read_by(rule) for run in runs]
     measured = _measured(runs, seed)
     differently = {run.task: run.read_differently for run in runs}
     if as_json:
         metrics = [row for run in measured for row in run_data(run)]
-        data = {"model": model, "steerer": steer, "alpha": steered.alpha, "metrics": metrics}
-        print(json.dumps(data | {"parser": rule, "read_differently": differently}, indent=2))
+        data = {"model": model, "endpoint": runs[0].source.endpoint or None, "steerer": steer}
+        data |= {"alpha": answering.alpha, "metrics": metrics, "parser": rule, "read_differently": differently}
+        print(json.dumps(data, indent=2))
     else:
-        show_run(model if steerer is None else f"{model}, {steerer.method} at alpha {steered.alpha:g}", measured)
+        title = model if endpoint is None else runs[0].source.label
+        show_run(title if steerer is None else f"{model}, {steerer.method} at alpha {answering.alpha:g}", measured)
         show_parsers(rule, differently, sum(len(run.items) for run in runs))
         if steerer is not None and alpha is None:
             say(strength_note(steerer))
+
+
+def _check_what_is_asked(
+    model: str | None, endpoint: str | None, of_endpoint: Mapping[str, Any], of_loaded: Mapping[str, Any]
+) -> None:
+    """InputError unless it is a model that is loaded, or one of a server, with the options that belong to it."""
+    if endpoint is None:
+        typed = [option for option, value in of_endpoint.items() if value is not None]
+        if typed:
+            raise InputError(f"{typed[0]} is for a served model: give --endpoint URL, or leave out {typed[0]}")
+        if model is None:
+            raise InputError("a model is needed, such as small-world/qwen3-vl")
+        return
+    if model is not None:
+        raise InputError(f"--endpoint asks a served model, and {model!r} would be loaded here: give --model {model}")
+    if not of_endpoint["--model"]:
+        raise InputError("an endpoint serves models by name: give --model NAME")
+    if typed := [option for option, value in of_loaded.items() if value is not None]:
+        raise InputError(
+            f"{typed[0]} is for a model that is loaded here, and --endpoint asks a served one: leave out {typed[0]}; "
+            "what steers a served model is set where it is served"
+        )
+
+
+def _served(url: str, model: str, request: str | None, concurrency: int | None, timeout: float | None) -> "Endpoint":
+    """The endpoint, once it has been reached."""
+    from ggss.probes.endpoint import CONCURRENCY, KEY, TIMEOUT, Endpoint
+
+    try:
+        fields = json.loads(request or "{}")
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"--request {request!r} is not JSON ({error}): give an object, such as '{{}}'") from error
+    if not isinstance(fields, dict):
+        raise InputError(f"--request {request!r} is no JSON object: give one, such as '{{\"seed\": 1}}'")
+    key = os.environ.get(KEY, "").strip()
+    endpoint = Endpoint(url, model, fields, key, concurrency or CONCURRENCY, timeout or TIMEOUT)
+    endpoint.check()
+    return endpoint
 
 
 def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None, unlike: bool) -> None:
@@ -310,6 +406,7 @@ def _ask_into(
 ) -> "list[Run]":
     """Ask all tasks; every batch is written to the file before the next one is asked."""
     from ggss.analysis.records import open_run_file
+    from ggss.probes.endpoint import Unanswered
 
     total = sum(len(task_questions.items) for task_questions in questions.values())
     with open_run_file(out, questions, suffix, force) as file:
@@ -324,6 +421,9 @@ def _ask_into(
         except KeyboardInterrupt as stopped:
             stopped.add_note(f"{file.count} of {total} answers are kept, and the same command goes on from there")
             raise
+        except Unanswered as error:
+            kept = f"{file.count} of {total} answers are kept, and the same command goes on from there"
+            raise InputError(f"{error} ({kept})") from error
         file.finish(runs)
     return runs
 
@@ -332,7 +432,7 @@ def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "St
     check_alpha_has_steerer(alpha, name)
     if name is None:
         return None
-    from ggss.steering.compatibility import compare_sizes
+    from ggss.steering.attach import compare_sizes
     from ggss.steering.steerer import Steerer, checked_alpha
 
     steerer = Steerer.from_pretrained(name)

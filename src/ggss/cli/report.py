@@ -101,7 +101,7 @@ def _check(
 def _material(
     source: Path, after: Path | None, study: bool, method: str | None, gates: bool, images: str | None, seed: int
 ) -> "Material":
-    from ggss.analysis.measures import Statistics
+    from ggss.analysis.run import Statistics
     from ggss.report import material
 
     if study:

@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 
 from ggss import errors
-from ggss.cli.arguments import AnyModel, Attention, DeviceMap, Dtype, MaxSide, Model, embedded, pairs, say
+from ggss.cli.arguments import (
+    AnyModel,
+    Attention,
+    DeviceMap,
+    Dtype,
+    MaxSide,
+    Model,
+    embedded,
+    named_strengths,
+    pairs,
+    say,
+)
 from ggss.errors import InputError, no_such
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a steerer; it is sent in a header
@@ -166,17 +177,10 @@ def _strengths(texts: list[str], steerers: dict[str, str], allow_negative: bool)
     for name in steerers:
         if not NAME.fullmatch(name):
             raise InputError(f"--steer {name!r}: a steerer's name has letters, digits, dots, - and _ only")
-    strengths: dict[str, float] = {}
-    for name, text in pairs(texts, "--alpha").items():
-        if name not in steerers:
-            raise no_such(f"--alpha {name}={text} is for no steerer of --steer", name, steerers)
-        try:
-            strengths[name] = float(text)
-        except ValueError as error:
-            raise InputError(f"--alpha {name}={text} is not a number") from error
-        errors.ALPHA.check(f"--alpha of {name}", strengths[name])
-        if strengths[name] < 0 and not allow_negative:
-            raise InputError(f"--alpha {name}={text} would amplify the bias: that needs --allow-negative")
+    strengths = named_strengths(texts, steerers)
+    for name, alpha in strengths.items():
+        if alpha < 0 and not allow_negative:
+            raise InputError(f"--alpha {name}={alpha:g} would amplify the bias: that needs --allow-negative")
     return strengths
 
 

@@ -63,7 +63,7 @@ from ggss import sphere
 from ggss.activations import Activations, Groups
 from ggss.errors import InputError
 from ggss.methods.ggss import GateOptions, GgssOptions, SubspaceOptions, calibrated, discover
-from ggss.methods.operator import Array, Operator, register_kind
+from ggss.methods.operator import Affine, Array, Operator, register_kind
 from ggss.methods.projection import Euclidean, finite_coordinates
 from ggss.methods.registry import Attribute, Fitted, Method, register
 from ggss.methods.spherical import (
@@ -309,6 +309,10 @@ class GatedEuclidean(Operator):
             length = torch.linalg.vector_norm(short_rows, dim=1, keepdim=True)
             out[unsafe] = short_rows * (norms[unsafe].float() / torch.where(length > 0, length, 1))
         return g.squeeze(1).float()
+
+    def affine(self, alpha: float) -> Affine | None:
+        gated = self.floor != 1
+        return None if gated or self.renorm else Affine.projection(alpha, self.mean, self.basis, self.basis)
 
 
 class GatedEuclideanOptions(GgssOptions):

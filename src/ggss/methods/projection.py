@@ -38,7 +38,7 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.errors import InputError
-from ggss.methods.operator import Array, Operator, project, recombine, register_kind, require_finite
+from ggss.methods.operator import Affine, Array, Operator, project, recombine, register_kind, require_finite
 from ggss.methods.spherical import SAFE_NORMS, Floor, Kappa, check_orthonormal, gate, precise
 
 PROJECTION = 1e-3  # how far W^T V may be from the identity
@@ -67,6 +67,9 @@ class Euclidean(Operator):
         mean, directions = self.mean.to(rows.device), self.basis.to(rows.device).T.contiguous()
         coordinates = finite_coordinates(project(rows, directions)[0] - directions @ mean, rows)
         recombine(rows, torch.ones_like(alpha), -alpha * coordinates, directions, out)
+
+    def affine(self, alpha: float) -> Affine:
+        return Affine.projection(alpha, self.mean, self.basis, self.basis)
 
     def validate(self) -> None:
         check_orthonormal(self.basis)
@@ -129,6 +132,12 @@ class Oblique(Operator):
             weights = torch.where(norms > 0, -share * z, 0).float()
             recombine(rows, torch.ones_like(alpha), weights, movement.T.contiguous(), out)
         return None if g is None else g.squeeze(1).float()
+
+    def affine(self, alpha: float) -> Affine | None:
+        gated = self.floor != 1
+        if gated or self.arc or self.restored:
+            return None
+        return Affine.projection(alpha, self.mu, self.movement, self.detection)
 
     def _restore_norms(
         self, rows: Tensor, products: Tensor, norms: Tensor, z: Tensor, share: Tensor, out: Tensor

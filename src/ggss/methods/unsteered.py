@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations
-from ggss.methods.operator import Operator, register_kind, require_finite
+from ggss.methods.operator import Affine, Operator, register_kind, require_finite
 from ggss.methods.registry import UNSTEERED, Attribute, Fitted, Method, Options, register
 
 PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
@@ -43,6 +43,9 @@ class Identity(Operator):
             require_finite(rows, len(rows))
         if out.data_ptr() != rows.data_ptr():
             out.copy_(rows)
+
+    def affine(self, alpha: float) -> Affine:
+        return Affine.by_dimension(torch.ones(self.length), torch.zeros(self.length))
 
 
 def fit(activations: Activations, attribute: Attribute, options: Options) -> Fitted:

@@ -36,7 +36,7 @@ from ggss.errors import InputError, problems
 from ggss.models.hooks import RECORDER, Attachment
 from ggss.models.placement import ConvertedLinear
 from ggss.models.processors import backend_of
-from ggss.models.wrappers import COMPILED, active_adapters, plain_weights, tuned_layers
+from ggss.models.wrappers import COMPILED, active_adapters, exported_words, plain_weights, tuned_layers
 from ggss.version import installed_version, library_versions
 
 PREPARATION = 1
@@ -49,8 +49,12 @@ _NAMES = {  # settings that say where something came from, or that have a part o
     *("vocab_file", "merges_file", "tokenizer_file", "_from_model_config", "dtype", "torch_dtype", "chat_template"),
 }
 _PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # attributes that change no output
+STEERED = "steering in the weights"  # a part that only an exported model has
 # Parts that are words, not hashes.
-_WORDS = ("dtype", "vision attention", "text attention", "image backend", "code", "library versions", "engine")
+_WORDS = (
+    *("dtype", "vision attention", "text attention", "image backend", "code", "library versions", "engine"),
+    STEERED,
+)
 _OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
 _SMALL = 2**20  # bytes
 _ROW, _SAMPLE = 2**13, 64  # in integers of 64 bits: how many are added up together, and how many are sampled
@@ -97,6 +101,7 @@ def visual_identity(model: Any, processor: Any) -> ModelIdentity:
             "code": ", ".join(sorted({type(part).__module__ for part in parts})),
             "library versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
             "preparation": str(PREPARATION),
+            **({STEERED: words} if (words := exported_words(model)) else {}),
         }
     )
 
@@ -420,7 +425,7 @@ class StreamedWeights:
 
     def __init__(self, model: nn.Module) -> None:
         weights = {name: weight for name, weight in model.state_dict().items() if not of_language(name)}
-        self._names = {_short(name): name for name in weights}
+        self._names = {short_name(name): name for name in weights}
         self._shapes = {name: weight.shape for name, weight in weights.items()}
         self._digests: dict[str, str] = {}
         self._all: dict[str, str] = {}
@@ -429,7 +434,7 @@ class StreamedWeights:
         """Yields the same names and weights, and hashes them."""
         for name, weight in weights:
             self._all[name] = hashing.of_tensor(name, weight)
-            original = self._names.get(_short(name))
+            original = self._names.get(short_name(name))
             if original is not None:
                 self._digests[original] = hashing.of_tensor(original, weight, coarse)
             yield name, weight
@@ -442,7 +447,7 @@ class StreamedWeights:
         """
         changed = []
         for name, weight in weights:
-            original = self._names.get(_short(name), "")
+            original = self._names.get(short_name(name), "")
             if self._shapes.get(original) != weight.shape or weight.dtype == torch.float16:
                 continue
             if hashing.of_tensor(original, weight, coarse) != self._digests.get(original):
@@ -465,7 +470,7 @@ class StreamedWeights:
         return hashing.of_digests(self._digests)
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
     """A weight's name without the parts that differ between versions."""
     for part in _OPTIONAL:
         name = name.removeprefix(part).replace(f".{part}", ".")

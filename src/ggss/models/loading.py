@@ -1,5 +1,6 @@
 """Loading a VLM by name: from a registered collection, a directory, or the hub."""
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -10,14 +11,17 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, dynamic_module_utils
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 
 from ggss.errors import InputError
 from ggss.models.locating import locate, snapshot
 from ggss.models.placement import check_placement, placement, use_float32_products
 from ggss.models.processors import load_processor
 from ggss.models.vlm import Vlm
+from ggss.models.wrappers import exported_words
 from ggss.terminal import quiet
+
+log = logging.getLogger(__name__)
 
 
 def load_vlm(
@@ -88,6 +92,8 @@ def load_vlm(
             f"{unusable[0]}): get the model again"
         )
     use_float32_products(model)
+    if words := exported_words(model):
+        log.warning("%s has steering in its weights (%s): always on, for pictures only", name, words)
     return Vlm(model, processor, name)
 
 
@@ -148,13 +154,13 @@ def _without_prompting() -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the log messages of transformers, and its progress bars unless a terminal shows them."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
     if quiet() or not sys.stderr.isatty():
-        logging.disable_progress_bar()
+        transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        transformers_logging.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()
+            transformers_logging.enable_progress_bar()

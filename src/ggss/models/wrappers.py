@@ -1,4 +1,5 @@
-"""Wrappers around a transformers model and changes inside it: torch.compile, PEFT's adapters, accelerate's hooks."""
+"""Wrappers around a transformers model and changes inside it: torch.compile, PEFT's adapters, accelerate's hooks,
+and steerers that `ggss export` has folded into its weights."""
 
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from ggss.errors import InputError
 
 COMPILED = "_orig_mod"  # the attribute of torch.compile's wrapper that is the module
+EXPORTED = "ggss_export"  # in a model's config: the steerers in its weights
 _BASE = ".base_layer"  # the attribute of an adapter that is the layer it replaces
 
 
@@ -113,3 +115,17 @@ def execution_device(model: Any) -> Any:
         return model.device
     devices = (getattr(getattr(module, "_hf_hook", None), "execution_device", None) for module in model.modules())
     return next((device for device in devices if device is not None), "cpu")
+
+
+def exported_steering(model: Any) -> list[dict[str, Any]]:
+    """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
+    noted = getattr(model.config, EXPORTED, None)
+    return [steerer for steerer in noted if isinstance(steerer, dict)] if isinstance(noted, list) else []
+
+
+def exported_words(model: Any) -> str:
+    """The same in words, such as `race by pace at alpha 1.0`."""
+    return "; ".join(
+        f"{steerer.get('attribute')} by {steerer.get('method')} at alpha {steerer.get('alpha')}"
+        for steerer in exported_steering(model)
+    )

@@ -7,7 +7,7 @@ encoded for a site before the projector's output, and while it answers for a sit
 `live_questions` makes questions of items for a method that learns from a live model (`ggss.fit_live`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -22,6 +22,7 @@ from ggss.models.vlm import Vlm
 from ggss.probes.base import Item
 from ggss.steering.steerer import Steerer
 from ggss.terminal import track
+from ggss.version import library_versions
 
 BATCH = 64  # questions asked together
 
@@ -69,6 +70,20 @@ class SteeredModel:
         return self.cache.vlm
 
     @property
+    def name(self) -> str:
+        return self.vlm.name
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """By name, all of the model that decides its answers."""
+        return self.vlm.identity.parts
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Of the libraries that decide its numbers."""
+        return library_versions()
+
+    @property
     def alpha(self) -> float:
         """The strength of the last steering; 0 without any."""
         return self.steerings[-1][1] if self.steerings else 0.0
@@ -77,6 +92,11 @@ class SteeredModel:
     def suffix(self) -> str:
         """What the steerers append to every prompt."""
         return "".join(steerer.prompt_suffix for steerer, _ in self.steerings)
+
+    def preload(self, pictures: Sequence[Picture], show: bool | None = None) -> None:
+        """Encode pictures before they are asked about, where the model answers from features."""
+        if self.cache.from_features:
+            self.cache.preload(pictures, show)
 
     def see(self, pictures: Sequence[Picture]) -> list[Shown]:
         """The pictures as the steered model sees them, in order."""

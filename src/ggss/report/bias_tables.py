@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ggss import probes
 from ggss.analysis.comparison import Comparison
-from ggss.analysis.measures import Measured
+from ggss.analysis.run import Measured
 from ggss.analysis.selection import HeldOut
 from ggss.methods.registry import UNSTEERED
 from ggss.probes.base import split_task
@@ -295,7 +295,7 @@ def all_metrics(figures: Figures) -> Table | str:
         "net_preference_std uses all answers.",
         (
             "Brackets: 95 % intervals over identities, jackknife; before them in parentheses the estimate that they "
-            "are about, where it is freed of a small-sample bias.",
+            "are about, where it is bias-corrected.",
             cells.DEGENERATE,
         ),
     )

@@ -15,7 +15,7 @@ from ggss import probes
 from ggss.activations import SITE
 from ggss.analysis import selection
 from ggss.analysis.comparison import AccuracyChange, Comparison, overall, sign_flip
-from ggss.analysis.measures import Over
+from ggss.analysis.run import Over
 from ggss.analysis.selection import Fold, HeldOut
 from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
@@ -84,10 +84,10 @@ TEST_PARTS = ("p", "Holm", "p over items", "Holm over items")
 
 INTERVALS = (
     "Brackets: 95 % intervals over identities, of the jackknife for a value and of Fieller for a change. They are "
-    "about estimates that are freed of the upward bias of divergences and spreads in small samples, and of a gap "
+    "about bias-corrected estimates, because divergences and spreads are too high in small samples, and of a gap "
     "about its change with sign: where such an estimate is not the published one, it stands in parentheses before "
-    "its interval. Where the unsteered bias cannot be told from zero, the interval of a change is unbounded. A "
-    "change below -100 % is a gap that has turned round."
+    "its interval. Where the unsteered bias does not differ significantly from zero, the interval of a change is "
+    "unbounded. A change below -100 % is a gap whose sign has changed."
 )
 PERCENTILES = (
     "Lines below: the paper's 95 % intervals of the same change, percentile bootstraps over identities and over "

@@ -19,8 +19,7 @@ import numpy as np
 from ggss.analysis import records
 from ggss.analysis.comparison import Comparison, check_one_run, compare_all, in_order
 from ggss.analysis.groups import GroupValues, group_values
-from ggss.analysis.measures import Measured, Statistics
-from ggss.analysis.run import Run
+from ggss.analysis.run import Measured, Run, Statistics
 from ggss.data.pictures import Picture
 from ggss.errors import InputError, problems
 from ggss.methods.registry import UNSTEERED

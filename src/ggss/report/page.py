@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from ggss import probes
 from ggss.analysis.groups import GroupValues
-from ggss.analysis.measures import Measured
+from ggss.analysis.run import Measured
 from ggss.escaping import visible
 from ggss.files import mark, write_whole
 from ggss.probes import Display

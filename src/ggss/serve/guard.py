@@ -305,7 +305,9 @@ class Guard:
         if not authorization:
             sentence = "a key is needed: send the header `Authorization: Bearer KEY`"
             raise Refusal(401, sentence, headers={"WWW-Authenticate": "Bearer"})
-        sentence = f"the header `Authorization` has no key for {scope['path']}: correct the key in `Bearer KEY`"
+        sentence = (
+            f"the key in the header `Authorization: Bearer KEY` is not valid for {scope['path']}: correct the key"
+        )
         raise Refusal(401, sentence, headers={"WWW-Authenticate": 'Bearer error="invalid_token"'})
 
     async def _within_time(self, exchange: "Exchange") -> None:

@@ -28,7 +28,7 @@ from ggss.serve.sampling import PartialAnswer
 from ggss.serve.schema import ChatJob, ServedSteerer
 from ggss.serve.worker import failure, reload_failure
 from ggss.steering import SteeringRecord
-from ggss.steering.compatibility import compare_sizes
+from ggss.steering.attach import compare_sizes
 from ggss.steering.steerer import Steerer
 from ggss.vllm_plugin.engine import EngineHost, EnginePrompt, EngineSetup, ReadPrompt
 from ggss.vllm_plugin.steering import by_content

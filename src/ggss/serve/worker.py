@@ -30,8 +30,7 @@ from ggss.serve.batching import BatchSteering, EncodedPicture, served_steerer, t
 from ggss.serve.engine import Ask, Failed, JobQueue, Load, NotLoaded, Ready, Reload, Reloaded, ServerGone, Started
 from ggss.serve.sampling import AnswerRow, RowSampler, RowsFinished
 from ggss.serve.schema import ChatJob, ServedSteerer, defect
-from ggss.steering.attach import NeverFired
-from ggss.steering.compatibility import ONLY_TOGETHER, compare_sizes
+from ggss.steering.attach import ONLY_TOGETHER, NeverFired, compare_sizes
 from ggss.steering.steerer import Steerer
 
 log = logging.getLogger("ggss")

@@ -36,7 +36,7 @@ from ggss.errors import InputError
 from ggss.escaping import code, markdown
 from ggss.files import read_bounded, read_json, require_file, write_whole
 from ggss.methods.operator import Operator, kind_named
-from ggss.steering.compatibility import unverified
+from ggss.steering.attach import unverified
 from ggss.steering.steerer import checked_recommendation
 from ggss.terminal import track
 

@@ -21,6 +21,7 @@ from ggss.methods.spherical import Geodesic
 from ggss.models import MLP2, Vlm
 from ggss.models.features import Features, Shown
 from ggss.models.placement import float32_products
+from ggss.models.wrappers import exported_words
 from ggss.steering.attach import NeverFired, attached
 from ggss.steering.steerer import Steerer
 
@@ -62,7 +63,7 @@ def examine(vlm: Vlm, also: Sequence[str] = ()) -> Examination:
 
 
 def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
-    first, second = _pictures(max(_picture_side(vlm), 64))
+    first, second = two_pictures(vlm)
     encoded = vlm.encode([first, second])
     features = encoded[0]
     tokens = sum(len(rows) for picture in encoded for rows in picture.rows.values())
@@ -96,17 +97,14 @@ def _examined(vlm: Vlm, also: Sequence[str]) -> Examination:
         checks=[(what, *_tried(check)) for what, check in checks.items()],
         moved=moved,
         leaks=leaks,
-        advice=_advice(moved, leaks, len(sites) > 1),
+        advice=_exported(vlm) + _advice(moved, leaks, len(sites) > 1),
     )
 
 
-def _picture_side(vlm: Vlm) -> int:
-    side = getattr(getattr(vlm.model.config, "vision_config", None), "image_size", None)
-    return side if isinstance(side, int) and side <= 448 else 224
-
-
-def _pictures(side: int) -> tuple[Image.Image, Image.Image]:
-    """Two very different pictures of the same size, for the leak test."""
+def two_pictures(vlm: Vlm) -> tuple[Image.Image, Image.Image]:
+    """Two very different pictures of the same size, without people, to try a model with."""
+    known = getattr(getattr(vlm.model.config, "vision_config", None), "image_size", None)
+    side = max(known, 64) if isinstance(known, int) and known <= 448 else 224
     ramp = Image.linear_gradient("L").resize((side, side))
     disc = Image.radial_gradient("L").resize((side, side))
     return Image.merge("RGB", (ramp, disc, ramp.rotate(90))), Image.merge("RGB", (disc, ramp.rotate(180), disc))
@@ -177,7 +175,7 @@ def leak(vlm: Vlm, sites: str | Sequence[str]) -> float:
     In a text layer only the rows of image tokens are: what later tokens have read from them in the layers up to this
     one is not undone. 0 if the model does not look at its images.
     """
-    pictures = _pictures(max(_picture_side(vlm), 64))
+    pictures = two_pictures(vlm)
     moved = _distance(_next(vlm, pictures))
     return _leak(vlm, list(vlm.sites(sites)), pictures) / moved if moved else 0.0
 
@@ -234,6 +232,12 @@ def _reuse(vlm: Vlm, steerer: Steerer, encoded: Sequence[Features], steered: Cal
         return True, "not supported for this family; the live hook is used"
     from_features = _next(vlm, [features.steered(steerer, 1.0) for features in encoded])
     return _alike(steered().logits, from_features)
+
+
+def _exported(vlm: Vlm) -> list[str]:
+    if not (words := exported_words(vlm.model)):
+        return []
+    return [f"Steering is in this model's weights ({words}): always on, not adjustable. Do not steer it so again."]
 
 
 def _advice(moved: float, leaks: dict[str, float], more_sites: bool) -> list[str]:

@@ -18,7 +18,7 @@ from ggss.errors import InputError
 from ggss.methods import operator
 from ggss.methods.diagnostics import principal_cosines, probe_tokens
 from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, checked_options, get, names
-from ggss.steering.compatibility import LEARNED_FROM
+from ggss.steering.attach import LEARNED_FROM
 from ggss.steering.steerer import Steerer
 
 if TYPE_CHECKING:

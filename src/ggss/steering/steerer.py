@@ -20,8 +20,7 @@ from ggss.activations import SITE
 from ggss.errors import InputError, no_such
 from ggss.escaping import plot
 from ggss.methods import operator
-from ggss.steering.attach import AttachedRun, attached
-from ggss.steering.compatibility import fitting_paths
+from ggss.steering.attach import AttachedRun, attached, fitting_paths
 from ggss.version import library_versions
 
 if TYPE_CHECKING:

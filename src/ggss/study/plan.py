@@ -30,11 +30,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ggss import errors, methods, probes
 from ggss.activations.collect import Pooling
-from ggss.analysis.measures import Statistics
+from ggss.analysis.run import Statistics
 from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
@@ -42,7 +43,6 @@ from ggss.plugins import load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.suites import Suite
-from ggss.yaml_files import read_yaml
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 COLUMN = "occupation"  # of discovery pictures: steering is discovered on some of its values

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ggss.analysis.comparison import Comparison, compare
-from ggss.analysis.measures import Measured, Statistics
-from ggss.analysis.run import Run, Source
+from ggss.analysis.run import Measured, Run, Source, Statistics
 from ggss.analysis.selection import HeldOut, Sweep, best_alpha, cross_fit
 from ggss.errors import InputError, problems
 from ggss.files import write_whole
@@ -36,7 +35,7 @@ FAILURE = "failure of "  # and a method on a model
 CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
 CACHED_RUNS = 256  # with their metrics
 FORMATS = (".jsonl", ".parquet")
-COLUMNS = (*grid.Cell._fields, "weights", "steering", "suite", "item", "answer", "probabilities")
+COLUMNS = (*grid.Cell._fields, "model_identity", "steering", "suite", "item", "answer", "probabilities")
 COMPARED = ("vision weights", "vision config", "image processor", "dtype", "image backend")
 """The parts of a model's identity that must be equal. Other versions of the libraries may have fitted the steerer."""
 _LONGEST = 2**24  # bytes of a row

@@ -30,8 +30,7 @@ from ggss.models.identity import text_settings, visual_settings
 from ggss.models.sites import in_text, in_tower
 from ggss.models.vlm import Vlm
 from ggss.steering import SteeringRecord
-from ggss.steering.attach import NeverFired
-from ggss.steering.compatibility import ONLY_TOGETHER
+from ggss.steering.attach import ONLY_TOGETHER, NeverFired
 from ggss.steering.steerer import Steerer
 
 FIELD = "ggss"

@@ -16,7 +16,7 @@ import ggss
 from conftest import MODEL
 from ggss import smallworld
 from ggss.errors import InputError
-from ggss.evaluation.lmms import LmmsModel, cache_identity
+from ggss.evaluation import LmmsModel, cache_identity
 
 STRONG = 8.0  # beyond all reason, so that answers change
 

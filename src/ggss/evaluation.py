@@ -24,6 +24,7 @@ from ggss.terminal import track
 
 try:
     from lmms_eval.api.model import lmms  # pyright: ignore[reportMissingImports]
+    from lmms_eval.models.registry_v2 import ModelManifest  # pyright: ignore[reportMissingImports]
 except ImportError as error:
     raise ImportError("evaluating with lmms-eval needs it: pip install 'ggss[eval]'") from error
 
@@ -221,3 +222,8 @@ def _checked_batch_size(size: int | str) -> int:
     if not str(size).isdecimal() or int(size) < 1:
         raise InputError(f"the model 'ggss' needs a batch size of at least 1, seen {size!r}")
     return int(size)
+
+
+def lmms_eval_models() -> ModelManifest:
+    """What lmms-eval finds under its entry-point group `lmms_eval.models`: the model `ggss`."""
+    return ModelManifest("ggss", simple_class_path="ggss.evaluation.LmmsModel")
