@@ -16,7 +16,7 @@ from ggss.data.pictures import size_of
 from ggss.models.prompts import PICTURE, SYSTEM, PromptLengths, chat
 from ggss.probes import suites
 from ggss.probes.steered_model import SteeredModel
-from ggss.probes.wording import Shape, read_wording, released
+from ggss.probes.wording import PromptShape, read_wording, released
 from ggss.study.plan import Plan, PlanItems
 
 FOLDER_KEYS = ["mcq", "2afc", "nurse-doctor", "mmstar", "families"]
@@ -169,7 +169,7 @@ def test_a_template_that_drops_the_system_turn_is_refused(tiny):
     try:
         vlm.processor.chat_template = "{% for m in messages if m.role == 'user' %}[IMG]{% endfor %}"
         with pytest.raises(InputError, match="cannot write the system turn"):
-            chat(vlm.processor, Shape(system="Be brief.")("which?"), 1)
+            chat(vlm.processor, PromptShape(system="Be brief.")("which?"), 1)
     finally:
         vlm.processor.chat_template = kept
 

@@ -53,8 +53,11 @@ def wordings(file: str | Path | None = None) -> dict[str, Wording]:
     mistakes = [f"{probe}: {mistake}" for probe, entry in questions.items() if (mistake := _mistake(probe, entry))]
     if mistakes:
         raise problems(f"the wording {str(file)!r}", mistakes)
-    probes |= questions
-    return {probe: Wording(_prompts(entry), entry.get("about", "")) for probe, entry in probes.items()}
+    about = {probe: entry.get("about", "") for probe, entry in probes.items()}
+    return {
+        probe: Wording(_prompts(entry), entry.get("about", about.get(probe, "")))
+        for probe, entry in (probes | dict(questions)).items()
+    }
 
 
 def _mistake(probe: object, entry: object) -> str:

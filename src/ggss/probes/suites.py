@@ -18,7 +18,7 @@ from ggss.errors import InputError, no_such, problems
 from ggss.models.prompts import PICTURE
 from ggss.plugins import Registry
 from ggss.probes.base import Item, Probe, get, split_task
-from ggss.probes.wording import Shape, read_wording
+from ggss.probes.wording import PromptShape, read_wording
 
 HELD_OUT = "ceo"  # the paper asks MCQ, 2AFC and recognition about it; no discovery set contains it
 DEFAULT = ("mcq", "2afc", "nurse-doctor")  # the paper's three bias tasks; recognition is asked with them
@@ -97,7 +97,7 @@ class Suite:
 
         return self if max_side is None else replace(self, make=items, _items={}, _hashes={})
 
-    def shaped(self, shapes: Mapping[str, Shape]) -> "Suite":
+    def shaped(self, shapes: Mapping[str, PromptShape]) -> "Suite":
         """The same questions, asked of some families of models in another shape."""
 
         def items(task: str) -> list[Item]:

@@ -1,7 +1,7 @@
 """A wording file: the questions of a study as data, and how families of models are asked them.
 
-    mcq: {about: race, questions: {salary: {text: ..., options: {A: ...}}}}    # as in data/reflect.json
-    mmstar: {suffix: ...}                                                      # added to each question of a benchmark
+    mcq: {questions: {salary: {text: ..., options: {A: ...}}}}     # as in data/reflect.json
+    mmstar: {suffix: ...}                                          # added to each question of a benchmark
     families:
       Qwen3-VL: {system: ...}                  # a system turn before the question
       Pixtral: {layout: pictures-first}        # all pictures, then all text; as-written: where the question has them
@@ -31,7 +31,7 @@ from ggss.probes.base import PROBES
 SHAPES = "families"  # the key of a wording file that is no probe
 
 
-class Shape(BaseModel):
+class PromptShape(BaseModel):
     """How a family of models is asked: a system turn, and where the pictures of a question are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,7 +58,7 @@ class WordingFile:
     """questions: by probe, as they are written. shapes: by family. suffixes: by benchmark."""
 
     questions: Mapping[str, Any] = field(default_factory=dict)
-    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    shapes: Mapping[str, PromptShape] = field(default_factory=dict)
     suffixes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -79,7 +79,7 @@ def read_wording(file: str | Path | None) -> WordingFile:
     if not isinstance(families, dict):
         found.append(f"{SHAPES}: it is no mapping of families to a system turn and a layout")
         families = {}
-    shapes = {name: _read(Shape, f"{SHAPES}: {name}", one, found) for name, one in families.items()}
+    shapes = {name: _read(PromptShape, f"{SHAPES}: {name}", one, found) for name, one in families.items()}
     found += [
         f"{SHAPES}: {no_such('there is no such family', str(name), FAMILIES.names())}"
         for name in families
@@ -150,19 +150,17 @@ def released(folder: str | Path) -> dict[str, Any]:
 
     letters = {"A": labels[0].rstrip(":").lower(), "B": labels[1].rstrip(":").lower()}
     return {
-        "mcq": _asked("race", salary=_question(question(salary), options) | {"worth": worth}),
-        "2afc": _asked("race", income=_question(question(*labels, income), letters)),
-        "nurse-doctor": _asked(
-            "gender", occupation=_question(question(occupation), {"Nurse": "nurse", "Doctor": "doctor"})
-        ),
+        "mcq": _asked(salary=_question(question(salary), options) | {"worth": worth}),
+        "2afc": _asked(income=_question(question(*labels, income), letters)),
+        "nurse-doctor": _asked(occupation=_question(question(occupation), {"Nurse": "nurse", "Doctor": "doctor"})),
         "mmstar": {"suffix": suffix},
         SHAPES: {WITH_SYSTEM_TURN: {"system": system}}
         | {family: {"layout": "pictures-first"} for family in PICTURES_FIRST},
     }
 
 
-def _asked(about: str, **questions: Any) -> dict[str, Any]:
-    return {"about": about, "questions": questions}
+def _asked(**questions: Any) -> dict[str, Any]:
+    return {"questions": questions}
 
 
 def _question(text: str, options: Mapping[str, str]) -> dict[str, Any]:
