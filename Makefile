@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # Where the last digits of a product could decide: these run on other instructions of the CPU too.
 ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tests/,$(addsuffix .py, \
-	models/test_models models/test_feature_cache steering/test_attachment steering/test_doctor steering/test_steerer \
+	models/test_models models/test_feature_cache steering/test_attachment steering/test_doctor steering/test_export steering/test_steerer \
 	steering/test_steering_in_place steering/test_strengths cli/test_cli_ask cli/test_cli_convert probes/test_asking \
 	smallworld/test_smallworld_models smallworld/test_smallworld_training study/test_study_gates study/test_study_runner))
 
@@ -13,7 +13,7 @@ ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tes
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -38,11 +38,14 @@ test-slow: $(READY)  ## the long tests: a trained model and the control, and stu
 test-world: $(READY)  ## ggss world check of all five trained models (5 to 10 minutes)
 	$(BIN)/python -m pytest -n 2 tests/smallworld/test_smallworld_models.py
 
-test-cpu: $(READY)  ## the tests where rounding could decide, as on a CPU with SSE4.1 and with AVX2 only
-	ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 $(BIN)/python -m pytest -n 2 -m "not slow and not release" $(ROUNDING)
-	if $(BIN)/python -c "import sys, torch; sys.exit(torch.backends.cpu.get_cpu_capability() == 'AVX2')"; then \
-		ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 -m "not slow and not release" $(ROUNDING); \
-	else echo "this CPU has AVX2 and no more: make test has run them so"; fi
+# `make test` has run them with the CPU's own instructions.
+test-cpu: $(READY)  ## the tests where rounding could decide, as on an older CPU: with AVX2 only or, if this one has no more, SSE4.1
+	if $(BIN)/python -c "import sys, torch; sys.exit(torch.backends.cpu.get_cpu_capability() in ('AVX2', 'DEFAULT'))"; then \
+		$(MAKE) test-isa CAPABILITY=avx2 ISA=AVX2; \
+	else $(MAKE) test-isa CAPABILITY=default ISA=SSE41; fi
+
+test-isa: $(READY)
+	ATEN_CPU_CAPABILITY=$(CAPABILITY) ONEDNN_MAX_CPU_ISA=$(ISA) $(BIN)/python -m pytest -n 2 -m "not slow and not release" $(ROUNDING)
 
 test-oldest: .venv-oldest/.ready  ## the same tests on the oldest supported transformers
 	.venv-oldest/bin/python -m pytest -n 2 -m "not release"
@@ -155,6 +158,7 @@ mutants: $(READY)  ## change the code, one thing at a time, and see whether a te
 release: $(READY)  ## what a release needs besides CI: the mutants are of this code, all models, the oldest transformers
 	$(BIN)/python -m pytest -m release tests
 	$(MAKE) test-world test-oldest
+	$(MAKE) test-isa CAPABILITY=default ISA=SSE41
 
 lint: $(READY)  ## ruff, pyright and the layers
 	$(BIN)/ruff check .
