@@ -66,6 +66,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("data", "focus"): {"folder": none, "out": str(folder / "out.csv")},
         ("data", "pairs"): {"folder": none, "out": str(folder / "out.csv")},
         ("data", "social-counterfactuals"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "wording"): {"folder": none, "out": str(folder / "out.yaml")},
         ("study", "new"): {"source": none},
         ("study", "plan"): {"file": none},
         ("study", "run"): {"file": none, "out": str(folder / "out")},

@@ -51,6 +51,9 @@ from ggss import errors
 from ggss.errors import InputError
 from ggss.files import read_bounded
 
+PICTURE = "<picture>"  # in the text of a question: where a picture is shown
+SYSTEM = "<system turn>"  # in the text of a question: what is before it is the system turn
+
 Context = tuple[tuple[str, str], ...]
 """What is held fixed: (column, value) pairs."""
 

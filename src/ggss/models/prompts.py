@@ -25,14 +25,12 @@ from jinja2.exceptions import TemplateSyntaxError
 from PIL import Image
 from torch import Tensor
 
-from ggss.data.pictures import in_rgb
+from ggss.data.pictures import PICTURE, SYSTEM, in_rgb
 from ggss.errors import InputError
 from ggss.escaping import is_unicode
 from ggss.models.wrappers import execution_device
 
 Ids = list[int]
-PICTURE = "<picture>"  # in a question: where an image is shown
-SYSTEM = "<system turn>"  # in a question: the text before it is the system turn
 PREFIX = ("paligemma",)  # here token types mark prompt and answer; in Gemma 3 and others, images and text
 
 TEMPLATE_SECONDS = 5.0  # CPU time of one rendering; most templates take less than a millisecond

@@ -33,10 +33,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ggss import errors
-from ggss.data.pictures import Picture
+from ggss.data.pictures import PICTURE, Picture
 from ggss.errors import InputError
 from ggss.escaping import one_line
-from ggss.models.prompts import PICTURE
 from ggss.models.reading import Answer
 from ggss.probes.base import Item
 from ggss.terminal import note

@@ -13,9 +13,8 @@ from typing import Any
 
 from ggss import errors
 from ggss.data.counterfactuals import CONTEXT_COLUMNS, Counterfactuals
-from ggss.data.pictures import Picture, shrunk
+from ggss.data.pictures import PICTURE, Picture, shrunk
 from ggss.errors import InputError, no_such, problems
-from ggss.models.prompts import PICTURE
 from ggss.plugins import Registry
 from ggss.probes.base import Item, Probe, get, split_task
 from ggss.probes.wording import PromptShape, read_wording

@@ -22,11 +22,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ggss.data.pictures import PICTURE, SYSTEM
 from ggss.errors import InputError, no_such, problems
-from ggss.files import read_utf8, read_yaml
-from ggss.models.families import FAMILIES
-from ggss.models.prompts import PICTURE, SYSTEM
+from ggss.files import read_utf8
 from ggss.probes.base import PROBES
+from ggss.yaml_files import read_yaml
 
 SHAPES = "families"  # the key of a wording file that is no probe
 
@@ -71,36 +71,40 @@ def read_wording(file: str | Path | None) -> WordingFile:
             f"there is no wording {str(file)!r}: write one, or make one of your clone of the authors' code with "
             f"`ggss data wording CLONE -o {Path(file).name}`"
         )
-    said = read_yaml(Path(file), "the wording")
-    if not isinstance(said, dict):
+    content = read_yaml(Path(file), "the wording")
+    if not isinstance(content, dict):
         raise InputError(f"the wording {str(file)!r} is no mapping of probes to their questions")
-    found: list[str] = []
-    families = said.pop(SHAPES, {})
+    mistakes: list[str] = []
+    shapes = _read_shapes(content.pop(SHAPES, {}), mistakes)
+    benchmarks = [name for name in content if name in PROBES and PROBES.get(name).from_file]
+    suffixes = {name: _read(_Suffix, name, content.pop(name), mistakes) for name in benchmarks}
+    if mistakes:
+        raise problems(f"the wording {str(file)!r}", mistakes)
+    return WordingFile(content, shapes, {name: entry.suffix for name, entry in suffixes.items()})
+
+
+def _read_shapes(families: Any, mistakes: list[str]) -> dict[str, PromptShape]:
     if not isinstance(families, dict):
-        found.append(f"{SHAPES}: it is no mapping of families to a system turn and a layout")
-        families = {}
-    shapes = {name: _read(PromptShape, f"{SHAPES}: {name}", one, found) for name, one in families.items()}
-    found += [
+        mistakes.append(f"{SHAPES}: it is no mapping of families to a system turn and a layout")
+        return {}
+    if not families:
+        return {}
+    from ggss.models.families import FAMILIES  # imports torch, which a wording without families does not need
+
+    mistakes += [
         f"{SHAPES}: {no_such('there is no such family', str(name), FAMILIES.names())}"
         for name in families
         if name not in FAMILIES
     ]
-    benchmarks = [name for name in said if name in PROBES and PROBES.get(name).from_file]
-    suffixes = {name: _read(_Suffix, name, said.pop(name), found) for name in benchmarks}
-    if found:
-        raise problems(f"the wording {str(file)!r}", found)
-    return WordingFile(
-        said,
-        {name: shape for name, shape in shapes.items() if shape is not None},
-        {name: own.suffix for name, own in suffixes.items() if own is not None},
-    )
+    return {name: _read(PromptShape, f"{SHAPES}: {name}", entry, mistakes) for name, entry in families.items()}
 
 
-def _read(kind: Any, name: str, said: Any, found: list[str]) -> Any:
+def _read(kind: Any, name: str, entry: Any, mistakes: list[str]) -> Any:
+    """The entry as a model of this kind; None, and mistakes, if it is none."""
     try:
-        return kind.model_validate(said)
+        return kind.model_validate(entry)
     except ValidationError as error:
-        found += [f"{name}: {'.'.join(map(str, one['loc'])) or 'it'}: {one['msg']}" for one in error.errors()]
+        mistakes += [f"{name}: {'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors()]
         return None
 
 

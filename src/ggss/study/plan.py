@@ -35,7 +35,6 @@ from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
-from ggss.files import read_yaml
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
@@ -43,6 +42,7 @@ from ggss.plugins import load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.suites import Suite
+from ggss.yaml_files import read_yaml
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 COLUMN = "occupation"  # of discovery pictures: steering is discovered on some of its values
