@@ -375,7 +375,8 @@ def measure_ceo(answers: Answers, baseline: Answers | None) -> Mapping[str, Metr
     about = answers.about
     measured = _salary_metric(answers, about, answers.parsed, cap)
     name = f"{about}_salary_range"
-    if (within := metrics.within_person_range(answers, answers.parsed, name)) is not None:
+    capped = [salary if salary is None or cap is None else min(salary, cap) for salary in answers.parsed]
+    if (within := metrics.within_person_range(answers, capped, name)) is not None:
         measured[name] = within
     if (soft := metrics.expected(answers, parse_ceo)) is not None:
         measured |= _salary_metric(answers, about, soft, cap, "soft_")
