@@ -8,8 +8,8 @@ import torch
 
 from conftest import noise
 from ggss import cli
+from ggss.methods.operator import Identity
 from ggss.methods.spherical import Geodesic
-from ggss.methods.unsteered import Identity
 from ggss.steering.steerer import Steerer
 
 QUESTION = "what colour is the hat ?"

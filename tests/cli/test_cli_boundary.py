@@ -12,7 +12,7 @@ import torch
 
 from conftest import noise
 from ggss import cli
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.cli.arguments import Loading
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError, keeps

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ggss import cli
-from ggss.cli.app import app, flowing
+from ggss.cli import app, flowing
 from ggss.cli.arguments import Loading, loads_model
 from ggss.cli.doctor import VARIABLES, environment
 from ggss.errors import InputError, nearest, no_such
@@ -96,7 +96,7 @@ def test_every_command_that_loads_a_model_has_the_same_options_for_it():
 
 @pytest.mark.parametrize("left_out", [None, *LOADING])
 def test_what_is_typed_is_how_the_model_is_loaded(left_out, run, monkeypatch):
-    from ggss.models.loading import load_vlm
+    from ggss.models.vlm import load_vlm
 
     def loads(*how, **named):
         seen.update(inspect.signature(load_vlm).bind(*how, **named).arguments)

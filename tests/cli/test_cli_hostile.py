@@ -11,7 +11,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from ggss import cli
-from ggss.cli.app import app
+from ggss.cli import app
 
 NUMBERS = ("", "-1", "0", "nan", "-inf", "1e308", "1e999", "0x10", "9" * 5000, "[/bold]")
 TEXTS = (

@@ -167,7 +167,7 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
 
 
 def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
-    accuracy = comparison.kept()
+    accuracy = comparison.accuracy()
     return {
         "task": comparison.task,
         "before": accuracy.before.estimate,
@@ -211,7 +211,7 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unc
     if tasks.capability:
         table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "same", "p", "p, Holm")
         for comparison in tasks.capability:
-            accuracy = comparison.kept()
+            accuracy = comparison.accuracy()
             same = accuracy.same
             table.add_row(
                 marked(comparison.task, comparison.degenerate),
