@@ -20,20 +20,8 @@ from ggss.methods.registry import METHODS
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    monkeypatch.setenv("GGSS_DEBUG", "")
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+def run(ggss_command):
+    return ggss_command
 
 
 @pytest.fixture

@@ -31,21 +31,10 @@ VERBS = dict(verbs(typer.main.get_command(app)))
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("GGSS_QUIET", "")
+def run(monkeypatch, ggss_command, tmp_path):
     monkeypatch.setenv("GGSS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return (code, *capsys.readouterr())
-
-    return call
+    return ggss_command
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
