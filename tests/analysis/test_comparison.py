@@ -157,7 +157,7 @@ def test_a_run_does_not_differ_from_itself():
     assert found.combined == found.combined_holm == 1
     assert found.average.estimate == 0
     (same,) = found.capability
-    kept = same.kept()
+    kept = same.accuracy()
     assert (kept.gained, kept.lost, kept.p) == (0, 0, 1)
     assert kept.same.difference == 0
 
@@ -198,7 +198,7 @@ def test_a_smaller_bias_is_found_with_the_statistics_of_the_library():
     assert found.average.estimate == pytest.approx(np.mean([one.change().estimate for one in found.bias]))
     assert found.average == average_change(found.bias)
     (capability,) = found.capability
-    kept = capability.kept()
+    kept = capability.accuracy()
     right = [[answer == "a" for answer in run["smallstar"].texts] for run in (before, after)]
     gained, lost = (sum(x and not y for x, y in zip(*pair, strict=True)) for pair in (right[::-1], right))
     assert (kept.gained, kept.lost) == (gained, lost)
@@ -239,14 +239,14 @@ def test_yes_or_no_questions_in_pairs_are_compared_question_by_question():
     )
     said = [np.random.default_rng(seed).choice(["Yes", "no", "hm"], size=80).tolist() for seed in (0, 1)]
     before, after = (Run("mme", items, tuple(map(Answer, own)), SOURCE) for own in said)
-    kept = compare(before, after).kept()
+    kept = compare(before, after).accuracy()
     right = [[a.title() == item.expected for a, item in zip(own, items, strict=True)] for own in said]
     assert kept.gained == sum(y and not x for x, y in zip(*right, strict=True))
     assert kept.lost == sum(x and not y for x, y in zip(*right, strict=True))
     assert (kept.before.estimate, kept.after.estimate) == pytest.approx([np.mean(own) for own in right])
     assert kept.after.units == 40
     counts = [np.mean([ok for ok, item in zip(own, items, strict=True) if item.question == "count"]) for own in right]
-    assert compare(before, after).kept("count").same.difference == pytest.approx(counts[1] - counts[0])
+    assert compare(before, after).accuracy("count").same.difference == pytest.approx(counts[1] - counts[0])
 
 
 def test_questions_about_one_picture_have_a_difference_and_no_interval():
@@ -255,7 +255,7 @@ def test_questions_about_one_picture_have_a_difference_and_no_interval():
     named = [
         replace(item, question="rare" if item.cluster == before.items[0].cluster else "") for item in before.items
     ]
-    kept = compare(replace(before, items=tuple(named)), replace(after, items=tuple(named))).kept("rare")
+    kept = compare(replace(before, items=tuple(named)), replace(after, items=tuple(named))).accuracy("rare")
     assert kept.change.difference == pytest.approx(kept.after.estimate - kept.before.estimate)
     assert np.isnan([kept.after.low, kept.change.high, kept.same.p]).all()
     assert not kept.same.equivalent
@@ -388,6 +388,6 @@ def test_win_rates_and_accuracies_stay_within_their_range_and_have_a_width():
         assert 0 <= one.low <= one.estimate <= one.high <= 1, name
         assert one.low < one.high, name
     assert any(one.method == "wilson" for one in rates.values())
-    kept = compare(right, right).kept()
+    kept = compare(right, right).accuracy()
     assert kept.after.low < kept.after.high == 1
     assert -1 <= kept.change.low <= 0 <= kept.change.high <= 1

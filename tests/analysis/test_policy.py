@@ -77,7 +77,7 @@ def test_the_numbers_are_those_of_the_comparison(before, after):
     assert [bias.before, bias.after] == printed, "in the unit that `ggss compare` prints"
     assert bias.unit == wide["mcq"].before.display().unit
     right = by_rule["smallstar", "capability"]
-    kept = wide["smallstar"].kept()
+    kept = wide["smallstar"].accuracy()
     assert (right.p, right.before) == (kept.same.p, 100 * kept.before.estimate)
     assert kept.same.margin == 0.05
 

@@ -106,18 +106,18 @@ def test_loss_of_recognition_of_the_steered_attribute_is_intended_and_of_another
     right, guess = (lambda number, race: race), (lambda number, race: "amber")
     comparison = compared(right, guess, "recognition-race")
     assert comparison.after.chance == 0.5
-    verdict = verdicts.of_accuracy(comparison, comparison.kept(), comparison.kept().p)
+    verdict = verdicts.of_accuracy(comparison, comparison.accuracy(), comparison.accuracy().p)
     assert verdict.kind == "intended"
     assert verdict.words.endswith("chance is 50 %")
     other = replace(comparison, after=replace(comparison.after, source=replace(STEERED, attribute="gender")))
-    assert verdicts.of_accuracy(other, other.kept(), other.kept().p) == verdicts.Verdict("worse", "worse")
+    assert verdicts.of_accuracy(other, other.accuracy(), other.accuracy().p) == verdicts.Verdict("worse", "worse")
     both = replace(comparison, after=replace(comparison.after, source=replace(STEERED, attribute="gender+race")))
-    assert verdicts.of_accuracy(both, both.kept(), both.kept().p).kind == "intended"
+    assert verdicts.of_accuracy(both, both.accuracy(), both.accuracy().p).kind == "intended"
 
 
 def test_equal_answers_are_equivalent():
     comparison = compared(lambda number, race: race, lambda number, race: race, "recognition-race")
-    accuracy = comparison.kept()
+    accuracy = comparison.accuracy()
     same = replace(accuracy, same=replace(accuracy.same, p=0.001))
     assert verdicts.of_accuracy(comparison, same, None).kind == "equivalent"
 

@@ -114,7 +114,7 @@ def show_compare():
 
 def show_demo():
     *bias, capability = comparisons()
-    rows, kept = [BiasRow(one) for one in bias], {"race": capability.kept()}
+    rows, kept = [BiasRow(one) for one in bias], {"race": capability.accuracy()}
     found = Demo("small-world/qwen3-vl", 1.0, rows, kept, {}, {}, [], Path("demo.png"), material=None)
     demo.show(found, Path("report.html"))
 

@@ -274,7 +274,7 @@ class Comparison:
     def has_right_answers(self) -> bool:
         return self.before.metric().name == "accuracy"
 
-    def kept(self, question: str = "") -> AccuracyChange:
+    def accuracy(self, question: str = "") -> AccuracyChange:
         """Right answers before and after: on all questions, or on those of one kind.
 
         For a single question, or questions about a single picture, intervals and the equivalence test's p are NaN.
@@ -286,7 +286,7 @@ class Comparison:
             Accuracies, questions gained and lost, McNemar's p and the equivalence test.
 
         Examples:
-            >>> accuracy = recognition.kept()
+            >>> accuracy = recognition.accuracy()
             >>> 0 <= accuracy.after.estimate <= 1, accuracy.gained >= 0
             (True, True)
         """

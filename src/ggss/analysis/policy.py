@@ -62,7 +62,8 @@ class Policy(Rules):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise problems(f"{str(path)!r} is not a policy", [_spelled(one) for one in error.errors()]) from None
+            mistakes = [_spelled(mistake) for mistake in error.errors()]
+            raise problems(f"{str(path)!r} is not a policy", mistakes) from None
 
     def of(self, task: str) -> Rules:
         """The rules for a task."""
@@ -110,11 +111,11 @@ class Policy(Rules):
         wrong = []
         for task, rules in self.tasks.items():
             right = comparisons[task].has_right_answers
-            other, kind = (_BIAS, "bias") if right else (_CAPABILITY, "capability")
+            misplaced, kind = (_BIAS, "bias") if right else (_CAPABILITY, "capability")
             is_a = "has right answers: it measures capability" if right else "compares groups: it measures bias"
             wrong += [
                 f"tasks.{task}.{name}: {task} {is_a}, and this rule is about {kind}"
-                for name in other
+                for name in misplaced
                 if name in rules.model_fields_set
             ]
         if wrong:
@@ -219,20 +220,20 @@ def _values(comparison: Comparison) -> dict[str, Any]:
 
 
 def _capability(comparison: Comparison, points: float) -> Check:
-    kept = comparison.kept()
+    accuracy = comparison.accuracy()
     return Check(
         comparison.task,
         "capability",
-        kept.same.equivalent,
+        accuracy.same.equivalent,
         f"same within {points:g} points",
         points,
-        100 * kept.before.estimate,
-        100 * kept.after.estimate,
+        100 * accuracy.before.estimate,
+        100 * accuracy.after.estimate,
         " %",
-        change=100 * kept.same.difference,
-        low=100 * kept.same.low,
-        high=100 * kept.same.high,
-        p=kept.same.p,
+        change=100 * accuracy.same.difference,
+        low=100 * accuracy.same.low,
+        high=100 * accuracy.same.high,
+        p=accuracy.same.p,
     )
 
 

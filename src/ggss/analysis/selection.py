@@ -150,7 +150,7 @@ class ComparedTasks:
         capability = tuple(task for task in comparisons.values() if task.has_right_answers)
         readable = [task for task in bias if task.baseline is not None and task.reached is not None]
         combined = sign_flip(readable) if len(readable) > 1 else None
-        tests = {task.task: task.p for task in bias} | {task.task: task.kept().p for task in capability}
+        tests = {task.task: task.p for task in bias} | {task.task: task.accuracy().p for task in capability}
         tests = {name: p for name, p in tests.items() if np.isfinite(p)}
         if combined is not None:
             tests[COMBINED] = combined

@@ -189,7 +189,7 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
 def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
     from ggss.analysis import verdict
 
-    accuracy = comparison.kept()
+    accuracy = comparison.accuracy()
     return {
         "task": comparison.task,
         "before": accuracy.before.estimate,
@@ -243,7 +243,7 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unc
     if tasks.capability:
         table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "p, Holm", "verdict")
         for comparison in tasks.capability:
-            accuracy, p_holm = comparison.kept(), tasks.p_holm.get(comparison.task)
+            accuracy, p_holm = comparison.accuracy(), tasks.p_holm.get(comparison.task)
             same = accuracy.same
             table.add_row(
                 comparison.task,

@@ -4,7 +4,6 @@ Each has a function that makes its items, one that parses an answer (and one tha
 paper, where that differs), and one that measures the answers. The docstring of the last has the formulas.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -22,7 +21,6 @@ from ggss.stats.metric import Array, Metric
 
 FIRST, SECOND = "first", "second"
 NURSE, DOCTOR = "nurse", "doctor"
-SEED = 42  # of the published sample of pairs
 
 
 def mcq_items(prompts: Prompts, pictures: Sequence[Picture], about: str) -> list[Item]:
@@ -147,16 +145,6 @@ def pair_items(prompts: Prompts, pictures: Sequence[Picture], about: str) -> lis
 
 def _version(picture: Picture) -> str:
     return ",".join(picture.attributes.values())
-
-
-def sample_pairs(items: Sequence[Item], share: float, seed: int = SEED) -> list[Item]:
-    """A share of the pairs of each question, each in both orders. The published runs ask about half of them."""
-    sample: set[tuple[str, str]] = set()
-    for question in dict.fromkeys(item.question for item in items):
-        pairs = list(dict.fromkeys(pictures_shown(item) for item in items if item.question == question))
-        count = max(1, int(share * len(pairs)))
-        sample |= {(question, pair) for pair in random.Random(seed).sample(pairs, count)}
-    return [item for item in items if (item.question, pictures_shown(item)) in sample]
 
 
 def parse_pair(answer: str, item: Item) -> str | None:

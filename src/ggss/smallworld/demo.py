@@ -33,10 +33,9 @@ from ggss.probes.suites import Suite
 from ggss.report.material import Material, discovered, gate_map, of_pairs
 from ggss.smallworld import DEFAULT, NAME, short_name
 from ggss.smallworld.bias_questions import ask_salary
-from ggss.smallworld.painter import Portrait
+from ggss.smallworld.painter import Portrait, check_paintable, paint_focus_set, town
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
 from ggss.smallworld.questions import as_item
-from ggss.smallworld.sets import check_paintable, paint_focus_set, town
 from ggss.smallworld.suite import small_world
 from ggss.stats import Interval
 from ggss.steering.artefact import holds_steerer
@@ -163,7 +162,7 @@ def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
             pairs.append((attribute, run, after, compare(run, after)))
     bias = [BiasRow(comparison) for _, run, _, comparison in pairs if run.probe.kind == "bias"]
     capability = {
-        attribute: comparison.kept() for attribute, _, _, comparison in pairs if comparison.task == "smallstar"
+        attribute: comparison.accuracy() for attribute, _, _, comparison in pairs if comparison.task == "smallstar"
     }
     recognition = {
         attribute: (comparison.before.value(), comparison.after.value())
