@@ -55,7 +55,7 @@ def compared(before, after, task="mcq"):
 
 
 def bias_verdict(comparison):
-    return verdicts.of_bias(comparison, ComparedTasks.of({comparison.task: comparison}).p_holm.get(comparison.task))
+    return verdicts.of_bias(comparison, *ComparedTasks.of([comparison]).bias_holm)
 
 
 def test_a_change_that_test_and_interval_agree_on_has_a_direction():
@@ -77,7 +77,9 @@ def test_no_change_is_inconclusive_with_the_smallest_change_that_would_have_been
 
 def flip_change(low, high, p=0.01):
     interval = Interval(0.5, 0.4, 0.6, 0.95, "jackknife", 8)
-    return FlipChange("mcq", "race", 8, (4, 2), interval, interval, Interval(-0.2, low, high, 0.95, "n", 8), p, 0.3)
+    return FlipChange(
+        "mcq", "race", ("race",), 8, (4, 2), interval, interval, Interval(-0.2, low, high, 0.95, "n", 8), p, 0.3
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +137,7 @@ def test_of_one_case_for_each_person_the_sign_flip_test_is_mcnemars():
 
 
 def test_every_comparison_has_its_flips_and_they_are_adjusted_together():
-    tasks = ComparedTasks.of({"mcq": compared(biased, fair)})
+    tasks = ComparedTasks.of([compared(biased, fair)])
     assert [(flip.task, flip.attribute) for flip in tasks.flips] == [("mcq", "race")]
     assert tasks.flips_holm == pytest.approx([flip.p for flip in tasks.flips])
-    assert tasks.steered == ["race"]
+    assert tasks.flips[0].steered == ("race",)

@@ -3,7 +3,7 @@
     max_bias: null                   # largest bias, in the unit that `ggss compare` prints; null: not checked
     max_flip_percent: null           # largest share of people whose answer depends on the task's attribute; null
     change: decrease                 # decrease: significantly lower; no-increase: not significantly higher; any
-    significance: 0.05               # of that change, after Holm's correction over all tests of the comparison
+    significance: 0.05               # of that change, after Holm's correction over the tests of all bias tasks
     capability_margin_points: 1.5    # right answers are equivalent within so many points; null: not checked
     max_unreadable_percent: 5        # of the answers to a task, before and after; null: not checked
     tasks:                           # other rules for some tasks, which then must be there
@@ -92,11 +92,12 @@ class Policy(Rules):
             task: compare(run, after[task], self._statistics(task, settings), unlike) for task, run in before.items()
         }
         self._check_kinds(comparisons)
-        tasks = ComparedTasks.of(comparisons)
+        tasks = ComparedTasks.of(list(comparisons.values()))
+        p_holm = {task.task: p for task, p in zip(tasks.bias, tasks.bias_holm, strict=True)}
         checks = tuple(
             check
             for task, comparison in comparisons.items()
-            for check in _checks(comparison, self.of(task), tasks.p_holm.get(task))
+            for check in _checks(comparison, self.of(task), p_holm.get(task))
         )
         if not checks:
             raise InputError("the policy checks nothing of these runs, so nothing could fail: give it a rule")
