@@ -120,8 +120,8 @@ def _agreed(
     if found:
         return Verdict("inconclusive", "inconclusive: the test finds a change, but its interval holds 0")
     if not holds and p_holm is not None:
-        words = f"inconclusive: the interval leaves out 0, but the test finds no change (p = {p_holm:.2g})"
-        return Verdict("inconclusive", words)
+        disagree = f"the interval leaves out 0, but the test finds no change (p = {p_holm:.2g})"
+        return Verdict("inconclusive", f"inconclusive: {disagree}")
     return _inconclusive(smallest)
 
 

@@ -265,7 +265,7 @@ def _flip_rates(answers: Answers, attribute: str, cases: Sequence[Sequence[int]]
     if shares is not None:
         terms[f"{base.SOFT}{name}"] = (soft, 0)
     return {
-        name: replace(_share(name, *rows.T, unparsed), asked=len(members), bounds=SHARE)
+        name: replace(_share(name, rows[:, 0], rows[:, 1], unparsed), asked=len(members), bounds=SHARE)
         for name, (rows, unparsed) in terms.items()
     }
 
@@ -279,7 +279,7 @@ def within_person_range(answers: Answers, number: Sequence[float | None], name: 
         if len(readable) > 1:
             terms[members] = (max(readable) - min(readable)) / len(members), 1 / len(members)
     members = [i for case in cases for i in case]
-    metric = _share(name, *terms.T, sum(number[i] is None for i in members))
+    metric = _share(name, terms[:, 0], terms[:, 1], sum(number[i] is None for i in members))
     return replace(metric, asked=len(members)) if members else None
 
 
