@@ -118,6 +118,14 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         "interval of the jackknife.",
         style="dim",
     )
+    for run in runs:
+        for name in run.gaps_between_cells:
+            null, display = run.null(name), run.display(name)
+            console.print(
+                f"{run.task}, {display.label}: {run.value(name):.2f}; with the pictures of each person shuffled, up "
+                f"to {null.quantile(0.95):.2f} in 95 of 100 cases (p = {null.p:.2g}).",
+                style="dim",
+            )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
 
