@@ -51,11 +51,11 @@ _NAMES = {  # settings that say where something came from, or that have a part o
 }
 _PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # attributes that change no output
 STEERED = "steering in the weights"  # a part that only an exported model has
-# Parts that are words, not hashes.
-_WORDS = (
+_OF_THE_MACHINE = (
     *("dtype", "vision attention", "text attention", "image backend", "code", "library versions", "engine"),
-    STEERED,
+    "preparation",
 )
+_WORDS = (*_OF_THE_MACHINE[:-1], STEERED)  # parts that are words, not hashes
 _OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
 _LARGE, _BLOCK = 2**22, 2**26  # bytes: from which size threads are worth their start; read at a time
 _ODD = -0x61C8864680B583EB  # 2**64 over the golden ratio, as a signed integer: a usual multiplier of hashes
@@ -83,6 +83,14 @@ class ModelIdentity:
                 changed.append(f"{name} ({earlier_value} before, {value} now)" if name in _WORDS else name)
         return changed
 
+    def model_differences(self, earlier: "ModelIdentity") -> list[str]:
+        """The same, but for what the machine decides: dtype, attention, libraries."""
+        first, second = (
+            ModelIdentity({name: value for name, value in parts.items() if name not in _OF_THE_MACHINE})
+            for parts in (self.parts, earlier.parts)
+        )
+        return first.differences(second)
+
 
 def visual_identity(model: Any, processor: Any) -> ModelIdentity:
     """Everything that determines an image's visual tokens, before any text is read."""
@@ -102,7 +110,7 @@ def visual_identity(model: Any, processor: Any) -> ModelIdentity:
             "code": ", ".join(sorted({type(part).__module__ for part in parts})),
             "library versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
             "preparation": str(PREPARATION),
-            **({STEERED: words} if (words := exported_words(model)) else {}),
+            **({STEERED: words} if (words := exported_words(vars(model.config))) else {}),
         }
     )
 

@@ -2,7 +2,7 @@
 and steerers that `ggss export` has folded into its weights."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from ggss.errors import InputError
 
 COMPILED = "_orig_mod"  # the attribute of torch.compile's wrapper that is the module
 EXPORTED = "ggss_export"  # in a model's config: the steerers in its weights
+APPROXIMATED = "approximation"  # set for a steerer whose weights hold the nearest affine map
 _BASE = ".base_layer"  # the attribute of an adapter that is the layer it replaces
 
 
@@ -119,13 +120,19 @@ def execution_device(model: Any) -> Any:
 
 def exported_steering(model: Any) -> list[dict[str, Any]]:
     """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
-    noted = getattr(model.config, EXPORTED, None)
+    return noted_steering(vars(model.config))
+
+
+def noted_steering(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same from a `config.json`."""
+    noted = config.get(EXPORTED)
     return [steerer for steerer in noted if isinstance(steerer, dict)] if isinstance(noted, list) else []
 
 
-def exported_words(model: Any) -> str:
-    """The same in words, such as `race by pace at alpha 1.0`."""
+def exported_words(config: Mapping[str, Any]) -> str:
+    """The steerers in a model's weights, in words such as `race by pace at alpha 1.0`. config: its `config.json`."""
     return "; ".join(
         f"{steerer.get('attribute')} by {steerer.get('method')} at alpha {steerer.get('alpha')}"
-        for steerer in exported_steering(model)
+        f"{', an approximation' if steerer.get(APPROXIMATED) else ''}"
+        for steerer in noted_steering(config)
     )
