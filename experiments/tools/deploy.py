@@ -44,10 +44,10 @@ def run(lines: list[str]) -> dict[str, dict[str, Run]]:
 
 
 def measured(runs: Mapping[str, Mapping[str, Run]]) -> dict[str, Any]:
-    """What the table shows: each task's published metric with its interval, and how many answers are the same."""
+    """What the table shows: each task's bias-corrected value with its interval, and how many answers are the same."""
     tasks = {task: {name: _cell(runs[name][task].measured()) for name in FILES} for task in runs["hook"]}
     return {
-        "tasks": {f"{task}{_heading(runs['hook'][task].measured())}": cells for task, cells in tasks.items()},
+        "tasks": {f"{task}: {runs['hook'][task].measured().display().label}": tasks[task] for task in tasks},
         "answers": sum(len(run.items) for run in runs["hook"].values()),
         "same": sum(
             answer.text == other.text
@@ -57,13 +57,8 @@ def measured(runs: Mapping[str, Mapping[str, Run]]) -> dict[str, Any]:
     }
 
 
-def _heading(task: Measured) -> str:
-    display = task.display()
-    return f", {display.label}{display.unit}"
-
-
 def _cell(task: Measured) -> str:
-    interval, display = task.interval(), task.display()
+    interval, display = task.corrected(), task.display()
     low, middle, high = (display.number(value) for value in (interval.low, interval.estimate, interval.high))
     return f"{middle} [{low}, {high}]"
 
@@ -72,7 +67,7 @@ def section(numbers: Mapping[str, Any]) -> str:
     lines = [f"| | {' | '.join(FILES)} |", f"| --- |{' ---: |' * len(FILES)}"]
     lines += [f"| {task} | {' | '.join(cells[name] for name in FILES)} |" for task, cells in numbers["tasks"].items()]
     same = f"Of {numbers['answers']} answers of hook and export, {numbers['same']} are the same."
-    return "\n".join([BEGIN, *lines, "", f"{same} In brackets 95 % intervals over people.", END])
+    return "\n".join([BEGIN, *lines, "", same, "Values are bias-corrected, with 95 % intervals (jackknife).", END])
 
 
 def with_section(page: str, numbers: Mapping[str, Any]) -> str:
