@@ -36,6 +36,14 @@ one half of the neutral pictures predicts the other.
 
 Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 
+**An ordered attribute** (an age in years) has one contrast for each part instead of one for each value: the slope, sum
+over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to length 1.
+
+**Unpaired pictures** have no positions in common, and no group whose mean could say what a token shows. So all tokens
+are one part, and the contrasts are those of the pictures' mean tokens within strata (`subspace.targets`), times the
+root of the mean number of tokens: for a complete set these are the contrasts of one part. Labels are permuted within
+strata. S is of all tokens, as always.
+
 **Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 
     sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
@@ -70,7 +78,15 @@ from ggss.methods.ggss import GateOptions, calibrated
 from ggss.methods.operator import Operator
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import POSITIONS, aligned_blocks, oriented, top_eigenvectors
+from ggss.methods.subspace import (
+    POSITIONS,
+    Targets,
+    aligned_blocks,
+    oriented,
+    permuted_within,
+    targets,
+    top_eigenvectors,
+)
 from ggss.methods.unsteered import Identity
 from ggss.terminal import track
 
@@ -129,6 +145,17 @@ def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu
     return Parts(clusters, f"{clusters} clusters of content: {why}", mu, _clusters(activations, groups, clusters, mu))
 
 
+def one_part(option: PartsOption, mu: Tensor) -> Parts:
+    """The one part of unpaired pictures; InputError if others were asked for."""
+    if option not in ("auto", 1):
+        raise InputError(
+            f"parts={option!r} compares the same part of the versions of a person, and these pictures are unpaired: "
+            "leave it at 'auto'"
+        )
+    centre = torch.zeros(1, len(mu), dtype=torch.float64)
+    return Parts(1, "whole pictures: those of different people have no positions in common", mu, centre)
+
+
 def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
     """Centres [count, D] of unit length, by spherical k-means from randomly drawn rows."""
     generator = torch.Generator().manual_seed(SEED)
@@ -161,7 +188,8 @@ def _unit_rows(rows: Tensor) -> Tensor:
 class Contrasts:
     """observed [P, A, D]: c, what each value does to each part, times the square root of the part's number of tokens.
 
-    null [PERMUTATIONS, P, A, D]: the same with labels permuted within contexts.
+    For an ordered attribute [P, 1, D]: the slope. null [PERMUTATIONS, ...]: the same with labels permuted within
+    contexts.
     """
 
     observed: Tensor
@@ -183,8 +211,13 @@ class Moments:
         return self.folds[number] / self.counts[number]
 
 
-def gather(activations: Activations, groups: Groups, parts: Parts, around: str = "mu") -> tuple[Contrasts, Moments]:
-    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean."""
+def gather(
+    activations: Activations, groups: Groups, parts: Parts, around: str = "mu", numbers: Tensor | None = None
+) -> tuple[Contrasts, Moments]:
+    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean.
+
+    numbers [A]: what the values of an ordered attribute are.
+    """
     values, width = len(groups.values), len(parts.mu)
     generator = torch.Generator().manual_seed(SEED)
     # A part has two cells: its tokens at even and at odd positions.
@@ -215,25 +248,50 @@ def gather(activations: Activations, groups: Groups, parts: Parts, around: str =
             folds[fold] += means.T @ (part_counts * means) - part_sums.T @ means - means.T @ part_sums
     per_part = counts.sum(1)
     weights = torch.where(per_part > 0, per_part, 1).rsqrt()[:, None, None]
-    observed = _minus_mean_value(sums.sum(1)) * weights
-    return Contrasts(observed, _minus_mean_value(null) * weights.float()), Moments(folds, values * counts.sum(0))
+    observed, chance = _contrasts(sums.sum(1), numbers) * weights, _contrasts(null, numbers) * weights.float()
+    return Contrasts(observed, chance), Moments(folds, values * counts.sum(0))
+
+
+def gather_unpaired(activations: Activations, known: Targets, mu: Tensor) -> tuple[Contrasts, Moments]:
+    """The same of unpaired pictures, of which all tokens are one part."""
+    generator = torch.Generator().manual_seed(SEED)
+    moments = token_moments(activations, mu, "tokens of unpaired pictures", by_position=True)
+    # As many pictures a contrast as there are groups in a complete set.
+    scale = (float(moments.counts.sum()) / len(activations) / (len(activations) / known.z.shape[1])) ** 0.5
+    centred = (activations.pooled.double() - mu) * scale
+    null = [permuted_within(known.strata, known.z, generator).T @ centred for _ in range(PERMUTATIONS)]
+    return Contrasts((known.z.T @ centred)[None], torch.stack(null)[:, None].float()), moments
 
 
 def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
-    """Second moments around mu of pictures without people; every second picture is in the other fold."""
+    """Second moments around mu of pictures without people."""
+    return token_moments(neutral, mu, "neutral pictures", by_position=False)
+
+
+def token_moments(activations: Activations, mu: Tensor, what: str, by_position: bool) -> Moments:
+    """Second moments around mu of all tokens. what: the title of the progress bar.
+
+    by_position: every second token is in the other fold; else every second picture is.
+    """
     width = len(mu)
     folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for number, tokens in enumerate(track(neutral.tokens, "neutral pictures", len(neutral))):
+    for number, tokens in enumerate(track(activations.tokens, what, len(activations))):
         for start in range(0, len(tokens), POSITIONS):
             rows = (tokens[start : start + POSITIONS].double() - mu).float()
-            folds[number % 2] += rows.T @ rows
-        counts[number % 2] += len(tokens)
+            for fold in (0, 1):
+                block = rows[fold::2] if by_position else rows[: len(rows) if number % 2 == fold else 0]
+                folds[fold] += block.T @ block
+                counts[fold] += len(block)
     return Moments(folds, counts)
 
 
-def _minus_mean_value(sums: Tensor) -> Tensor:
-    """Sums [.., A, D] of equally many tokens, minus their mean over the values."""
-    return sums - sums.mean(-2, keepdim=True)
+def _contrasts(sums: Tensor, numbers: Tensor | None) -> Tensor:
+    """Of sums [.., A, D] of equally many tokens: minus their mean over the values; or the slope, [.., 1, D]."""
+    centred = sums - sums.mean(-2, keepdim=True)
+    if numbers is None:
+        return centred
+    deviations = numbers - numbers.mean()
+    return (deviations / deviations.norm()).to(sums)[None] @ centred
 
 
 class PaceOptions(Options):
@@ -291,9 +349,15 @@ def fit_form(
     parts_option = options.parts if form.parts is None else form.parts
     statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
     for name in names:
+        if activations.unpaired:
+            parts = one_part(parts_option, mu)
+            statistics[name] = parts, *gather_unpaired(activations, targets(activations, name), mu)
+            continue
         groups = activations.groups(name)
+        ordered = name in activations.ordered
+        numbers = torch.tensor([float(str(value)) for value in groups.values]) if ordered else None
         parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
-        statistics[name] = parts, *gather(activations, groups, parts, form.around)
+        statistics[name] = parts, *gather(activations, groups, parts, form.around, numbers)
     parts, _, moments = statistics[names[0]]
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
@@ -463,6 +527,7 @@ register(
         options=PaceOptions,
         needs_tokens=True,
         takes_neutral=True,
+        takes_unpaired=True,
     )
 )
 
@@ -493,7 +558,18 @@ def _register_ablation(name: str, summary: str, form: Form, options: type[Option
         return fit_form(activations, attribute, options, neutral, form)
 
     reference = "this library; an ablation of pace"
-    register(Method(name, summary, reference, fit, options, needs_tokens=True, takes_neutral=True))
+    register(
+        Method(
+            name,
+            summary,
+            reference,
+            fit,
+            options,
+            needs_tokens=True,
+            takes_neutral=True,
+            takes_unpaired=form.around == "mu",  # the mean of the only part is no part's mean
+        )
+    )
 
 
 _register_ablation("pace-no-whitening", "PACE without whitening by how tokens vary", Form(whitened=False))
