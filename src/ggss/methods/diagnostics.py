@@ -282,8 +282,8 @@ class Predicted:
 class Matching:
     """How unpaired pictures were compared.
 
-    compared: the pictures in strata with several values. predicted: the label by all columns that are matched by; None
-    if strata are too small to say. by_column: by each of them alone. left: by each other column, within strata.
+    compared: the pictures in strata with several values. predicted: the label, by all columns that are matched by;
+    None if strata are too small. by_column: by each of them alone. left: by each other column, within strata.
     """
 
     matched_by: list[str]
@@ -328,7 +328,9 @@ def matching(activations: Activations, attribute: str, known: Targets, together:
 
 
 def explained(coded: Tensor, groups: Tensor, strata: Tensor) -> Predicted | None:
-    """The share of the variance within strata [N] of labels [N, m] that groups [N] explain; None if these are too many.
+    """The share of the variance within strata [N] of labels [N, m] that groups [N] explain.
+
+    None if there are too many groups for the number of images, or if labels do not vary within strata.
     """
     cells = torch.stack([strata, groups]).unique(dim=1, return_inverse=True)[1]
     strata = strata.unique(return_inverse=True)[1]
@@ -377,8 +379,8 @@ def _matching_warnings(attribute: str, result: Matching) -> list[str]:
         most = f", most of all {strongest[0]} ({max(strongest[1].share, 0):.0%})" if strongest else ""
         texts.append(
             f"Confounded: what pictures are matched by explains {result.predicted} of {attribute}{most}. Only those "
-            f"that agree in it are compared: {pictures} in {strata}. What else goes with {attribute} and is no column "
-            "is removed with it."
+            f"that agree in it are compared: {pictures} in {strata}. What else goes with {attribute} and is no "
+            "column is removed with it."
         )
     for column, share in result.left.items():
         if share.confounded:

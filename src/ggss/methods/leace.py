@@ -9,7 +9,8 @@ x are the pooled activations, z one-hot values, mu is the Fréchet mean of the n
 kept: covariance shrunk towards a multiple of the identity (with fewer images than dimensions it has no inverse
 otherwise), variance not allowed to grow, singular values below 0.01 dropped. An ordered attribute's z is its number,
 in units of its standard deviation. Of unpaired images z is centred within strata (`subspace.targets`): what is erased
-is the covariance with the label that is left at equal context.
+is the covariance with the label that is left at equal context. `leace-gated` takes complete sets only: U is where the
+attribute is detected, and where it goes with something else that is not where it lies.
 
 **What the paper says, what its code does, what we do.** The paper: Sigma_x is "the covariance of pooled discovery
 activations", the spherical form is P "applied in tangent space", the gated form takes "LEACE's U as V_bias". So do
@@ -164,6 +165,6 @@ for _name, _summary, _fit, _options in (
             "Belrose et al. 2023, LEACE: Perfect Linear Concept Erasure in Closed Form",
             _fit,
             _options,
-            takes_unpaired=True,
+            takes_unpaired=_name == "leace-spherical",
         )
     )

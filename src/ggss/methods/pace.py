@@ -36,8 +36,8 @@ one half of the neutral pictures predicts the other.
 
 Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 
-**An ordered attribute** (an age in years) has one contrast for each part instead of one for each value: the slope, sum
-over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to length 1.
+**An ordered attribute** (an age in years) has one contrast for each part instead of one for each value: the slope,
+sum over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to length 1.
 
 **Unpaired pictures** have no positions in common, and no group whose mean could say what a token shows. So all tokens
 are one part, and the contrasts are those of the pictures' mean tokens within strata (`subspace.targets`), times the
