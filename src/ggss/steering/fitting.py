@@ -68,12 +68,12 @@ def fit(
     checked = checked_options(method, options)
     if isinstance(attribute, list):
         attribute = tuple(attribute)
-    names = (attribute,) if isinstance(attribute, str) else attribute
-    ordered = [name for name in names if name in activations.ordered]
+    columns = (attribute,) if isinstance(attribute, str) else attribute
+    ordered = [column for column in columns if column in activations.ordered]
     check_pairing(method, activations.unpaired, ordered)
-    for name in names:
-        if name not in ordered and (question := asked_of_numbers(name, [*map(str, activations.values(name))])):
-            raise InputError(question)
+    for column in columns:
+        if column not in ordered and (asked := asked_of_numbers(column, [*map(str, activations.values(column))])):
+            raise InputError(asked)
     values = activations.values(attribute) if activations.unpaired else activations.groups(attribute).values
     if method.needs_tokens:
         _ = activations.tokens  # raises when there are none
