@@ -8,9 +8,8 @@
 x are the pooled activations, z one-hot values, mu is the Fréchet mean of the normalised x. The package's defaults are
 kept: covariance shrunk towards a multiple of the identity (with fewer images than dimensions it has no inverse
 otherwise), variance not allowed to grow, singular values below 0.01 dropped. An ordered attribute's z is its number,
-in units of its standard deviation. Of unpaired images z is centred within strata (`subspace.targets`): what is erased
-is the covariance with the label that is left at equal context. `leace-gated` takes complete sets only: U is where the
-attribute is detected, and where it goes with something else that is not where it lies.
+in units of its standard deviation. Of unpaired images z is centred within strata (`subspace.targets`), and Sigma_x is
+that of images whose label is independent of strata: what is erased is what the label does at equal context.
 
 **What the paper says, what its code does, what we do.** The paper: Sigma_x is "the covariance of pooled discovery
 activations", the spherical form is P "applied in tangent space", the gated form takes "LEACE's U as V_bias". So do
@@ -116,7 +115,8 @@ def fit_erasure(activations: Activations, attribute: Attribute, options: LeaceOp
     known = targets(activations, attribute)
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
-    data = span(activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points))
+    rows = activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points)
+    data = span(rows + known.unconfounded(rows) if activations.unpaired else rows)
     count, rank = data.coordinates.shape
     lengths, needed = data.coordinates.norm(dim=0), known.directions
     if (varying := int((lengths > ROUNDING * lengths[0]).sum())) < needed:
@@ -129,7 +129,7 @@ def fit_erasure(activations: Activations, attribute: Attribute, options: LeaceOp
     fitter = LeaceFitter(rank, known.z.shape[1], dtype=torch.float64, shrinkage=False)
     fitter.n = torch.tensor(count)
     fitter.sigma_xx_ = torch.diag(shrunk * (count - 1))
-    fitter.sigma_xz_ = data.coordinates.T @ known.z
+    fitter.sigma_xz_ = data.directions.T @ (rows.T @ known.z)
     if not (torch.linalg.svdvals(fitter.sigma_xz / shrunk.sqrt()[:, None]) > fitter.svd_tol).any():
         raise InputError(f"no linear trace of {attribute!r} in the activations: there is nothing to erase")
     return Erasure(mu, points, data.directions, fitter, needed)
@@ -165,6 +165,6 @@ for _name, _summary, _fit, _options in (
             "Belrose et al. 2023, LEACE: Perfect Linear Concept Erasure in Closed Form",
             _fit,
             _options,
-            takes_unpaired=_name == "leace-spherical",
+            takes_unpaired=True,
         )
     )

@@ -42,7 +42,7 @@ sum over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to 
 **Unpaired pictures** have no positions in common, and no group whose mean could say what a token shows. So all tokens
 are one part, and the contrasts are those of the pictures' mean tokens within strata (`subspace.targets`), times the
 root of the mean number of tokens: for a complete set these are the contrasts of one part. Labels are permuted within
-strata. S is of all tokens, as always.
+strata. S is of all tokens, with those of a picture moved so that labels are independent of strata.
 
 **Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 
@@ -64,7 +64,7 @@ shrinkage included.
     pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -80,7 +80,6 @@ from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import (
     POSITIONS,
-    Targets,
     aligned_blocks,
     oriented,
     permuted_within,
@@ -252,32 +251,39 @@ def gather(
     return Contrasts(observed, chance), Moments(folds, values * counts.sum(0))
 
 
-def gather_unpaired(activations: Activations, known: Targets, mu: Tensor) -> tuple[Contrasts, Moments]:
-    """The same of unpaired pictures, of which all tokens are one part."""
-    generator = torch.Generator().manual_seed(SEED)
-    moments = token_moments(activations, mu, "tokens of unpaired pictures", by_position=True)
-    # As many pictures a contrast as there are groups in a complete set.
-    scale = (float(moments.counts.sum()) / len(activations) / (len(activations) / known.z.shape[1])) ** 0.5
-    centred = (activations.pooled.double() - mu) * scale
-    null = [permuted_within(known.strata, known.z, generator).T @ centred for _ in range(PERMUTATIONS)]
-    return Contrasts((known.z.T @ centred)[None], torch.stack(null)[:, None].float()), moments
+def gather_unpaired(
+    activations: Activations, attributes: Sequence[str], mu: Tensor
+) -> tuple[dict[str, Contrasts], Moments]:
+    """The contrasts of each attribute, and the moments, of unpaired pictures, of which all tokens are one part."""
+    pooled, count = activations.pooled.double(), len(activations)
+    known = {name: targets(activations, name) for name in attributes}
+    centres = mu - torch.stack([target.unconfounded(pooled) for target in known.values()]).sum(0)
+    moments = token_moments(activations, centres, "tokens of unpaired pictures", by_position=True)
+    contrasts = {}
+    for name, target in known.items():
+        generator = torch.Generator().manual_seed(SEED)
+        # As many pictures for a contrast as there are groups in a complete set.
+        rows = (pooled - mu) * (float(moments.counts.sum()) * target.z.shape[1]) ** 0.5 / count
+        null = [permuted_within(target.strata, target.z, generator).T @ rows for _ in range(PERMUTATIONS)]
+        contrasts[name] = Contrasts((target.z.T @ rows)[None], torch.stack(null)[:, None].float())
+    return contrasts, moments
 
 
 def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
     """Second moments around mu of pictures without people."""
-    return token_moments(neutral, mu, "neutral pictures", by_position=False)
+    return token_moments(neutral, mu.expand(len(neutral), -1), "neutral pictures", by_position=False)
 
 
-def token_moments(activations: Activations, mu: Tensor, what: str, by_position: bool) -> Moments:
-    """Second moments around mu of all tokens. what: the title of the progress bar.
+def token_moments(activations: Activations, centres: Tensor, what: str, by_position: bool) -> Moments:
+    """Second moments of all tokens, around the centre of their picture [N, D]. what: the title of the progress bar.
 
     by_position: every second token is in the other fold; else every second picture is.
     """
-    width = len(mu)
+    width = centres.shape[1]
     folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for number, tokens in enumerate(track(activations.tokens, what, len(activations))):
         for start in range(0, len(tokens), POSITIONS):
-            rows = (tokens[start : start + POSITIONS].double() - mu).float()
+            rows = (tokens[start : start + POSITIONS].double() - centres[number]).float()
             for fold in (0, 1):
                 block = rows[fold::2] if by_position else rows[: len(rows) if number % 2 == fold else 0]
                 folds[fold] += block.T @ block
@@ -347,18 +353,18 @@ def fit_form(
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
     parts_option = options.parts if form.parts is None else form.parts
-    statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
-    for name in names:
-        if activations.unpaired:
-            parts = one_part(parts_option, mu)
-            statistics[name] = parts, *gather_unpaired(activations, targets(activations, name), mu)
-            continue
-        groups = activations.groups(name)
-        ordered = name in activations.ordered
-        numbers = torch.tensor([float(str(value)) for value in groups.values]) if ordered else None
-        parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
-        statistics[name] = parts, *gather(activations, groups, parts, form.around, numbers)
-    parts, _, moments = statistics[names[0]]
+    if activations.unpaired:
+        parts = one_part(parts_option, mu)
+        contrasts, moments = gather_unpaired(activations, names, mu)
+    else:
+        statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
+        for name in names:
+            groups, ordered = activations.groups(name), name in activations.ordered
+            numbers = torch.tensor([float(str(value)) for value in groups.values]) if ordered else None
+            parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
+            statistics[name] = parts, *gather(activations, groups, parts, form.around, numbers)
+        contrasts = {name: observed for name, (_, observed, _) in statistics.items()}
+        parts, _, moments = statistics[names[0]]
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     neutral_statistics = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -366,9 +372,7 @@ def fit_form(
     covariance = mixed(moments.mean, neutral_statistics and neutral_statistics.mean, options.neutral_share, shrinkage)
     if not form.whitened:
         covariance = torch.eye(width, dtype=torch.float64) * covariance.trace() / width
-    by_attribute = {
-        name: directions(contrasts, covariance, options.k) for name, (_, contrasts, _) in statistics.items()
-    }
+    by_attribute = {name: directions(found, covariance, options.k) for name, found in contrasts.items()}
     detection = union([result.detection for result in by_attribute.values()], covariance)
     operator: Operator = Identity(width)
     if detection.shape[1]:

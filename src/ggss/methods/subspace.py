@@ -21,6 +21,12 @@ unpaired images a stratum is what agrees in all columns that they are matched by
 common cancels in X^T z, whatever the label: this is the regression with an intercept for each stratum (Frisch, Waugh
 and Lovell). A stratum counts as far as its labels differ; one with a single value does not count at all.
 
+How rows vary matters, too: where the label goes with strata, a covariance would explain the one by the other, and what
+is detected as the attribute would be the attribute minus what goes with it. So unpaired rows are moved along the
+contrasts until their labels are independent of strata (`Targets.unconfounded`), before their covariance is taken:
+
+    x_i = a_s + coded_i B + e_i          ->          a_s + scale z_i B + e_i,        scale: as much variance as before
+
 The classifier-based methods share labels (`classes`), coordinates in the span of the data (`span`), and logistic
 regression in them (`logistic_regression`). Methods that read single tokens get those of a counterfactual group side
 by side (`aligned_blocks`): token t of one variant shows what token t of another shows.
@@ -179,6 +185,15 @@ class Targets:
     def z(self) -> Tensor:
         """[N, m] in float64: deviations from the mean of each image's stratum."""
         return self.coded - stratum_means(self.coded, self.strata)
+
+    def unconfounded(self, rows: Tensor) -> Tensor:
+        """By how much [N, D] rows [N, D] in float64 are moved so that their label is independent of strata.
+
+        Zero where there is one stratum.
+        """
+        centred = self.coded - self.coded.mean(0)
+        slopes = torch.linalg.pinv(self.z.T @ self.z, rtol=TOLERANCE, hermitian=True) @ (self.z.T @ rows)
+        return (self.z * (centred.norm() / self.z.norm()) - centred) @ slopes
 
 
 def targets(activations: Activations, attribute: Attribute) -> Targets:
