@@ -21,8 +21,8 @@ unpaired images a stratum is what agrees in all columns that they are matched by
 common cancels in X^T z, whatever the label: this is the regression with an intercept for each stratum (Frisch, Waugh
 and Lovell). A stratum counts as far as its labels differ; one with a single value does not count at all.
 
-How rows vary matters, too: where the label goes with strata, a covariance would explain the one by the other, and what
-is detected as the attribute would be the attribute minus what goes with it. So unpaired rows are moved along the
+How rows vary matters, too: where the label goes with strata, a covariance would explain the one by the other, and
+what is detected as the attribute would be the attribute minus what goes with it. So unpaired rows are moved along the
 contrasts until their labels are independent of strata (`Targets.unconfounded`), before their covariance is taken:
 
     x_i = a_s + coded_i B + e_i          ->          a_s + scale z_i B + e_i,        scale: as much variance as before
