@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from ggss.report.rendering import Figure
-from ggss.smallworld.sets import contact_sheet
+from ggss.smallworld.painter import contact_sheet
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

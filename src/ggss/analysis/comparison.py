@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ggss.analysis.notebook import comparison_frame, comparison_html, draw_comparison
-from ggss.analysis.run import Measured, Over, Run, Statistics, percentile
+from ggss.analysis.run import Measured, Over, Run, Statistics, percentile, steered_attributes
 from ggss.errors import InputError, problems
 from ggss.probes.base import FLIP_RATE
 from ggss.probes.endpoint import NOT_KNOWN
@@ -69,6 +69,7 @@ class FlipChange:
     Args:
         task: the task.
         attribute: the one that is varied in the pictures; the task may be about another, or another may be steered.
+        steered: the attributes that are steered in the second run.
         cases: how many there are.
         flips: those whose answer depends on the attribute, before and after.
         before: their share, with an interval over identities.
@@ -80,6 +81,7 @@ class FlipChange:
 
     task: str
     attribute: str
+    steered: tuple[str, ...]
     cases: int
     flips: tuple[int, int]
     before: Interval
@@ -261,6 +263,7 @@ class Comparison:
         return FlipChange(
             self.task,
             attribute,
+            tuple(steered_attributes(self.after.source.attribute)),
             self.before.flips(attribute)[1],
             (self.before.flips(attribute)[0], self.after.flips(attribute)[0]),
             self.before.corrected(name),
@@ -274,7 +277,7 @@ class Comparison:
     def has_right_answers(self) -> bool:
         return self.before.metric().name == "accuracy"
 
-    def kept(self, question: str = "") -> AccuracyChange:
+    def accuracy(self, question: str = "") -> AccuracyChange:
         """Right answers before and after: on all questions, or on those of one kind.
 
         For a single question, or questions about a single picture, intervals and the equivalence test's p are NaN.
@@ -286,7 +289,7 @@ class Comparison:
             Accuracies, questions gained and lost, McNemar's p and the equivalence test.
 
         Examples:
-            >>> accuracy = recognition.kept()
+            >>> accuracy = recognition.accuracy()
             >>> 0 <= accuracy.after.estimate <= 1, accuracy.gained >= 0
             (True, True)
         """

@@ -176,7 +176,7 @@ class Measured:
         metrics = {
             name: metric
             for name, metric in self.metrics.items()
-            if name in (published, SIGNED + published) or name.removesuffix(FLIP_RATE) in self.attributes
+            if name in (published, SIGNED + published) or name.endswith(FLIP_RATE)
         }
         return replace(self, metrics=metrics, _draws={})
 

@@ -20,16 +20,16 @@ import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 import numpy as np
 
 from ggss.analysis.comparison import Comparison, FlipChange, percent, sign_flip
-from ggss.analysis.run import Measured, percentile, steered_attributes
+from ggss.analysis.run import Measured, percentile
 from ggss.errors import InputError
 from ggss.stats import Interval, Metric, bootstrap, holm, jackknife
 from ggss.stats.metric import TINY, Array, mean_of
 
-COMBINED = "combined"  # the name of the test over all bias tasks
 Fold = frozenset[str]
 
 Sweep = Mapping[float, Mapping[str, Comparison]]
@@ -127,48 +127,41 @@ def _of_everyone(run: Measured, everyone: Sequence[str]) -> Metric:
 
 @dataclass(frozen=True)
 class ComparedTasks:
-    """Two runs compared on all their tasks.
+    """Runs before and after, compared on all their tasks.
 
-    bias: tasks that compare groups. capability: tasks with right answers. average: Avg.
-    combined: p of the sign-flip test over all bias tasks that can be read, None if there are fewer than two.
-    p_holm: by task, p with Holm's correction over all tests of a difference.
-    flips: whose answer depends on an attribute, for each bias task and each attribute of its pictures.
-    flips_holm: of each of them, p with Holm's correction over these.
+    bias: tasks that compare groups. capability: tasks with right answers. bias_holm, capability_holm: of each of
+    them, the p of its test with Holm's correction over the tests of the same kind; None where it is not defined.
+    average: Avg. combined: p of the sign-flip test over all bias tasks that can be read, None if there are fewer than
+    two. flips: whose answer depends on an attribute, for each bias task and each attribute of its pictures;
+    flips_holm: of each, p with Holm's correction over these.
     """
 
     bias: tuple[Comparison, ...]
+    bias_holm: tuple[float | None, ...]
     capability: tuple[Comparison, ...]
+    capability_holm: tuple[float | None, ...]
     average: Interval | None
     combined: float | None
-    p_holm: Mapping[str, float]
     flips: tuple[FlipChange, ...] = ()
-    flips_holm: tuple[float, ...] = ()
+    flips_holm: tuple[float | None, ...] = ()
 
     @classmethod
-    def of(cls, comparisons: Mapping[str, Comparison]) -> "ComparedTasks":
-        bias = tuple(task for task in comparisons.values() if not task.has_right_answers)
-        capability = tuple(task for task in comparisons.values() if task.has_right_answers)
+    def of(cls, comparisons: Sequence[Comparison]) -> "ComparedTasks":
+        bias = [task for task in comparisons if not task.has_right_answers]
+        capability = [task for task in comparisons if task.has_right_answers]
         readable = [task for task in bias if task.baseline is not None and task.reached is not None]
-        combined = sign_flip(readable) if len(readable) > 1 else None
-        tests = {task.task: task.p for task in bias} | {task.task: task.kept().p for task in capability}
-        tests = {name: p for name, p in tests.items() if np.isfinite(p)}
-        if combined is not None:
-            tests[COMBINED] = combined
-        adjusted = dict(zip(tests, holm(list(tests.values())).tolist(), strict=True)) if tests else {}
         changes = [task.flip(attribute) for task in bias for attribute in task.before.attributes]
         flips = tuple(change for change in changes if change is not None)
-        flips_holm = tuple(holm([flip.p for flip in flips]).tolist()) if flips else ()
-        average = average_change(bias) if bias else None
-        return cls(bias, capability, average, combined, adjusted, flips, flips_holm)
-
-    @property
-    def combined_holm(self) -> float | None:
-        return self.p_holm.get(COMBINED)
-
-    @property
-    def steered(self) -> list[str]:
-        """The attributes that are steered in the second run."""
-        return steered_attributes(self.after.attribute)
+        return cls(
+            tuple(bias),
+            adjusted([task.p for task in bias]),
+            tuple(capability),
+            adjusted([task.accuracy().p for task in capability]),
+            average_change(bias) if bias else None,
+            sign_flip(readable) if len(readable) > 1 else None,
+            flips,
+            adjusted([flip.p for flip in flips]),
+        )
 
     @property
     def before(self) -> "Side":
@@ -177,6 +170,13 @@ class ComparedTasks:
     @property
     def after(self) -> "Side":
         return Side.of([task.after for task in (*self.bias, *self.capability)])
+
+
+def adjusted(tests: Sequence[float | None]) -> tuple[float | None, ...]:
+    """p-values with Holm's correction; None for those that are not defined, which do not count."""
+    defined = [p is not None and np.isfinite(p) for p in tests]
+    corrected = iter(holm(list(compress(tests, defined))).tolist() if any(defined) else [])
+    return tuple(next(corrected) if counts else None for counts in defined)
 
 
 @dataclass(frozen=True)

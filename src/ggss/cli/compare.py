@@ -101,7 +101,7 @@ class ComparedFiles:
 
         first, second = paired_runs(before, after, parser)
         with Terminal(stderr=True).status("resampling"):
-            tasks = ComparedTasks.of(compare_all(first, second, Statistics(seed=seed), unlike))
+            tasks = ComparedTasks.of(list(compare_all(first, second, Statistics(seed=seed), unlike).values()))
         return cls(first, second, tasks, parser)
 
     @property
@@ -128,7 +128,10 @@ class ComparedFiles:
         return comparison_data(self.tasks) | {"unlike": self.differences, "unchecked": self.unchecked} | reading
 
     def show(self) -> None:
-        show_comparison(self.tasks, self.differences, self.unchecked)
+        from ggss.terminal import Terminal
+
+        side_lines(Terminal(), self.tasks, self.differences, self.unchecked)
+        show_comparison(self.tasks)
         answers = sum(len(run.items) for run in (*self.before.values(), *self.after.values()))
         show_parsers(self.parser, self.read_differently, answers)
 
@@ -153,16 +156,15 @@ def comparison_data(tasks: "ComparedTasks") -> dict[str, Any]:
         {
             "before": asdict(tasks.before),
             "after": asdict(tasks.after),
-            "bias": [_bias_data(comparison, tasks.p_holm.get(comparison.task)) for comparison in tasks.bias],
+            "bias": [_bias_data(*row) for row in zip(tasks.bias, tasks.bias_holm, strict=True)],
             "capability": [
-                _capability_data(comparison, tasks.p_holm.get(comparison.task)) for comparison in tasks.capability
+                _capability_data(*row) for row in zip(tasks.capability, tasks.capability_holm, strict=True)
             ],
             "flips": [
                 asdict(flip) | {"p_holm": p, "verdict": asdict(verdict)} for flip, p, verdict in _judged_flips(tasks)
             ],
             "average": tasks.average and asdict(tasks.average),
             "combined": tasks.combined,
-            "combined_holm": tasks.combined_holm,
         }
     )
 
@@ -173,6 +175,7 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
     change, corrected = comparison.change(), comparison.corrected_change
     return {
         "task": comparison.task,
+        "steered": comparison.after.source.attribute,
         "metric": comparison.before.metric().name,
         "before": comparison.before.value(),
         "after": comparison.after.value(),
@@ -189,9 +192,10 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
 def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
     from ggss.analysis import verdict
 
-    accuracy = comparison.kept()
+    accuracy = comparison.accuracy()
     return {
         "task": comparison.task,
+        "steered": comparison.after.source.attribute,
         "before": accuracy.before.estimate,
         "after": accuracy.after.estimate,
         "gained": accuracy.gained,
@@ -205,27 +209,25 @@ def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str
     }
 
 
-def _judged_flips(tasks: "ComparedTasks") -> "list[tuple[FlipChange, float, Verdict]]":
+def _judged_flips(tasks: "ComparedTasks") -> "list[tuple[FlipChange, float | None, Verdict]]":
     """Whose answer depends on an attribute, with the adjusted p and the verdict."""
     from ggss.analysis import verdict
 
     return [(flip, p, verdict.of_flips(flip, p)) for flip, p in zip(tasks.flips, tasks.flips_holm, strict=True)]
 
 
-def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unchecked: Sequence[str] = ()) -> None:
-    """Print a comparison. differences, unchecked: what the runs differ in, or may, besides their steering."""
+def show_comparison(tasks: "ComparedTasks") -> None:
+    """Print a comparison: whose answer depends on what, bias, right answers, each with its verdict."""
     from ggss.analysis import verdict
     from ggss.terminal import Terminal
 
     console = Terminal()
-    side_lines(console, tasks, differences, unchecked)
     if tasks.flips:
         _show_flips(console, tasks)
     if tasks.bias:
         table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p, Holm", "verdict")
-        for comparison in tasks.bias:
-            display, p_holm = comparison.before.display(), tasks.p_holm.get(comparison.task)
-            change = comparison.change()
+        for comparison, p_holm in zip(tasks.bias, tasks.bias_holm, strict=True):
+            display, change = comparison.before.display(), comparison.change()
             table.add_row(
                 comparison.task + display.unit,
                 number(comparison.before.value(), display),
@@ -238,15 +240,16 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unc
         if tasks.combined is not None and tasks.average is not None:
             table.add_section()
             average = f"{tasks.average.estimate:+.0f} %"
-            table.add_row("all together", "", "", average, "", p_value(tasks.combined_holm), "")
+            table.add_row("all together", "", "", average, "", p_value(tasks.combined), "")
         console.print(table)
     if tasks.capability:
         table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "p, Holm", "verdict")
-        for comparison in tasks.capability:
-            accuracy, p_holm = comparison.kept(), tasks.p_holm.get(comparison.task)
+        several = len({comparison.after.source.attribute for comparison in tasks.capability}) > 1
+        for comparison, p_holm in zip(tasks.capability, tasks.capability_holm, strict=True):
+            accuracy = comparison.accuracy()
             same = accuracy.same
             table.add_row(
-                comparison.task,
+                f"{comparison.task}, {comparison.after.source.attribute} steering" if several else comparison.task,
                 f"{accuracy.before.estimate:.1%}",
                 f"{accuracy.after.estimate:.1%}",
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
@@ -282,8 +285,8 @@ def _show_flips(console: "Terminal", tasks: "ComparedTasks") -> None:
     console.print(table)
     console.print(DEPENDENCE, style="dim")
     for flip, _, verdict in judged:
-        if verdict.kind == "worse" and flip.attribute not in tasks.steered:
-            both = ",".join([*tasks.steered, flip.attribute])
+        if verdict.kind == "worse" and flip.attribute not in flip.steered:
+            both = ",".join([*flip.steered, flip.attribute])
             console.print(
                 Text("Spill-over:", "yellow"),
                 f"answers of {flip.task} depend more on {flip.attribute}, which is not steered: "

@@ -75,7 +75,7 @@ from torch import Tensor
 from ggss.activations import Activations, Groups
 from ggss.errors import InputError
 from ggss.methods.ggss import GateOptions, calibrated
-from ggss.methods.operator import Operator
+from ggss.methods.operator import Identity, Operator
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import (
@@ -86,7 +86,6 @@ from ggss.methods.subspace import (
     targets,
     top_eigenvectors,
 )
-from ggss.methods.unsteered import Identity
 from ggss.terminal import track
 
 PartsOption = Literal["auto", "positions"] | int

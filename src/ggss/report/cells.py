@@ -178,7 +178,7 @@ class Figures:
         """Right answers before and after steering: to all questions, or to those of one kind."""
         comparison = self.comparison(model, method, task, alpha, attribute)
         key = ("kept", model, method, task, alpha, attribute, question)
-        return self._once(key, lambda: comparison and comparison.kept(question))
+        return self._once(key, lambda: comparison and comparison.accuracy(question))
 
     def kept_across(
         self, models: Sequence[str], method: str, task: str, attributes: Sequence[str]
