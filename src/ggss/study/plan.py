@@ -8,6 +8,8 @@
     models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
     alphas: [0.5, 1.0]
+    unpaired: [gender, age_group]                     # if discovery has no versions of a person: what is matched by
+    ordered: [age]                                    # attributes that are numbers
     steering:                                         # by attribute: what it is discovered on, the bias measured
       race: {discover_on: [cook, lawyer], tasks: [mcq]}
     measures:                                         # what else is measured under every steering
@@ -129,9 +131,12 @@ class MethodPlan(Piece):
 
 
 class SteeringPlan(Piece):
-    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks."""
+    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks.
 
-    discover_on: Names
+    Without occupations it is discovered on all discovery pictures.
+    """
+
+    discover_on: tuple[str, ...] = ()
     tasks: Names
 
 
@@ -163,6 +168,10 @@ class Plan(Piece):
     wording: str | None = Field(None, description="a file with the questions and how families of models are asked")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
+    unpaired: tuple[str, ...] | None = Field(
+        None, description="discovery pictures have no versions of a person: the columns that they are matched by"
+    )
+    ordered: tuple[str, ...] = Field((), description="attributes that are numbers, such as an age in years")
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     alphas: Alphas
@@ -293,7 +302,17 @@ def contradictions(plan: Plan) -> list[str]:
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
         messages.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
+    ordered = [attribute for attribute in plan.steering if attribute in plan.ordered]
+    messages += [
+        str(no_such(f"ordered: {name!r} is not steered", name, plan.steering))
+        for name in plan.ordered
+        if name not in plan.steering
+    ]
     for method in plan.methods:
+        try:
+            registry.check_pairing(registry.get(method.name), plan.unpaired is not None, ordered)
+        except InputError as error:
+            messages.append(f"methods: {error}")
         if registry.get(method.name).fit_live is not None:
             messages.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
@@ -403,8 +422,11 @@ def _benchmark(task: str, path: str | None, suffix: str, wording: str | None, ma
     return suites.benchmark(task, path, suffix, wording).shrunk(max_side)
 
 
+_Source = tuple[str, tuple[str, ...] | None, tuple[str, ...]]  # pictures, what they are matched by, what is ordered
+
+
 class DiscoverySet:
-    """The counterfactual pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
+    """The pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -413,15 +435,17 @@ class DiscoverySet:
 
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
-        try:
-            pictures = _loaded(self.plan.discovery, self.plan.max_side)
-        except InputError as error:
-            return [f"discovery: {error}"]
-        occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
-        if occupations == [""]:
-            return [f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it"]
         messages = []
         for attribute, steering in self.plan.steering.items():
+            try:
+                pictures = self._all(attribute)
+            except InputError as error:
+                messages.append(f"discovery: {error}")
+                continue
+            occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
+            if occupations == [""] and steering.discover_on:
+                messages.append(f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it")
+                continue
             unknown = [name for name in steering.discover_on if name not in occupations]
             missing = f"no discovery picture has that {COLUMN}"
             messages += [
@@ -443,15 +467,26 @@ class DiscoverySet:
 
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute: those of its occupations."""
-        occupations = tuple(self.plan.steering[attribute].discover_on)
-        return _of_occupations(self.plan.discovery, self.plan.max_side, occupations)
+        occupations = self.plan.steering[attribute].discover_on
+        return _of_occupations(self._source(attribute), self.plan.max_side, occupations)
+
+    def _all(self, attribute: str) -> Counterfactuals:
+        return _of_occupations(self._source(attribute), self.plan.max_side, ())
+
+    def _source(self, attribute: str) -> _Source:
+        plan = self.plan
+        matched_by = None if plan.unpaired is None else tuple(name for name in plan.unpaired if name != attribute)
+        return plan.discovery, matched_by, tuple(name for name in plan.ordered if name == attribute)
 
 
 @cache
-def _loaded(source: str, max_side: int | None) -> Counterfactuals:
-    return Counterfactuals.load(source).shrunk(max_side)
+def _loaded(source: _Source, max_side: int | None) -> Counterfactuals:
+    name, matched_by, ordered = source
+    unpaired = matched_by is not None
+    return Counterfactuals.load(name, context=matched_by, unpaired=unpaired, ordered=ordered).shrunk(max_side)
 
 
 @cache
-def _of_occupations(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
-    return _loaded(source, max_side).chosen(include={COLUMN: occupations})
+def _of_occupations(source: _Source, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
+    pictures = _loaded(source, max_side)
+    return pictures.chosen(include={COLUMN: occupations}) if occupations else pictures
