@@ -55,7 +55,7 @@ class Suite:
     """The items of some tasks. `make` gives a task's items, always the same and in the same order.
 
     default: the tasks that are asked if none are named. new_tokens: the longest answer, if the suite's answers are
-    shorter than the probes allow.
+    shorter than the probes allow. people: makes the pictures that a question about people is asked about.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Suite:
     make: Callable[[str], Sequence[Item]]
     default: tuple[str, ...] = ()
     new_tokens: int | None = None
+    people: Callable[[], Sequence[Picture]] | None = None
     _items: dict[str, tuple[Item, ...]] = field(default_factory=dict, repr=False, compare=False)
     _hashes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -174,9 +175,15 @@ def worded_suite(
         values = sorted({picture.attributes[about] for picture in portraits})
         return get(task).items(wording.prompts(about, values), portraits, about)
 
+    def people() -> list[Picture]:
+        probe = next(probe for probe in usable if not get(probe).occupations)
+        return probe_pictures(get(probe), pictures(probe, usable[probe].about), held_out)
+
     default = [task for task in published if get(task).kind == "bias" and task in DEFAULT]
     default += [task for task in recognition if split_task(task)[1] in {usable[probe].about for probe in default}]
-    return Suite(name, (*published, *recognition, *rest), items, tuple(default), new_tokens)
+    about_anyone = any(not get(probe).occupations for probe in usable)
+    tasks = (*published, *recognition, *rest)
+    return Suite(name, tasks, items, tuple(default), new_tokens, people if about_anyone else None)
 
 
 def suite_about(

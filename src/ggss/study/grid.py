@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ggss.errors import InputError
 from ggss.methods.registry import UNSTEERED
-from ggss.probes.base import split_task
+from ggss.probes.base import attribute_named
 from ggss.study.plan import MethodPlan, Plan
 
 
@@ -57,7 +57,7 @@ def attribute_of(plan: Plan, task: str) -> str:
     for attribute, steering in plan.steering.items():
         if task in steering.tasks:
             return attribute
-    if (named := split_task(task)[1]) in plan.steering:
+    if (named := attribute_named(task)) in plan.steering:
         return named
     raise InputError(f"{task} was measured under {' and '.join(plan.steering)} steering: say which attribute")
 
