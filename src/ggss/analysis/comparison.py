@@ -16,9 +16,20 @@ import numpy as np
 from ggss.analysis.notebook import comparison_frame, comparison_html, draw_comparison
 from ggss.analysis.run import Measured, Over, Run, Statistics, percentile
 from ggss.errors import InputError, problems
+from ggss.probes.base import FLIP_RATE
 from ggss.probes.endpoint import NOT_KNOWN
-from ggss.stats import Equivalence, Interval, fieller, jackknife, mcnemar, minimum_detectable_change, signflip, tost
-from ggss.stats.metric import TINY, Array, mean
+from ggss.stats import (
+    Equivalence,
+    Interval,
+    fieller,
+    jackknife,
+    mcnemar,
+    minimum_detectable_change,
+    share_change,
+    signflip,
+    tost,
+)
+from ggss.stats.metric import TINY, Array, mean, pseudovalues
 from ggss.stats.paired import change_within
 
 # Fields of Source in which a steered run and its baseline may differ. Two names may be of the same model, and the
@@ -49,6 +60,33 @@ class AccuracyChange:
     change: Equivalence
     same: Equivalence
     p: float
+
+
+@dataclass(frozen=True)
+class FlipChange:
+    """For how many cases (a person and a question) the answer depends on an attribute, before and after.
+
+    Args:
+        task: the task.
+        attribute: the one that is varied in the pictures; the task may be about another, or another may be steered.
+        cases: how many there are.
+        flips: those whose answer depends on the attribute, before and after.
+        before: their share, with an interval over identities.
+        after: the same after.
+        change: of the share, between -1 and 1.
+        p: sign-flip test over identities; of one case for each identity it is McNemar's test.
+        detectable: the smallest change that would have been found with a power of 80 %.
+    """
+
+    task: str
+    attribute: str
+    cases: int
+    flips: tuple[int, int]
+    before: Interval
+    after: Interval
+    change: Interval
+    p: float
+    detectable: float
 
 
 def _accuracy_change(
@@ -187,6 +225,50 @@ class Comparison:
         if draws is None or not np.isfinite(draws).any():
             return None
         return minimum_detectable_change(1, float(np.nanstd(np.where(np.isfinite(draws), draws, np.nan))))
+
+    def flip(self, attribute: str = "") -> FlipChange | None:
+        """Whose answer depends on an attribute, before and after.
+
+        Args:
+            attribute: one of the pictures' attributes; "" is that of the task.
+
+        Returns:
+            The shares and their change; None if no pictures differ in this attribute alone, if nothing can be read,
+            or if there is only one identity.
+
+        Examples:
+            >>> flip = comparison.flip()
+            >>> flip.attribute, flip.flips[1] < flip.flips[0] <= flip.cases
+            ('race', True)
+        """
+        attribute = attribute or self.before.about
+        name = f"{attribute}{FLIP_RATE}"
+        clusters, level = self.after.clusters, self.statistics.level
+        if name not in self.before.metrics or len(set(clusters)) < 2:
+            return None
+        after, before = self.after.metric(name), self.before.metric(name)
+        if not np.isfinite([float(after), float(before)]).all():
+            return None
+        change = share_change(after, before, clusters, level=level)
+        units = pseudovalues(after.minus(before).by(clusters))
+        p = signflip(
+            after,
+            before,
+            clusters=clusters,
+            draws=self.statistics.permutations,
+            seed=self.statistics.seed_of("flip", self.task, attribute),
+        ).p
+        return FlipChange(
+            self.task,
+            attribute,
+            self.before.flips(attribute)[1],
+            (self.before.flips(attribute)[0], self.after.flips(attribute)[0]),
+            self.before.corrected(name),
+            self.after.corrected(name),
+            change,
+            float(p),
+            minimum_detectable_change(len(units), float(np.std(units))),
+        )
 
     @property
     def has_right_answers(self) -> bool:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ggss.analysis.comparison import Comparison, percent, sign_flip
-from ggss.analysis.run import Measured, percentile
+from ggss.analysis.comparison import Comparison, FlipChange, percent, sign_flip
+from ggss.analysis.run import Measured, percentile, steered_attributes
 from ggss.errors import InputError
 from ggss.stats import Interval, Metric, bootstrap, holm, jackknife
 from ggss.stats.metric import TINY, Array, mean_of
@@ -132,6 +132,8 @@ class ComparedTasks:
     bias: tasks that compare groups. capability: tasks with right answers. average: Avg.
     combined: p of the sign-flip test over all bias tasks that can be read, None if there are fewer than two.
     p_holm: by task, p with Holm's correction over all tests of a difference.
+    flips: whose answer depends on an attribute, for each bias task and each attribute of its pictures.
+    flips_holm: of each of them, p with Holm's correction over these.
     """
 
     bias: tuple[Comparison, ...]
@@ -139,6 +141,8 @@ class ComparedTasks:
     average: Interval | None
     combined: float | None
     p_holm: Mapping[str, float]
+    flips: tuple[FlipChange, ...] = ()
+    flips_holm: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, comparisons: Mapping[str, Comparison]) -> "ComparedTasks":
@@ -151,11 +155,20 @@ class ComparedTasks:
         if combined is not None:
             tests[COMBINED] = combined
         adjusted = dict(zip(tests, holm(list(tests.values())).tolist(), strict=True)) if tests else {}
-        return cls(bias, capability, average_change(bias) if bias else None, combined, adjusted)
+        changes = [task.flip(attribute) for task in bias for attribute in task.before.attributes]
+        flips = tuple(change for change in changes if change is not None)
+        flips_holm = tuple(holm([flip.p for flip in flips]).tolist()) if flips else ()
+        average = average_change(bias) if bias else None
+        return cls(bias, capability, average, combined, adjusted, flips, flips_holm)
 
     @property
     def combined_holm(self) -> float | None:
         return self.p_holm.get(COMBINED)
+
+    @property
+    def steered(self) -> list[str]:
+        """The attributes that are steered in the second run."""
+        return steered_attributes(self.after.attribute)
 
     @property
     def before(self) -> "Side":

@@ -33,6 +33,8 @@ CHOICES = ("first", "second")
 # Prefixes of metrics' names. soft: computed from the options' probabilities instead of the answers. signed: a gap
 # with its sign, whose interval is better, because an absolute value is not smooth at zero.
 SOFT, SIGNED = "soft_", "signed_"
+# Ends of metrics' names, after an attribute: for whom the answer depends on it (`metrics.flip_rates`).
+FLIP_RATE, PAIR_FLIP_RATE = "_flip_rate", "_pair_flip_rate"
 CAREFUL: Parser = "careful"
 PARSERS: tuple[Parser, ...] = (CAREFUL, "release")
 
@@ -118,10 +120,33 @@ class Display:
     better: Literal["lower", "higher", ""] = ""
     biased_upwards: bool = False
 
+    def of(self, about: str) -> "Display":
+        """The display with the attribute in its texts."""
+        return replace(self, label=self.label.format(about=about), meaning=self.meaning.format(about=about))
+
     def number(self, value: float) -> str:
         return f"{self.scale * value:,.{self.digits}f}"
 
 
+# Every bias task has these, of each attribute of its pictures.
+_FLIP_RATES = {
+    PAIR_FLIP_RATE: Display(
+        "pairs that differ by {about}",
+        "share of the pairs of pictures of a person, alike but for {about}, whose answers differ",
+        100,
+        1,
+        " %",
+        "lower",
+    ),
+    FLIP_RATE: Display(
+        "depends on {about}",
+        "share of people and questions whose answer changes if only the {about} shown does",
+        100,
+        1,
+        " %",
+        "lower",
+    ),
+}
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
 
 
@@ -169,8 +194,10 @@ class Probe:
         """How one of its metrics is shown."""
         for name, display in self.displays.items():
             if name.format(about=about) == metric:
-                label, meaning = display.label.format(about=about), display.meaning.format(about=about)
-                return replace(display, label=label, meaning=meaning)
+                return display.of(about)
+        for end, display in _FLIP_RATES.items():
+            if metric.endswith(end):
+                return display.of(metric.removesuffix(end))
         return Display(metric)
 
     def answers(

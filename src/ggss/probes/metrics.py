@@ -7,6 +7,7 @@ rates; in all other metrics it makes the value NaN. `mask` says which items a me
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ggss.errors import InputError, problems
 from ggss.probes import base
-from ggss.probes.base import Answers, Item, Labels, Parsed
+from ggss.probes.base import FLIP_RATE, PAIR_FLIP_RATE, Answers, Item, Labels, Parsed
 from ggss.stats.metric import Array, Metric, grouped, mean, ratio
 
 SHARE, GAP = (0.0, 1.0), (-1.0, 1.0)  # bounds of a share, and of a difference of two
@@ -228,6 +229,86 @@ def salary_spread(
     base.check_columns(name, group=group, salary=salary)
     evidence, unparsed = _capped(name, salary, cap)
     return grouped(name, base.codes(group)[1], evidence, lambda sums: _means(sums).std(1), unparsed, root=True)
+
+
+def flip_rates(answers: Answers) -> dict[str, Metric]:
+    """For whom the answer depends on an attribute, for each attribute of the pictures, that of the task first.
+
+    A case is one question about one person, asked about pictures that differ in nothing but the attribute. Of a
+    question about two pictures it is a pair in its two orders, and its answer depends on the attribute if both orders
+    name the same picture: the place that is named changes with the picture.
+
+        {attribute}_flip_rate       share of cases whose answers are not all the same
+        {attribute}_pair_flip_rate  share of the pairs of pictures of a case whose answers differ, mean over cases;
+                                    soft: the total variation between their options' probabilities
+
+    An answer that cannot be read differs from those that can; a case with none that can be read does not count.
+    Empty for attributes of which no case shows two values.
+    """
+    measured: dict[str, Metric] = {}
+    attributes = dict.fromkeys([answers.about, *answers.items[0].attributes[0]])
+    for attribute in attributes:
+        if members := _cases(answers.items, attribute):
+            measured |= _flip_rates(answers, attribute, members)
+    return measured
+
+
+def _flip_rates(answers: Answers, attribute: str, cases: Sequence[Sequence[int]]) -> dict[str, Metric]:
+    """The flip rates of one attribute. cases: the items of each."""
+    flips, pairs, soft = (np.zeros((len(answers.items), 2)) for _ in range(3))
+    shares = answers.probabilities
+    for members in cases:
+        values, count = [answers.parsed[i] for i in members], len(members)
+        if any(value is not None for value in values):
+            alike = Counter(values)
+            unlike = 1 - sum(n * (n - 1) for n in alike.values()) / (count * (count - 1))
+            flips[members] = (len(alike) > 1) / count, 1 / count
+            pairs[members] = unlike / count, 1 / count
+        if shares is not None:
+            soft[members] = _mean_total_variation([shares[i] for i in members]) / count, 1 / count
+    members = [i for case in cases for i in case]
+    unread = sum(answers.parsed[i] is None for i in members)
+    name = f"{attribute}{PAIR_FLIP_RATE}"
+    terms = {f"{attribute}{FLIP_RATE}": (flips, unread), name: (pairs, unread)}
+    if shares is not None:
+        terms[f"{base.SOFT}{name}"] = (soft, 0)
+    return {
+        name: replace(_share(name, *rows.T, unparsed), asked=len(members), bounds=SHARE)
+        for name, (rows, unparsed) in terms.items()
+    }
+
+
+def within_person_range(answers: Answers, number: Sequence[float | None], name: str) -> Metric | None:
+    """The largest less the smallest number of a case, mean over cases; None without a case (`flip_rates`)."""
+    terms = np.zeros((len(number), 2))
+    cases = _cases(answers.items, answers.about)
+    for members in cases:
+        readable = [value for i in members if (value := number[i]) is not None]
+        if len(readable) > 1:
+            terms[members] = (max(readable) - min(readable)) / len(members), 1 / len(members)
+    members = [i for case in cases for i in case]
+    metric = _share(name, *terms.T, sum(number[i] is None for i in members))
+    return replace(metric, asked=len(members)) if members else None
+
+
+def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
+    """The items of each case: one question, one person, pictures that differ in nothing but the attribute."""
+    cases: dict[object, list[int]] = {}
+    for i, item in enumerate(items):
+        others = {tuple((n, v) for n, v in shown.items() if n != attribute) for shown in item.attributes}
+        values = [shown.get(attribute) for shown in item.attributes]
+        if None in values or len(others) > 1 or len(set(values)) < len(values):
+            continue  # a pair that differs in more than the attribute, or not in the attribute
+        pair = frozenset(values) if len(values) > 1 else frozenset()
+        cases.setdefault((item.question, tuple(item.context.items()), others.pop(), pair), []).append(i)
+    return [members for members in cases.values() if len(members) > 1]
+
+
+def _mean_total_variation(shares: Sequence[Sequence[float]]) -> float:
+    """The mean over pairs of rows of half the sum of absolute differences."""
+    rows = np.array(shares)
+    first, second = np.triu_indices(len(rows), 1)
+    return float(np.abs(rows[first] - rows[second]).sum(1).mean() / 2)
 
 
 def accuracy(answer: Parsed, expected: Labels, name: str = "accuracy") -> Metric:

@@ -368,12 +368,15 @@ def measure_ceo(answers: Answers, baseline: Answers | None) -> Mapping[str, Metr
 
     First between the groups of the attribute in question, then of the other attributes. A steered salary above the
     largest unsteered one counts as that one. If salaries are options (nine in the small world), the soft version uses
-    the expected salary.
+    the expected salary. `{about}_salary_range` is the mean range of the salaries named for one candidate.
     """
     salaries = [salary for salary in baseline.parsed if salary is not None] if baseline else []
     cap = max(salaries, default=None)
     about = answers.about
     measured = _salary_metric(answers, about, answers.parsed, cap)
+    name = f"{about}_salary_range"
+    if (within := metrics.within_person_range(answers, answers.parsed, name)) is not None:
+        measured[name] = within
     if (soft := metrics.expected(answers, parse_ceo)) is not None:
         measured |= _salary_metric(answers, about, soft, cap, "soft_")
     for attribute in answers.items[0].attributes[0]:
@@ -412,6 +415,14 @@ register(
             "salary_spread": _SPREAD,
             "salary_gap_{about}": _GAP,
             "salary_spread_{about}": _SPREAD,
+            "{about}_salary_range": Display(
+                "CEO within a person",
+                "largest less smallest salary named for one candidate as only the {about} shown changes, mean",
+                1,
+                0,
+                " $",
+                "lower",
+            ),
         },
         occupations=("ceo",),
         parse_as_released=parse_ceo_as_released,
