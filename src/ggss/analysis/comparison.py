@@ -234,7 +234,7 @@ class Comparison:
 
         Returns:
             The shares and their change; None if no pictures differ in this attribute alone, if nothing can be read,
-            or if there is only one identity.
+            or if what can be read is about one identity only.
 
         Examples:
             >>> flip = comparison.flip()
@@ -251,6 +251,8 @@ class Comparison:
             return None
         change = share_change(after, before, clusters, level=level)
         units = pseudovalues(after.minus(before).by(clusters))
+        if not np.isfinite(units).all():  # without one identity nothing can be read
+            return None
         p = signflip(
             after,
             before,
