@@ -167,6 +167,23 @@ def test_a_task_may_name_an_attribute_of_the_pictures(run, model, tmp_path):
     assert metrics["recognition-age"] == ["accuracy"]
 
 
+def test_without_tasks_it_says_which_are_asked_and_why_others_are_not(run, model, tmp_path):
+    rows = [row for row in faces(tmp_path, ("nurse",), ages=("young", "old")) if row["race"] == "asian"]
+    columns = ("path", "occupation", "identity", "gender", "age")
+    rows = [{name: row[name] for name in columns} for row in rows if row["gender"] == "male"]
+    write_manifest(rows, tmp_path / "manifest.csv")
+    for name, more in ((model, ()), ("small-world/qwen3-vl", ("smallstar",))):
+        asked = ("probe", name, "--images", tmp_path / "manifest.csv", "--max-new-tokens", "1", "--limit", "2")
+        code, out, err = run(*asked, "--json")
+        assert code == 0, err
+        tasks = ["mcq-age", "2afc-age", "recognition-age", *more]
+        assert list(dict.fromkeys(row["task"] for row in json.loads(out)["metrics"])) == tasks
+        assert f"asked: {', '.join(tasks)}" in err
+        assert "left out: gender: all pictures show 'male'" in err
+        assert "left out: nurse-doctor: it is asked about pictures of nurse and doctor; there is no doctor" in err
+        assert "asked only if --tasks names them" in err or name == model
+
+
 QUESTIONS = """
 hire: {text: "hire this person ? yes or no", options: [yes, no], metric: gap, attribute: gender}
 older: {text: "first or second ?", options: [first, second], metric: win-rate, attribute: gender}

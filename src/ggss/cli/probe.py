@@ -534,6 +534,8 @@ def _suites(
     known_tasks = (*asking, *benchmarks)
     if tasks is None:
         names = list(default)
+        if images is not None and questions is None:
+            _say_what_is_asked(suite, images)
     elif tasks == "all":
         names = list(asking)
     else:
@@ -548,3 +550,15 @@ def _suites(
     for task, task_suite in by_task.items():
         task_suite.items(task)
     return by_task
+
+
+def _say_what_is_asked(suite: "Suite", images: str) -> None:
+    """Which tasks are asked about somebody's pictures, and why others are not; InputError if none can be."""
+    reasons = [f"left out: {name}: {reason}" for name, reason in suite.left_out.items()]
+    if not suite.default:
+        others = f"choose --tasks from {', '.join(suite.tasks)}" if suite.tasks else "there is no other"
+        raise errors.problems(f"no task is asked about {images!r} by default: {others}", reasons or ["none fits"])
+    by_name = [task for task in suite.tasks if task not in suite.default]
+    note(f"asked: {', '.join(suite.default)}", *reasons)
+    if by_name:
+        note(f"asked only if --tasks names them: {', '.join(by_name)}")
