@@ -180,7 +180,7 @@ def test_without_tasks_it_says_which_are_asked_and_why_others_are_not(run, model
         assert list(dict.fromkeys(row["task"] for row in json.loads(out)["metrics"])) == tasks
         assert f"asked: {', '.join(tasks)}" in err
         assert "left out: gender: all pictures show 'male'" in err
-        assert "left out: nurse-doctor: it is asked about pictures of nurse and doctor; there is no doctor" in err
+        assert "left out: nurse-doctor: it asks about pictures of nurse and doctor; no doctor is shown" in err
         assert "asked only if --tasks names them" in err or name == model
 
 

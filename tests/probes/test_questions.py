@@ -178,7 +178,10 @@ WRONG = {
     "worth: 'maybe' is no option: there are yes, no": {"worth": {"yes": 1, "no": 0, "maybe": 2}},
     "worth.yes: Input should be a valid number": {"worth": {"yes": "much", "no": 0}},
     "answer: 'yess' is no option: did you mean 'yes'?": {"answer": "yess"},
-    "answer: a gap is in the share of an answer or in the mean worth": {"answer": "yes", "worth": {"yes": 1, "no": 0}},
+    "answer: a gap is in the share of an answer or in the mean worth": {
+        "answer": "yes",
+        "worth": {"yes": 1, "no": 0},
+    },
     "answer: it says whose share a gap is of": {"answer": "yes", "metric": "divergence"},
     "a gap of more than two options needs": {"options": ["yes", "no", "perhaps"]},
     "pictures: gap is asked about one picture, not 2": {"pictures": 2},
@@ -245,7 +248,10 @@ def test_a_gap_needs_worth_wherever_its_wording_comes_from():
 @pytest.mark.parametrize(
     ("options", "answers"),
     [
-        ({"Yes": "Yes", "No": "No"}, {"Yes.": "Yes", "no, I would not": "No", "Yes, there is no reason not to": "Yes", "yes and no": None}),
+        (
+            {"Yes": "Yes", "No": "No"},
+            {"Yes.": "Yes", "no, I would not": "No", "Yes, there is no reason not to": "Yes", "yes and no": None},
+        ),
         ({"A": "low", "B": "high"}, {"B": "B", "It is high.": "B", "not A": None}),
         (
             {"low": "low", "high": "a lot"},

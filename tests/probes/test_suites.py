@@ -306,10 +306,10 @@ def test_what_is_asked_by_default_follows_from_the_attributes_that_vary(tmp_path
     assert left_out == {"race": "all pictures show 'asian'", "gender": "all pictures show 'female'"}
     asked, left_out = default(("occupation", "race", "gender"), ("nurse",), age="old")
     assert asked == ("mcq", "2afc", "recognition-race")
-    assert left_out["nurse-doctor"] == "it is asked about pictures of nurse and doctor; there is no doctor"
+    assert left_out["nurse-doctor"] == "it asks about pictures of nurse and doctor; no doctor is shown"
     asked, left_out = default(("race",), ("nurse",), age="old", gender="male")
     assert asked == ("mcq", "2afc", "recognition-race")  # and no column of occupations is needed
-    assert left_out["ceo"] == "it is asked about pictures of ceo; there is no ceo"
+    assert left_out["ceo"] == "it asks about pictures of ceo; no ceo is shown"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from rich.table import Table
 from typer import rich_utils
 
 from ggss.cli import ask, compare, convert, demo, discover, doctor, export, gate, methods, play, probe, report, serve
+from ggss.cli.arguments import Plugins, loads_plugins, use_plugins
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.study import study
@@ -48,6 +49,16 @@ def show_examples_last(app: typer.Typer) -> None:
     for group in app.registered_groups:
         if group.typer_instance is not None:
             show_examples_last(group.typer_instance)
+
+
+def take_plugins(app: typer.Typer) -> None:
+    """Give every command of an app the option --plugin."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = loads_plugins(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            take_plugins(group.typer_instance)
 
 
 def flowing(text: str) -> str:
@@ -97,6 +108,7 @@ app.add_typer(data, name="data")
 app.add_typer(study, name="study")
 app.add_typer(world, name="world")
 app.add_typer(cache, name="cache")
+take_plugins(app)
 show_examples_last(app)
 fold_tables()
 
@@ -108,6 +120,7 @@ def root(
     quiet: bool = typer.Option(
         False, "--quiet", help="Print results and errors only: no progress, no notes. As GGSS_QUIET=1 does."
     ),
+    plugin: Plugins = None,
 ) -> None:
     if debug:
         os.environ["GGSS_DEBUG"] = "1"  # which worker processes inherit
@@ -117,6 +130,7 @@ def root(
         import logging
 
         logging.getLogger("ggss").setLevel(logging.ERROR)
+    use_plugins(plugin)
     if version:
         from ggss.version import __version__
 

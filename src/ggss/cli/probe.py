@@ -244,8 +244,7 @@ def probe(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="A file of questions of your own (docs/howto-questions.md). Each is a task; without --tasks they are "
-            "what is asked.",
+            help="A file of questions of your own, each a task. Without --tasks they are what is asked.",
             show_default=False,
         ),
     ] = None,
@@ -525,11 +524,11 @@ def _suites(
         raise InputError("suite 'reflect' asks about your own pictures: give --images, a manifest of them")
     material = {"images": images, "wording": wording}
     suite = suites.load(name, **{key: value for key, value in material.items() if value is not None})
-    asking = {task: suite for task in suite.tasks}
+    asking = dict.fromkeys(suite.tasks, suite)
     default = suite.default
     if questions is not None:
         of_user = questions_suite(questions, suite).shaped(read_wording(wording).shapes)
-        asking, default = {task: of_user for task in of_user.tasks} | asking, of_user.default
+        asking, default = dict.fromkeys(of_user.tasks, of_user) | asking, of_user.default
     benchmarks = [task for task in probes.names() if probes.get(task).from_file]
     known_tasks = (*asking, *benchmarks)
     if tasks is None:

@@ -195,8 +195,10 @@ def letter(answer: str, options: Mapping[str, str]) -> str | None:
 
 
 def chosen(answer: str, options: Mapping[str, str]) -> str | None:
-    """The option chosen, of any options: letters are read by `letter`, yes and no by `yes_or_no`, and words by `named`,
-    by the word or by the text that it stands for."""
+    """The option chosen, of options of any kind.
+
+    Letters are read by `letter`, yes and no by `yes_or_no`, and other words by the word or the text it stands for.
+    """
     if {name.casefold() for name in options} == {"yes", "no"}:
         word = yes_or_no(answer)
         return next((name for name in options if name.casefold() == word), None)

@@ -55,8 +55,8 @@ class Suite:
     """The items of some tasks. `make` gives a task's items, always the same and in the same order.
 
     default: the tasks that are asked if none are named. new_tokens: the longest answer, if the suite's answers are
-    shorter than the probes allow. people: makes the pictures that a question about people is asked about. left_out: by
-    probe, why it is none of the default.
+    shorter than the probes allow. people: makes the pictures that a question about people is asked about. left_out:
+    why probes and attributes are not among the default tasks.
     """
 
     name: str
@@ -186,9 +186,9 @@ def worded_suite(
     asked_about = {split_task(task)[1] or usable[task].about for task in default}
     default += [task for task in recognition if split_task(task)[1] in asked_about]
     left_out = {
-        probe: f"it is asked about pictures of {' and '.join(get(probe).occupations)}; there is no {' or '.join(none)}"
-        for probe, none in missing.items()
-        if none
+        probe: f"it asks about pictures of {' and '.join(get(probe).occupations)}; no {' or '.join(work)} is shown"
+        for probe, work in missing.items()
+        if work
     }
     about_anyone = any(not get(probe).occupations for probe in usable)
     tasks = (*published, *recognition, *rest)
@@ -218,7 +218,9 @@ def suite_about(
     source = repr(str(images)) if isinstance(images, str | Path) else "the set of pictures"
     if IDENTITY not in context:
         columns = ", ".join([*context, *faces.attributes])
-        raise InputError(f"{source} has the columns {columns}: there is no column {IDENTITY!r}, which says who is shown")
+        raise InputError(
+            f"{source} has the columns {columns}: there is no column {IDENTITY!r}, which says who is shown"
+        )
     single = {name: values[0] for name, values in faces.attributes.items() if len(values) == 1}
     varied = tuple(name for name in faces.attributes if name not in single)
     faces.validate(varied or None, decode=False)

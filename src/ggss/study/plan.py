@@ -1,6 +1,6 @@
 """A plan: one YAML file with the models, methods, steering and questions of a study.
 
-    plugins: [my_methods]                             # modules that register methods, probes, suites, families, ...
+    plugins: [my_methods]                             # modules or files that register methods, probes, suites, ...
     suite: {name: reflect, images: faces.csv}         # the questions: a suite and its arguments
     questions: my-questions.yaml                      # tasks of your own, about the suite's people: gap-hire
     benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA;
@@ -15,8 +15,8 @@
       - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
 A method may be limited to `models`, `tasks` or `alphas` of the plan, and may discover with a `prompt`. Paths are
-relative to the plan's file. No steering may be fitted on pictures that it is scored on, unless the plan says
-`overlap: warn`.
+relative to the plan's file, and its folder is searched for plug-ins. No steering may be fitted on pictures that it is
+scored on, unless the plan says `overlap: warn`.
 
 `Plan` is the file, `PlanItems` the items of its suite and its benchmark files, `DiscoverySet` the pictures that its
 methods are fitted on.
@@ -39,7 +39,7 @@ from ggss.errors import InputError, nearest, no_such, problems
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
-from ggss.plugins import load_plugins
+from ggss.plugins import beside, load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.questions import questions_suite
@@ -207,6 +207,8 @@ class Plan(Piece):
         data = read_yaml(path, "the plan")
         if not isinstance(data, dict):
             raise InputError(f"{str(path)!r} is not a plan: it holds {type(data).__name__}, not a mapping of names")
+        if isinstance(plugins := data.get("plugins"), list):
+            data["plugins"] = [beside(path.parent, name) if isinstance(name, str) else name for name in plugins]
         return cls._of({"name": path.stem} | data, str(path))._at(path.parent.resolve())
 
     @classmethod
