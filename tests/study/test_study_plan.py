@@ -274,6 +274,31 @@ def test_a_plan_says_by_which_rule_its_answers_are_read():
         Plan.of(PLAN | {"parser": "guess"})
 
 
+QUESTIONS = """
+salary: {text: "how much ? a low b high", options: {a: low, b: high}, metric: gap, attribute: race}
+"""
+
+
+def test_a_plan_asks_the_questions_of_a_file(tmp_path):
+    (tmp_path / "questions.yaml").write_text(QUESTIONS)
+    steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq", "gap-salary"]}}
+    pieces = changed(questions="questions.yaml", steering=steering, measures=[])
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(pieces))
+    checked = CheckedPlan(Plan.read(tmp_path / "plan.yaml"))
+    asked = checked.plan_items.items("gap-salary")
+    assert {item.cluster for item in asked} == {item.cluster for item in checked.plan_items.items("mcq")}
+    assert grid.attribute_of(checked.plan, "gap-salary") == "race"
+    before = checked.plan_items.hash("gap-salary")
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("how much", "how little"))
+    assert PlanItems(checked.plan).hash("gap-salary") != before
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("metric", "metrik"))
+    with pytest.raises(InputError, match="there is no key 'metrik': did you mean 'metric'"):
+        CheckedPlan(checked.plan)
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("salary", "wages"))
+    with pytest.raises(InputError, match="has no task 'gap-salary'"):
+        CheckedPlan(checked.plan)
+
+
 def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
     whole, small = Plan.of(PLAN), Plan.of(changed(max_side=24))
     asked = [PlanItems(plan) for plan in (whole, small)]

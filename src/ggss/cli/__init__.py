@@ -48,6 +48,7 @@ from ggss.cli import (
     study,
     world,
 )
+from ggss.cli.arguments import Plugins, loads_plugins, use_plugins
 from ggss.errors import InputError, nearest, out_of_memory
 from ggss.escaping import visible
 
@@ -80,6 +81,16 @@ def show_examples_last(app: typer.Typer) -> None:
     for group in app.registered_groups:
         if group.typer_instance is not None:
             show_examples_last(group.typer_instance)
+
+
+def take_plugins(app: typer.Typer) -> None:
+    """Give every command of an app the option --plugin."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            command.callback = loads_plugins(command.callback)
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            take_plugins(group.typer_instance)
 
 
 def flowing(text: str) -> str:
@@ -129,6 +140,7 @@ app.add_typer(data.data, name="data")
 app.add_typer(study.study, name="study")
 app.add_typer(world.world, name="world")
 app.add_typer(cache.cache, name="cache")
+take_plugins(app)
 show_examples_last(app)
 fold_tables()
 
@@ -140,6 +152,7 @@ def root(
     quiet: bool = typer.Option(
         False, "--quiet", help="Print results and errors only: no progress, no notes. As GGSS_QUIET=1 does."
     ),
+    plugin: Plugins = None,
 ) -> None:
     if debug:
         os.environ["GGSS_DEBUG"] = "1"  # which worker processes inherit
@@ -149,6 +162,7 @@ def root(
         import logging
 
         logging.getLogger("ggss").setLevel(logging.ERROR)
+    use_plugins(plugin)
     if version:
         from ggss.version import __version__
 

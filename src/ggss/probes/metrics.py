@@ -101,6 +101,14 @@ def mean_range(group: Labels, worth: Sequence[float | None], mask: ArrayLike, na
     return _mean_answers(group, worth, mask, lambda means: means.max(1) - means.min(1), name)
 
 
+def mean_difference(
+    group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_difference"
+) -> Metric:
+    """The mean answer of the alphabetically first of two groups minus that of the second: `mean_range`, signed."""
+    base.two_groups(name, group)
+    return _mean_answers(group, worth, mask, lambda means: means[:, 0] - means[:, 1], name)
+
+
 def _mean_answers(
     group: Labels, worth: Sequence[float | None], mask: ArrayLike, value: Callable[[Array], Array], name: str
 ) -> Metric:

@@ -25,7 +25,7 @@ from ggss.errors import InputError, problems
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2 as SITE
 from ggss.probes import Probe
-from ggss.probes.base import task_label
+from ggss.probes.base import task_label, task_title
 from ggss.report import cells
 from ggss.report.cells import Figures
 from ggss.steering.fitting import Gates
@@ -71,7 +71,7 @@ class TaskPair:
 
     @property
     def task_title(self) -> str:
-        return f"{self.probe.title}, {self.about}" if self.about else self.probe.title
+        return task_title(self.task, self.about)
 
     @property
     def title(self) -> str:

@@ -1,7 +1,8 @@
 """A plan: one YAML file with the models, methods, steering and questions of a study.
 
-    plugins: [my_methods]                             # modules that register methods, probes, suites, families, ...
+    plugins: [my_methods]                             # modules or files that register methods, probes, suites, ...
     suite: {name: reflect, images: faces.csv}         # the questions: a suite and its arguments
+    questions: my-questions.yaml                      # tasks of your own, about the suite's people: gap-hire
     benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA;
                                                       # or {path: data/MMStar.tsv, suffix: " Only the letter."}
     discovery: faces.csv                              # the counterfactual set: a manifest, or a registered set's name
@@ -16,8 +17,8 @@
       - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
 A method may be limited to `models`, `tasks` or `alphas` of the plan, and may discover with a `prompt`. Paths are
-relative to the plan's file. No steering may be fitted on pictures that it is scored on, unless the plan says
-`overlap: warn`.
+relative to the plan's file, and its folder is searched for plug-ins. No steering may be fitted on pictures that it is
+scored on, unless the plan says `overlap: warn`.
 
 `Plan` is the file, `PlanItems` the items of its suite and its benchmark files, `DiscoverySet` the pictures that its
 methods are fitted on.
@@ -40,10 +41,12 @@ from ggss.errors import InputError, nearest, no_such, problems
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
-from ggss.plugins import load_plugins
+from ggss.plugins import beside, load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
+from ggss.probes.questions import questions_suite
 from ggss.probes.suites import Suite
+from ggss.probes.wording import read_wording
 from ggss.yaml_files import read_yaml
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
@@ -166,6 +169,7 @@ class Plan(Piece):
     plugins: tuple[str, ...] = ()
     suite: Annotated[SuitePlan, BeforeValidator(_named)]
     wording: str | None = Field(None, description="a file with the questions and how families of models are asked")
+    questions: str | None = Field(None, description="a file with questions of your own, about the suite's people")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
     unpaired: tuple[str, ...] | None = Field(
@@ -212,6 +216,8 @@ class Plan(Piece):
         data = read_yaml(path, "the plan")
         if not isinstance(data, dict):
             raise InputError(f"{str(path)!r} is not a plan: it holds {type(data).__name__}, not a mapping of names")
+        if isinstance(plugins := data.get("plugins"), list):
+            data["plugins"] = [beside(path.parent, name) if isinstance(name, str) else name for name in plugins]
         return cls._of({"name": path.stem} | data, str(path))._at(path.parent.resolve())
 
     @classmethod
@@ -270,8 +276,9 @@ class Plan(Piece):
             task: benchmark.model_copy(update={"path": benchmark.path and placed(benchmark.path)})
             for task, benchmark in self.benchmarks.items()
         }
-        wording = self.wording and placed(self.wording)
-        files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery), "wording": wording}
+        files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)}
+        files |= {"wording": self.wording and placed(self.wording)}
+        files |= {"questions": self.questions and placed(self.questions)}
         return self.model_copy(update=files)
 
 
@@ -375,6 +382,7 @@ class PlanItems:
         messages, tasks = [], self.plan.tasks
         try:
             _ = self._suite
+            _ = self._questions
         except InputError as error:
             messages.append(f"suite: {error}")
             tasks = [task for task in tasks if task in self.plan.benchmarks]
@@ -405,16 +413,22 @@ class PlanItems:
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
         file = self.plan.benchmarks.get(task)
-        return (
-            self._suite
-            if file is None
-            else _benchmark(task, file.path, file.suffix, self.plan.wording, self.plan.max_side)
-        )
+        if file is not None:
+            return _benchmark(task, file.path, file.suffix, self.plan.wording, self.plan.max_side)
+        return self._questions if self._questions is not None and task in self._questions.tasks else self._suite
 
     @cached_property
     def _suite(self) -> Suite:
         wording = {} if self.plan.wording is None else {"wording": self.plan.wording}
         return suites.load(self.plan.suite.name, **(wording | self.plan.suite.options)).shrunk(self.plan.max_side)
+
+    @cached_property
+    def _questions(self) -> Suite | None:
+        """The suite of the plan's file of questions, if it has one."""
+        if self.plan.questions is None:
+            return None
+        shapes = read_wording(self.plan.wording or self.plan.suite.options.get("wording")).shapes
+        return questions_suite(self.plan.questions, self._suite).shaped(shapes).shrunk(self.plan.max_side)
 
 
 @cache
