@@ -27,7 +27,7 @@ KEPT = {
     "compare": r"depends (less|more) on|(less|more) bias|equivalent|intended|worse",
 }
 WIDTH = 140  # of the terminal
-PROSE = re.compile(r"^ ?[─┄]|^[A-Z]")  # rules and notes, which README explains itself
+ROW = re.compile(r"^small-world/|^ [^─ ]")  # of a table; README explains the rest itself
 
 
 def fill(block: str, text: str) -> None:
@@ -51,7 +51,7 @@ def demo(folder: Path) -> str:
     """Run the demo, keep its picture, return what it printed."""
     text = ran(["demo", "-o", "demo-out"], folder)
     shutil.copy(folder / "demo-out" / "demo.png", ROOT / "docs" / "demo.png")
-    lines = [line for line in text.splitlines() if line.strip() and not PROSE.search(line)]
+    lines = [line for line in text.splitlines() if ROW.search(line)]
     return "```text\n" + "\n".join(lines) + "\n```"
 
 

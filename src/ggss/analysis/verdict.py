@@ -72,8 +72,9 @@ def of_accuracy(comparison: Comparison, accuracy: AccuracyChange, p_holm: float 
         if accuracy.change.difference > 0:
             return Verdict("better", "better")
         if recognises_steered(comparison.after):
-            chance = f"; chance is {100 * comparison.after.chance:.0f} %" if comparison.after.chance else ""
-            return Verdict("intended", f"named less often: intended at this strength{chance}")
+            return Verdict(
+                "intended", f"named less often, as intended (chance is {100 * comparison.after.chance:.0f} %)"
+            )
         return Verdict("worse", "worse")
     if accuracy.same.equivalent:
         return Verdict("equivalent", f"equivalent within ±{100 * accuracy.same.margin:g} points")
@@ -120,8 +121,7 @@ def _agreed(
     if found:
         return Verdict("inconclusive", "inconclusive: the test finds a change, but its interval holds 0")
     if not holds and p_holm is not None:
-        disagree = f"the interval leaves out 0, but the test finds no change (p = {p_holm:.2g})"
-        return Verdict("inconclusive", f"inconclusive: {disagree}")
+        return Verdict("inconclusive", "inconclusive: the interval leaves out 0, but the test finds no change")
     return _inconclusive(smallest)
 
 

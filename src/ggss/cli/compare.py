@@ -225,7 +225,7 @@ def show_comparison(tasks: "ComparedTasks") -> None:
     if tasks.flips:
         _show_flips(console, tasks)
     if tasks.bias:
-        table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p (Holm)", "verdict")
+        table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p(Holm)", "verdict")
         for comparison, p_holm in zip(tasks.bias, tasks.bias_holm, strict=True):
             display, change = comparison.before.display(), comparison.change()
             table.add_row(
@@ -243,7 +243,7 @@ def show_comparison(tasks: "ComparedTasks") -> None:
             table.add_row("all together", "", "", average, "", p_value(tasks.combined), "")
         console.print(table)
     if tasks.capability:
-        table = result_table("right answers", "before", "after", "points [90 %]", "p (Holm)", "verdict")
+        table = result_table("right answers", "before", "after", "points [90 %]", "p(Holm)", "verdict")
         several = len({comparison.after.source.attribute for comparison in tasks.capability}) > 1
         for comparison, p_holm in zip(tasks.capability, tasks.capability_holm, strict=True):
             accuracy = comparison.accuracy()
@@ -269,7 +269,7 @@ def _show_flips(console: "Terminal", tasks: "ComparedTasks") -> None:
     """Whose answer depends on the steered attribute, then on others, and a warning where that rose."""
     from rich.text import Text
 
-    table = result_table("answer depends on", "before", "after", "points [95 %]", "p (Holm)", "verdict")
+    table = result_table("answer depends on", "before", "after", "points [95 %]", "p(Holm)", "verdict")
     judged = _judged_flips(tasks)
     for flip, p_holm, verdict in judged:
         change = flip.change
