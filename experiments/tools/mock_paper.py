@@ -271,11 +271,9 @@ def check(folder: Path) -> None:
         names = [name for name in (*TABLES.names(), REPORT) if name not in lacking]
         if absent := [name for name in names if not _written(folder, plan, name).exists()]:
             raise SystemExit(f"{folder} lacks the tables {', '.join(absent)}: see {plan}-tables/README.md")
-    asked = {run.task: len(run.items) for run in Results.load(folder / "whole-study")}
-    _compare(folder, "whole", asked)
-    unlimited = Plan.load(folder / "release.yaml").model_copy(update={"limit": None})
-    items = PlanItems(unlimited)
+    items = PlanItems(Plan.load(folder / "release.yaml").model_copy(update={"limit": None}))
     _compare(folder, "release", {task: len(items.items(task)) for task in ASKED["release"]})
+    _compare(folder, "whole", {run.task: len(run.items) for run in Results.load(folder / "whole-study")})
     for plan in ("paper", "whole", "release"):
         left = [str(unit.unit) for unit in status(folder / f"{plan}-study")[1] if unit.answered < unit.of]
         if left:

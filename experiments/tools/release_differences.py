@@ -177,14 +177,15 @@ def norms_below_full_strength(alpha: float = 0.5) -> Effect:
 
 def unequal_norms() -> Effect:
     """A reference point of pooled rows weighs tokens by their norms, one of unit tokens does not."""
-    return between(*(fitted("svd-token-spherical", options, UNEQUAL) for options in ({}, {"form": "release"})))
+    default, changed = (fitted("svd-token-spherical", options, UNEQUAL) for options in ({}, {"form": "release"}))
+    return between(default, changed)
 
 
 def other_tokens(method: str) -> Effect:
     """Fitted to other 2,048 of the 2,880 tokens that LLaVA-NeXT has of a picture: those of another permutation."""
     table = planted_table(contexts=4, positions=2880)
-    both = [fitted(method, {}, table[:, :, kept_tokens(2880, seed=seed)]) for seed in (SEED, SEED + 1)]
-    return between(*both)
+    first, second = (fitted(method, {}, table[:, :, kept_tokens(2880, seed=seed)]) for seed in (SEED, SEED + 1))
+    return between(first, second)
 
 
 def rounding_of_bend(method: str) -> Effect:
@@ -209,12 +210,16 @@ def bfloat16_means() -> Effect:
 def inlp_of_tokens(method: str) -> Effect:
     """INLP fitted to single tokens instead of pooled rows, to as many as the release draws or to all."""
     acts = planted_activations(TABLE)
-    alone = [
-        (row[None], attributes, (context, place))
-        for tokens, attributes, context in zip(acts.tokens, acts.attributes, acts.contexts, strict=True)
-        for place, row in enumerate(tokens)
-    ]
-    changed = ggss.fit(method, Activations(*map(list, zip(*alone, strict=True))), attribute="value")
+    alone = Activations(
+        [row[None] for tokens in acts.tokens for row in tokens],
+        [attributes for tokens, attributes in zip(acts.tokens, acts.attributes, strict=True) for _ in tokens],
+        [
+            (context, i)
+            for tokens, context in zip(acts.tokens, acts.contexts, strict=True)
+            for i in range(len(tokens))
+        ],
+    )
+    changed = ggss.fit(method, alone, attribute="value")
     return between(fitted(method, {}), changed)
 
 
@@ -291,7 +296,7 @@ def _answered() -> Iterator[tuple[str, str, Setting, Setting]]:
         yield f"qwen3-vl, {kind}: suffix", "qwen3-vl", star, replace(star, prompt=line_more)
 
 
-ANSWERED = {name: setting for name, *setting in _answered()}
+ANSWERED = {name: (model, default, option) for name, model, default, option in _answered()}
 
 
 class SmallWorld:
