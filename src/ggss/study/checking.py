@@ -84,9 +84,10 @@ class CheckedPlan:
     def notes(self) -> list[str]:
         """Warnings that do not keep the plan from being run."""
         hub = [f"models: on the hub and not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
-        parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not weights_of(folder_of(m))]
+        parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not has_weights(folder_of(m))]
         if parts:
-            hub.append(f"models: described in the hub's local cache, which lacks their weights: {', '.join(parts)}")
+            lacking = "described in the hub's local cache, which lacks their weights or a part of them"
+            hub.append(f"models: {lacking}: {', '.join(parts)}")
         return self._overlap_notes() + hub + self._export_notes()
 
     def _export_notes(self) -> list[str]:
@@ -152,9 +153,18 @@ def folder_of(model: ModelPlan) -> Path:
     return folder if folder.is_dir() else snapshot(model.name) or folder
 
 
-def weights_of(folder: Path) -> list[Path]:
-    """The files of a model that have its weights."""
-    return [file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}") if file.is_file()]
+def has_weights(folder: Path) -> bool:
+    """Whether a model's folder has its weights: all files that an index names, or the file of a model without one."""
+    indices = list(folder.glob("*.index.json"))
+    if not indices:
+        return any(file.is_file() for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    return any(shards and all((folder / name).is_file() for name in shards) for shards in map(_shards, indices))
+
+
+def _shards(index: Path) -> set[str]:
+    content = read_json(index, f"the index of the model's weights {str(index)!r}")
+    named = content.get("weight_map") if isinstance(content, dict) else None
+    return {str(name) for name in named.values()} if isinstance(named, dict) else set()
 
 
 def _config_of(folder: Path) -> dict[str, Any]:
