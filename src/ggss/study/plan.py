@@ -154,10 +154,11 @@ class StatisticsPlan(Piece):
 
 
 class About(Piece):
-    """What a report says besides the answers: who ran the study, and where its pictures come from."""
+    """What a report says besides the answers: who ran the study (a person, an organisation), and where its pictures
+    come from (their source, licence, consent and scope)."""
 
-    run_by: str = Field("", description="who ran it: a person, an organisation")
-    data: Provenance = Field(Provenance(), description="the pictures' source, licence, consent and scope")
+    run_by: str = ""
+    data: Provenance = Provenance()
 
     @classmethod
     def read_about(cls, path: str | Path) -> "About":
