@@ -54,6 +54,13 @@ def of_bias(comparison: Comparison, p_holm: float | None) -> Verdict:
     return _agreed(p_holm, change, after < before, ("less bias", "more bias"), smallest)
 
 
+def of_average(average: Interval | None, p_holm: float | None) -> Verdict:
+    """On the mean change of several bias tasks. average: bias-corrected, in percent; None if no task has a change."""
+    if average is None:
+        return Verdict("none", "no bias before, so no change in percent")
+    return _agreed(p_holm, average, average.estimate < 0, ("less bias", "more bias"), "")
+
+
 def of_flips(flip: FlipChange, p_holm: float | None) -> Verdict:
     """On the share of people whose answer depends on an attribute."""
     words = (f"depends less on {flip.attribute}", f"depends more on {flip.attribute}")

@@ -19,6 +19,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from ggss import errors
 from ggss.data.counterfactuals import IDENTITY, OCCUPATION, Counterfactuals
 from ggss.data.pictures import PICTURE, Picture, shrunk
@@ -312,9 +314,39 @@ def benchmark(task: str, path: str | None = None, suffix: str = "", wording: str
     return Suite(task, (task,), items, (task,))
 
 
+class Provenance(BaseModel):
+    """Where the pictures of a suite or of a study come from, and what may be concluded from answers about them.
+
+    source: who made or collected them. licence: under which they are used. consent: of the people that are shown.
+    scope: what answers about them are evidence of, or not. Each is a sentence; "" if nothing is said.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: str = ""
+    licence: str = ""
+    consent: str = ""
+    scope: str = ""
+
+    def over(self, other: "Provenance") -> "Provenance":
+        """The same, with what another one says where this one says nothing."""
+        return other.model_copy(update={name: words for name, words in self.model_dump().items() if words})
+
+
 SUITES: Registry[Callable[..., Suite]] = Registry("suite", "ggss.suites")
 """Functions that make a suite from keyword arguments such as `images`, by the suite's name."""
 register, names = SUITES.add, SUITES.names
+_PROVENANCE: dict[str, Provenance] = {}
+
+
+def describe(name: str, provenance: Provenance) -> None:
+    """Say where the pictures of a registered suite come from; a report shows it."""
+    _PROVENANCE[name] = provenance
+
+
+def provenance(name: str) -> Provenance:
+    """What a suite says about its pictures; nothing if it does not, or if they are the user's own."""
+    return _PROVENANCE.get(name, Provenance()) if name in SUITES else Provenance()
 
 
 def load(name: str, **material: Any) -> "Suite":

@@ -24,7 +24,7 @@ scored on, unless the plan says `overlap: warn`.
 methods are fitted on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,7 +45,7 @@ from ggss.plugins import beside, load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.questions import questions_suite
-from ggss.probes.suites import Suite
+from ggss.probes.suites import Provenance, Suite
 from ggss.probes.wording import read_wording
 from ggss.yaml_files import read_yaml
 
@@ -161,7 +161,27 @@ class StatisticsPlan(Piece):
         return Statistics(self.resamples, self.permutations, self.seed)
 
 
-class Plan(Piece):
+class About(Piece):
+    """What a report says besides the answers: who ran the study (a person, an organisation), and where its pictures
+    come from (their source, licence, consent and scope)."""
+
+    run_by: str = ""
+    data: Provenance = Provenance()
+
+    @classmethod
+    def read_about(cls, path: str | Path) -> "About":
+        """From a file with `run_by` and `data`. InputError lists every problem in it."""
+        contents = read_yaml(Path(path), "the file")
+        if not isinstance(contents, dict):
+            raise InputError(f"{str(path)!r} holds {type(contents).__name__}, not a mapping of `run_by` and `data`")
+        try:
+            return About.model_validate(contents)
+        except ValidationError as error:
+            messages = [_field_message(details, About.model_fields) for details in error.errors()]
+            raise problems(f"{str(path)!r} is not a file of `run_by` and `data`", messages) from None
+
+
+class Plan(About):
     """A study's plan, from `Plan.load(path)` or `Plan.of(mapping)`. InputError of both lists every problem in it."""
 
     name: str
@@ -362,11 +382,11 @@ def _repeated(names: Any) -> list[Any]:
     return sorted({name for name in names if list(names).count(name) > 1})
 
 
-def _field_message(details: Any) -> str:
-    """A sentence from one of pydantic's errors."""
+def _field_message(details: Any, fields: Iterable[str] = ()) -> str:
+    """A sentence from one of pydantic's errors. fields: the keys that there are; those of a plan by default."""
     place = ".".join(str(part) for part in details["loc"]) or "plan"
     extra = details["type"] == "extra_forbidden" and len(details["loc"]) == 1
-    near = nearest(place, Plan.model_fields) if extra else ""
+    near = nearest(place, fields or Plan.model_fields) if extra else ""
     return f"{place}: {details['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"
 
 

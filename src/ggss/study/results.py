@@ -32,6 +32,7 @@ from ggss.study.store import Fit, Key, Store, reading
 
 IDENTITY = "identity of "  # and a model's name: a fact about the study
 FAILURE = "failure of "  # and a method on a model
+VERSIONS, MACHINES = "versions", "machines"  # of the libraries, and where and when the study was run
 CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
 CACHED_RUNS = 256  # with their metrics
 FORMATS = (".jsonl", ".parquet")
@@ -173,7 +174,8 @@ def stored(folder: str | Path) -> "Results":
     fits = runs.fits()
     gates = {names: fit.gates for names, fit in fits.items() if fit.gates}
     cosines = {names: fit.cosine for names, fit in fits.items() if fit.cosine is not None}
-    return Results(plan, runs, gates, cosines)
+    facts = {name: runs.store.about(name) or {} for name in (VERSIONS, MACHINES)}
+    return Results(plan, runs, gates, cosines, facts)
 
 
 def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:
@@ -191,6 +193,7 @@ class Results:
 
     gates and cosines are by model, method and attribute. gates: how far a gate opens on the discovery tokens.
     cosines: of the largest angle between the subspace that was discovered with a prompt and the one without.
+    facts: what the store has under VERSIONS and MACHINES.
     """
 
     def __init__(
@@ -199,10 +202,12 @@ class Results:
         runs: Mapping[Cell, Run],
         gates: Mapping[Fitted, Gates] | None = None,
         cosines: Mapping[Fitted, float] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.plan = plan
         self.gates = gates or {}
         self.cosines = cosines or {}
+        self.facts = facts or {}
         self._runs = runs
         self._baselines: dict[Cell, Measured] = {}
         self._comparisons: dict[Cell, Comparison | None] = {}
