@@ -136,7 +136,7 @@ class Version:
 class Row:
     """The versions of a person with the replies to one question.
 
-    about: what changes along the row, "" for one version. steering: what steers the second replies, "" if nothing does.
+    about: what changes along the row, "" for one version. steering: what steers the second replies, "" if none does.
     """
 
     person: str

@@ -29,24 +29,15 @@ ADDRESS = "127.0.0.1"
 LISTED = 240  # pictures to choose from
 NONE = "(none)"
 ROW, OWN = "row", "own"  # the two tabs
+FIRST_WORDS = "What is the occupation of this person?"  # of an own question, where there is no example
+QUIET = {"show_progress": "hidden", "api_name": False}  # of events: a row that fades at each step would flicker
 
 Commands = Callable[[RowQuestion | None, Sequence[str], float], str]
 """From a question, the steerers in use and their strength to the commands that measure it."""
 
-# Keys work wherever nothing is typed. The heat of the gate is in the page already, so that it is shown at once.
-SCRIPT = """() => {
-  const click = {n: "#next", p: "#previous", g: "#gate input"};
-  document.addEventListener("keydown", event => {
-    const typed = event.target.closest("textarea, input:not([type=range], [type=checkbox], [type=radio])");
-    const target = click[event.key.toLowerCase()];
-    if (target && !typed && !event.ctrlKey && !event.metaKey && !event.altKey)
-      document.querySelector(target)?.click();
-  });
-}"""
-SHOW_GATE = "shown => { document.body.classList.toggle('show-gate', shown); }"
-
-# Less space around everything on a phone, so that the row and the slider are seen together.
-STYLE = """<style>
+# On a phone there is less space around everything, so that the row and the slider are seen together. Keys work
+# wherever nothing is typed. The heat of the gate is in the page already, so that it is shown at once.
+HEAD = """<style>
 .ggss-header { display: flex; flex-wrap: wrap; gap: 0 10px; align-items: baseline; }
 .ggss-header b { font-size: 17px; }
 .ggss-header .scope { font-size: 13px; opacity: 0.75; }
@@ -61,7 +52,16 @@ STYLE = """<style>
   .main.app .tab-wrapper { margin-bottom: 0; }
   .ggss-header .scope { font-size: 12px; }
 }
-</style>"""
+</style>
+<script>
+const buttons = {n: "#next", p: "#previous", g: "#gate input"};
+document.addEventListener("keydown", event => {
+  const typed = event.target.closest("textarea, input:not([type=range], [type=checkbox], [type=radio])");
+  const button = buttons[event.key.toLowerCase()];
+  if (button && !typed && !event.ctrlKey && !event.metaKey && !event.altKey) document.querySelector(button)?.click();
+});
+</script>"""
+SHOW_GATE = "shown => { document.body.classList.toggle('show-gate', shown); }"
 SYSTEM_FONTS = ("system-ui", "sans-serif")
 
 
@@ -215,15 +215,16 @@ def build(
         with gr.Accordion("Measure this properly", open=False, elem_id="measure"):
             measured = gr.HTML(handlers.measuring(question, steerers, alpha), elem_id="commands")
 
-        quick = {"queue": False, "show_progress": "hidden", "api_name": False}
+        quick = QUIET | {"queue": False}
+        # Keys may come faster than they are counted: one after the other, or two would count from the same person.
+        counts = QUIET | {"concurrency_id": "person", "concurrency_limit": 1, "trigger_mode": "multiple"}
         # There is one model: what runs it waits for its turn. While a slider moves, only its last place waits.
-        runs = {"concurrency_id": "model", "concurrency_limit": 1, "show_progress": "hidden", "api_name": False}
+        runs = QUIET | {"concurrency_id": "model", "concurrency_limit": 1, "trigger_mode": "always_last"}
         show = (handlers.show, [tab, title, number, asked, names, strength], [row, own, measured])
         for control in (strength, names):
-            control.input(*show, trigger_mode="always_last", **runs)
+            control.input(*show, **runs)
         for button, step in ((previous, -1), (following, 1)):
-            moved = button.click(lambda n, step=step: n + step, number, number, trigger_mode="multiple", **quick)
-            moved.then(*show, **runs)
+            button.click(lambda n, step=step: n + step, number, number, **counts).then(*show, **runs)
         for opened, name in ((row_tab, ROW), (own_tab, OWN)):
             opened.select(lambda name=name: name, None, tab, **quick).then(*show, **runs)
         for button, handler, where in (
@@ -244,7 +245,7 @@ def _own_fields(gr: Any, handlers: Handlers, example: Item | None, uploads: Any)
     chosen = [*map(_name, pictures), NONE, NONE]
     with gr.Row():
         with gr.Column():
-            words = gr.Textbox(example.prompt if example else "", label="Question", elem_id="words")
+            words = gr.Textbox(example.prompt if example else FIRST_WORDS, label="Question", elem_id="words")
             options = gr.Textbox(
                 typed_options(example) if example else "",
                 label="Options",
@@ -262,10 +263,9 @@ def _own_fields(gr: Any, handlers: Handlers, example: Item | None, uploads: Any)
                 size="sm",
                 elem_id="upload",
             )
-    shown = {"queue": False, "show_progress": "hidden", "api_name": False}
     for dropdown in (first, second):
-        dropdown.input(handlers.choose, [first, second], [uploads, preview], **shown)
-    button.upload(handlers.upload, button, [uploads, preview], **shown)
+        dropdown.input(handlers.choose, [first, second], [uploads, preview], queue=False, **QUIET)
+    button.upload(handlers.upload, button, [uploads, preview], queue=False, **QUIET)
     return words, options, first, second
 
 
@@ -274,7 +274,7 @@ def serve(page: Any, port: int | None = None, share: bool = False, block: bool =
     themes = gradio().themes
     return page.launch(
         theme=themes.Default(font=SYSTEM_FONTS, font_mono=("ui-monospace", "monospace")),
-        head=STYLE,
+        head=HEAD,
         server_name=ADDRESS,
         server_port=port,
         share=share,
@@ -284,7 +284,6 @@ def serve(page: Any, port: int | None = None, share: bool = False, block: bool =
         max_file_size=LARGEST,
         enable_monitoring=False,
         footer_links=[],
-        js=SCRIPT,
     )
 
 
