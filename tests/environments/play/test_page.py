@@ -129,7 +129,7 @@ def test_the_row_and_the_slider_are_on_the_first_screen(opened, width, height, s
     assert abs(lightness[0] - lightness[1]) > 0.6, (ink, paper)
     if scheme == "light" and width > 1000 and (target := os.environ.get("GGSS_SCREENSHOT")):
         picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-        picture.quantize(128, dither=Image.Dither.NONE).save(target, optimize=True)
+        picture.quantize(256, kmeans=1, dither=Image.Dither.NONE).save(target, optimize=True)
 
 
 def test_one_slider_moves_the_whole_row(page):
