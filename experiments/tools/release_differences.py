@@ -26,8 +26,8 @@ from ggss.data.counterfactuals import Counterfactuals
 from ggss.methods import bend
 from ggss.models.features import FeatureCache
 from ggss.probes import suites
-from ggss.probes.people import sample_pairs
 from ggss.probes.steered_model import SteeredModel
+from ggss.probes.suites import sample_pairs
 from ggss.steering.fitting import subspace_cosine
 from ggss.steering.steerer import Steerer
 from tests import release_transcription

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.probes.steered_model import SteeredModel
 from ggss.study import status
 from ggss.study.checking import CheckedPlan

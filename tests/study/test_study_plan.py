@@ -13,13 +13,13 @@ import ggss
 import invented_release
 from experiments.tools import mock_paper
 from ggss import probes
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.data.pictures import size_of
 from ggss.errors import InputError
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
 from ggss.probes.wording import released
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.checking import CheckedPlan, footprints
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, Plan, PlanItems
@@ -202,8 +202,8 @@ def test_a_discovery_prompt_makes_another_fit_and_none_the_fit_that_there_was():
     plan = Plan.of(changed(methods=methods))
     attribute, model = next(iter(plan.steering)), plan.models[0].name
     labels = ("ggss", "one", "two")
-    assert len({hashes.recipe(plan, model, label, attribute) for label in labels}) == 3
-    assert len({hashes.steering(plan, label, attribute, "data") for label in labels}) == 3
+    assert len({grid.recipe(plan, model, label, attribute) for label in labels}) == 3
+    assert len({grid.steering_hash(plan, label, attribute, "data") for label in labels}) == 3
 
 
 def test_the_name_of_a_picture_set_is_no_path(tmp_path):
@@ -281,7 +281,7 @@ def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
     assert {max(size_of(picture)) for picture in asked[1].pictures()} == {24}
     discovered = [DiscoverySet(plan).of("race") for plan in (whole, small)]
     assert [own.max_side for own in discovered] == [None, 24]
-    recipes = {hashes.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
+    recipes = {grid.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
     assert len(recipes) == 2
 
 

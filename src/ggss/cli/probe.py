@@ -47,6 +47,13 @@ if TYPE_CHECKING:
     from ggss.steering.steerer import Steerer
 
 
+DEPENDENCE = (
+    "A person and a question count if the answer changes as only that attribute does in the picture; of two "
+    "pictures, if one of them is named in both orders. Soft: the same by the options' probabilities (total "
+    "variation)."
+)
+
+
 def run_data(measured: "Measured") -> list[dict[str, Any]]:
     """A run as plain data, a row for each metric; NaN becomes None, because JSON has no NaN."""
     return [
@@ -78,12 +85,20 @@ def plain(value: Any) -> Any:
 def show_run(title: str, runs: Sequence["Measured"]) -> None:
     from rich.text import Text
 
+    from ggss.probes.base import FLIP_RATE
     from ggss.terminal import Terminal
 
-    table = result_table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title)
+    console = Terminal()
+    if any(run.attributes for run in runs):
+        console.print(_dependence_table(runs, title))
+        console.print(DEPENDENCE, style="dim")
+        title = ""
+    table = result_table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title or None)
     for run in runs:
         table.add_row(Text(run.task, "bold"))
         for name in run.names:
+            if name.endswith(FLIP_RATE):
+                continue
             display, metric, corrected, soft = (
                 run.display(name),
                 run.metric(name),
@@ -97,15 +112,42 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
                 "" if soft is None else number(soft, display),
                 f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
             )
-    console = Terminal()
     console.print(table)
     console.print(
         "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: bias-corrected value and "
         "interval of the jackknife.",
         style="dim",
     )
+    for run in runs:
+        for name in run.gaps_between_cells:
+            null, display = run.null(name), run.display(name)
+            console.print(
+                f"{run.task}, {display.label}: {run.value(name):.2f}; with the pictures of each person shuffled, up "
+                f"to {null.quantile(0.95):.2f} in 95 of 100 cases (p = {null.p:.2g}).",
+                style="dim",
+            )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
+
+
+def _dependence_table(runs: Sequence["Measured"], title: str) -> Any:
+    """For how many people the answer depends on each attribute."""
+    from ggss.probes.base import FLIP_RATE, PAIR_FLIP_RATE
+
+    table = result_table("answer depends on", "for", "share [95 %]", "pairs that differ", "soft", title=title)
+    for run in runs:
+        for attribute in run.attributes:
+            rate, pairs = f"{attribute}{FLIP_RATE}", f"{attribute}{PAIR_FLIP_RATE}"
+            flips, cases = run.flips(attribute)
+            soft, display = run.soft(pairs), run.display(rate)
+            table.add_row(
+                marked(f"{run.task}: {attribute}", run.metric(rate).degenerate),
+                f"{flips} of {cases}",
+                _span(run.corrected(rate), display) + " %",
+                f"{number(run.value(pairs), display)} %",
+                "" if soft is None else f"{soft:.3f}",
+            )
+    return table
 
 
 def show_parsers(parser: str, differently: Mapping[str, int], answers: int) -> None:

@@ -67,11 +67,10 @@ from torch import Tensor
 from ggss.activations import Activations, Groups
 from ggss.errors import InputError
 from ggss.methods.ggss import GateOptions, calibrated
-from ggss.methods.operator import Operator
+from ggss.methods.operator import Identity, Operator
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import POSITIONS, aligned_blocks, oriented, top_eigenvectors
-from ggss.methods.unsteered import Identity
 from ggss.terminal import track
 
 PartsOption = Literal["auto", "positions"] | int

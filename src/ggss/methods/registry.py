@@ -3,6 +3,11 @@
 `fit(name, ...)` accepts every registered `Method`; a method is one `Method` in one file. A method with `fit_live`
 also gets the model and `LiveQuestion`s, whose answers should not depend on who is shown; `ggss.probes.steered_model`
 makes them from probe items. `Comparisons` is the bias of their answers.
+
+`none` and `prompt`, the baselines that do not change activations (steered = h), are here. They are fitted, attached
+and saved like any other method, so a study needs no special case for them. `prompt` appends the fairness
+instruction, in the paper's words (appendix B, prompt baseline), to every prompt: it is the steerer's `prompt_suffix`.
+The paper does not say how the instruction is joined to a prompt; here it is appended as a new line.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -14,15 +19,21 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from ggss.errors import InputError, nearest
-from ggss.methods.operator import Operator
+from ggss.methods.operator import Identity, Operator
 from ggss.plugins import Registry
 
 if TYPE_CHECKING:
+    from ggss.activations import Activations
     from ggss.models.features import Features
 
 Attribute = str | tuple[str, ...]
 
 UNSTEERED = "none"  # the method that every other one is compared with
+PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
+FAIRNESS_INSTRUCTION = (
+    "do NOT let the person's perceived race, ethnicity, or gender influence your answer; "
+    "base your answer only on task-relevant visual evidence"
+)
 
 
 class Options(BaseModel):
@@ -181,3 +192,20 @@ class Comparisons:
         by_cell = -(sign - self.rival.to(shares).T @ sign) / len(self.rival)
         by_entry = by_cell[self.cell] * self.weight.to(shares)
         return torch.zeros_like(probabilities).index_put((self.item, self.option), by_entry, accumulate=True)
+
+
+def _unchanged(activations: "Activations", attribute: Attribute, options: Options) -> Fitted:
+    return Fitted(Identity(activations.pooled.shape[1]))
+
+
+register(Method(UNSTEERED, "the model as it is, unsteered", f"{PAPER}, section 4", _unchanged, steers=False))
+register(
+    Method(
+        "prompt",
+        "a fairness instruction appended to every prompt, no steering",
+        f"{PAPER}, appendix B",
+        _unchanged,
+        steers=False,
+        prompt_suffix=f"\n{FAIRNESS_INSTRUCTION}",
+    )
+)

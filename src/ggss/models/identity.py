@@ -12,10 +12,14 @@ study that began on one machine may be finished on another.
 
 `fingerprint` hashes the rounded vision weights: it says which model a steerer is for. `StreamedWeights` computes the
 same while another engine than transformers reads a checkpoint.
+
+A model may be wrapped or changed inside: by torch.compile, PEFT's adapters, accelerate's hooks, and by steerers that
+`ggss export` has folded into its weights. `unwrapped` and `plain_weights` look through that.
 """
 
 import hashlib
 import json
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,8 +40,11 @@ from ggss.errors import InputError, problems
 from ggss.models.hooks import RECORDER, Attachment
 from ggss.models.placement import ConvertedLinear
 from ggss.models.processors import backend_of
-from ggss.models.wrappers import COMPILED, active_adapters, exported_words, plain_weights, tuned_layers
 from ggss.version import installed_version, library_versions
+
+COMPILED = "_orig_mod"  # the attribute of torch.compile's wrapper that is the module
+EXPORTED = "ggss_export"  # in a model's config: the steerers in its weights
+_BASE = ".base_layer"  # the attribute of an adapter that is the layer it replaces
 
 PREPARATION = 1
 """Version of how ggss decodes pictures and writes prompts: raise it when the same input gives other numbers."""
@@ -475,3 +482,112 @@ def short_name(name: str) -> str:
     for part in _OPTIONAL:
         name = name.removeprefix(part).replace(f".{part}", ".")
     return name
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside the wrappers of torch.compile and PEFT.
+
+    Adapters such as LoRA's are layers of that model and act in it. Hooks on its modules fire whichever wrapper is
+    called. InputError if there is no transformers model inside.
+    """
+    while True:
+        parts = getattr(model, "_modules", {})
+        if COMPILED in parts:
+            model = parts[COMPILED]
+        elif hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        else:
+            break
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise InputError(
+            f"a {type(model).__name__} is not a transformers model: pass the model as transformers loads it"
+        )
+    return model
+
+
+def check_usable(model: Any) -> None:
+    """InputError for a model that cannot answer without its wrapper: with PEFT's learned prompts, or with weights
+    that accelerate loads too late."""
+    while COMPILED in getattr(model, "_modules", {}):
+        model = model._modules[COMPILED]
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise InputError(
+            "this PEFT model puts learned prompts before the text, which only its wrapper does: "
+            "ggss answers with the model inside, so use an adapter that changes layers, such as LoRA"
+        )
+
+    full = unwrapped(model)
+    base = getattr(full, "base_model", full)
+    if hasattr(base, "_hf_hook") and (
+        offloaded := [name for name, weight in base.named_parameters(recurse=False) if weight.is_meta]
+    ):
+        raise InputError(
+            f"the weight {offloaded[0]} of this {type(full).__name__} is offloaded, and transformers reads it before "
+            "the module that has it is called: load the model with a device_map that keeps it in memory"
+        )
+
+
+def tuned_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The layers that PEFT has replaced, by their path."""
+    peft = sys.modules.get("peft.tuners.tuners_utils")
+    if peft is not None:
+        yield from ((path, layer) for path, layer in model.named_modules() if isinstance(layer, peft.BaseTunerLayer))
+
+
+def plain_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The model's weights by the names they have without wrappers. Inactive adapters are left out.
+
+    Weights that accelerate has offloaded to memory or disk are loaded.
+    """
+    state = model.state_dict(keep_vars=True)
+    weights = {name.replace(f"{COMPILED}.", ""): weight for name, weight in state.items()}
+    if opaque := [name for name, weight in weights.items() if not isinstance(weight, Tensor)]:
+        raise InputError(
+            f"the weights of this {type(model).__name__} cannot be read: {opaque[0]} is not a tensor (torch's "
+            "quantize_dynamic packs weights in this way). Use the model before that, or load it with bitsandbytes"
+        )
+    for path, layer in tuned_layers(model):
+        if active_adapters(layer):
+            continue
+        start = f"{path.replace(f'{COMPILED}.', '')}."
+        for name in [name for name in weights if name.startswith(start)]:
+            weight = weights.pop(name)
+            if name.startswith(f"{start[:-1]}{_BASE}."):
+                weights[name.replace(_BASE, "", 1)] = weight
+    if absent := [name for name, weight in weights.items() if weight.is_meta]:
+        offloaded = dict(_offloaded(model))
+        weights |= {name: offloaded[name] for name in absent if name in offloaded}
+    return weights
+
+
+def active_adapters(layer: Any) -> list[str]:
+    """The adapters that change a layer's output now, each with its scaling; merged ones included."""
+    names = list(layer.merged_adapters) or ([] if layer.disable_adapters else list(layer.active_adapters))
+    scaling = getattr(layer, "scaling", {})
+    present = {name for attribute in layer.adapter_layer_names for name in getattr(layer, attribute, {})}
+    return [f"{name} {scaling.get(name, 1)}" for name in names if name in present]
+
+
+def _offloaded(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The weights that accelerate's hooks load into a module when it is called."""
+    for path, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        for part in getattr(hook, "hooks", (hook,)):
+            weights = getattr(part, "weights_map", None)
+            if weights is not None:
+                for name, _ in module.named_parameters(recurse=bool(getattr(part, "place_submodules", False))):
+                    yield f"{path}.{name}" if path else name, weights[name]
+
+
+def exported_steering(model: Any) -> list[dict[str, Any]]:
+    """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
+    noted = getattr(model.config, EXPORTED, None)
+    return [steerer for steerer in noted if isinstance(steerer, dict)] if isinstance(noted, list) else []
+
+
+def exported_words(model: Any) -> str:
+    """The same in words, such as `race by pace at alpha 1.0`."""
+    return "; ".join(
+        f"{steerer.get('attribute')} by {steerer.get('method')} at alpha {steerer.get('alpha')}"
+        for steerer in exported_steering(model)
+    )

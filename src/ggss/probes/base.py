@@ -32,6 +32,10 @@ CHOICES = ("first", "second")
 # Prefixes of metrics' names. soft: computed from the options' probabilities instead of the answers. signed: a gap
 # with its sign, whose interval is better, because an absolute value is not smooth at zero.
 SOFT, SIGNED = "soft_", "signed_"
+# Ends of metrics' names, after an attribute: for whom the answer depends on it (`metrics.flip_rates`).
+FLIP_RATE, PAIR_FLIP_RATE = "_flip_rate", "_pair_flip_rate"
+# The same, after two attributes: how far the answers about their cells are apart (`metrics.intersection_gaps`).
+CELLS, GAP_BETWEEN_CELLS, UNEXPLAINED = "_x_", "_gap", "_unexplained"
 CAREFUL: Parser = "careful"
 PARSERS: tuple[Parser, ...] = (CAREFUL, "release")
 
@@ -65,6 +69,11 @@ class Item:
         """The prompt as a model of this family is asked it."""
         shape = self.shapes.get(family)
         return self.prompt if shape is None else shape(self.prompt)
+
+
+def counterfactual_set(item: Item) -> str:
+    """The question and the person: items with the same label differ only in the attributes that are varied."""
+    return "/".join([item.question, *item.context.values()])
 
 
 def _key(item: Item) -> str:
@@ -117,10 +126,47 @@ class Display:
     better: Literal["lower", "higher", ""] = ""
     biased_upwards: bool = False
 
+    def of(self, about: str) -> "Display":
+        """The display with the attribute in its texts."""
+        return replace(self, label=self.label.format(about=about), meaning=self.meaning.format(about=about))
+
     def number(self, value: float) -> str:
         return f"{self.scale * value:,.{self.digits}f}"
 
 
+# Every bias task has these, of each attribute of its pictures; and those below, of two attributes.
+_OF_ATTRIBUTE = {
+    PAIR_FLIP_RATE: Display(
+        "pairs that differ by {about}",
+        "share of the pairs of pictures of a person, alike but for {about}, whose answers differ",
+        100,
+        1,
+        " %",
+        "lower",
+    ),
+    FLIP_RATE: Display(
+        "depends on {about}",
+        "share of people and questions whose answer changes if only the {about} shown does",
+        100,
+        1,
+        " %",
+        "lower",
+    ),
+}
+_OF_CELLS = {
+    GAP_BETWEEN_CELLS: Display(
+        "gap of {about}",
+        "largest total variation between the answers about two cells of {about}",
+        better="lower",
+        biased_upwards=True,
+    ),
+    UNEXPLAINED: Display(
+        "unexplained gap of {about}",
+        "largest difference of a cell of {about} from what the two attributes alone predict",
+        better="lower",
+        biased_upwards=True,
+    ),
+}
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
 
 
@@ -166,8 +212,10 @@ class Probe:
         """How one of its metrics is shown."""
         for name, display in self.displays.items():
             if name.format(about=about) == metric:
-                label, meaning = display.label.format(about=about), display.meaning.format(about=about)
-                return replace(display, label=label, meaning=meaning)
+                return display.of(about)
+        for end, display in (_OF_CELLS if CELLS in metric else _OF_ATTRIBUTE).items():
+            if metric.endswith(end):
+                return display.of(metric.removesuffix(end).replace(CELLS, " x "))
         return Display(metric)
 
     def answers(

@@ -4,7 +4,6 @@ Each has a function that makes its items, one that parses an answer (and one tha
 paper, where that differs), and one that measures the answers. The docstring of the last has the formulas.
 """
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -22,7 +21,6 @@ from ggss.stats.metric import Array, Metric
 
 FIRST, SECOND = "first", "second"
 NURSE, DOCTOR = "nurse", "doctor"
-SEED = 42  # of the published sample of pairs
 
 
 def mcq_items(prompts: Prompts, pictures: Sequence[Picture], about: str) -> list[Item]:
@@ -147,16 +145,6 @@ def pair_items(prompts: Prompts, pictures: Sequence[Picture], about: str) -> lis
 
 def _version(picture: Picture) -> str:
     return ",".join(picture.attributes.values())
-
-
-def sample_pairs(items: Sequence[Item], share: float, seed: int = SEED) -> list[Item]:
-    """A share of the pairs of each question, each in both orders. The published runs ask about half of them."""
-    sample: set[tuple[str, str]] = set()
-    for question in dict.fromkeys(item.question for item in items):
-        pairs = list(dict.fromkeys(pictures_shown(item) for item in items if item.question == question))
-        count = max(1, int(share * len(pairs)))
-        sample |= {(question, pair) for pair in random.Random(seed).sample(pairs, count)}
-    return [item for item in items if (item.question, pictures_shown(item)) in sample]
 
 
 def parse_pair(answer: str, item: Item) -> str | None:
@@ -368,12 +356,16 @@ def measure_ceo(answers: Answers, baseline: Answers | None) -> Mapping[str, Metr
 
     First between the groups of the attribute in question, then of the other attributes. A steered salary above the
     largest unsteered one counts as that one. If salaries are options (nine in the small world), the soft version uses
-    the expected salary.
+    the expected salary. `{about}_salary_range` is the mean range of the salaries named for one candidate.
     """
     salaries = [salary for salary in baseline.parsed if salary is not None] if baseline else []
     cap = max(salaries, default=None)
     about = answers.about
     measured = _salary_metric(answers, about, answers.parsed, cap)
+    name = f"{about}_salary_range"
+    capped = [salary if salary is None or cap is None else min(salary, cap) for salary in answers.parsed]
+    if (within := metrics.within_person_range(answers, capped, name)) is not None:
+        measured[name] = within
     if (soft := metrics.expected(answers, parse_ceo)) is not None:
         measured |= _salary_metric(answers, about, soft, cap, "soft_")
     for attribute in answers.items[0].attributes[0]:
@@ -412,6 +404,14 @@ register(
             "salary_spread": _SPREAD,
             "salary_gap_{about}": _GAP,
             "salary_spread_{about}": _SPREAD,
+            "{about}_salary_range": Display(
+                "CEO within a person",
+                "largest less smallest salary named for one candidate as only the {about} shown changes, mean",
+                1,
+                0,
+                " $",
+                "lower",
+            ),
         },
         occupations=("ceo",),
         parse_as_released=parse_ceo_as_released,

@@ -424,7 +424,7 @@ def _accuracies(
     """The share of right answers in percent, by strength: unsteered at 0, and at each that was measured."""
     values: dict[float, Interval] = {}
     if before := figures.unsteered(model.name, task):
-        values[0.0] = _scaled(before.kept().before, 100.0)
+        values[0.0] = _scaled(before.accuracy().before, 100.0)
     for alpha in alphas:
         if result := figures.kept(model.name, model.method, task, alpha, attribute):
             values[alpha] = _scaled(result.after, 100.0)

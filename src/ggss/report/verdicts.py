@@ -163,7 +163,7 @@ def judged_dimensions(models: Sequence[ReportedModel], kinds: Sequence[str]) -> 
 
 
 def _rows(cases: Sequence[tuple[TaskPair, str, Comparison]]) -> list[KeptCapability]:
-    results = [comparison.kept(part) for _, part, comparison in cases]
+    results = [comparison.accuracy(part) for _, part, comparison in cases]
     corrected = adjusted([result.p for result in results])
     return [
         KeptCapability(pair, part, result, p, None if part else comparison.detectable)

@@ -36,11 +36,10 @@ from ggss.activations.collect import DISCOVERY_PROMPT
 from ggss.errors import InputError, no_such
 from ggss.files import read_json, write_whole
 from ggss.methods.operator import Affine, explained, nearest_map
-from ggss.models.identity import check_unchanged
-from ggss.models.locating import locate
+from ggss.models import locate
+from ggss.models.identity import EXPORTED, check_unchanged, exported_steering
 from ggss.models.placement import ConvertedLinear
 from ggss.models.sites import resolve
-from ggss.models.wrappers import EXPORTED, exported_steering
 from ggss.steering.attach import unverified
 from ggss.steering.doctor import two_pictures
 from ggss.steering.exported_files import (

@@ -317,7 +317,7 @@ class Steerer:
             1
         """
         from ggss.models import Vlm  # this imports transformers, which takes seconds
-        from ggss.models.wrappers import unwrapped
+        from ggss.models.identity import unwrapped
 
         module: nn.Module = model.model if isinstance(model, Vlm) else unwrapped(model)
         strength = checked_alpha(self.strength(alpha), allow_amplify)

@@ -14,12 +14,12 @@ import torch
 from ggss.data.pictures import size_of
 from ggss.errors import InputError, problems
 from ggss.files import read_json
+from ggss.models import locate, snapshot
 from ggss.models.families import known_family
-from ggss.models.loading import load_description
-from ggss.models.locating import locate, snapshot
 from ggss.models.placement import PLACES, ModelSize, check_placement, free_memory, placement
 from ggss.models.prompts import PromptLengths
 from ggss.models.sites import MLP1, MLP2, check_layer, is_layer
+from ggss.models.vlm import load_description
 from ggss.probes import Item
 from ggss.study.plan import DiscoverySet, ModelPlan, Plan, PlanItems, contradictions
 

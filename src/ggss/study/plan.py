@@ -255,8 +255,8 @@ class Plan(Piece):
         def placed(value: str) -> str:
             return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
 
-        own = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
-        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **own})
+        paths = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
+        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **paths})
         benchmarks = {
             task: benchmark.model_copy(update={"path": benchmark.path and placed(benchmark.path)})
             for task, benchmark in self.benchmarks.items()

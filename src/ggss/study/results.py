@@ -25,7 +25,7 @@ from ggss.methods.registry import UNSTEERED
 from ggss.models import ModelIdentity
 from ggss.steering.fitting import Gates
 from ggss.steering.steerer import Steerer
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, MethodPlan, Plan, PlanItems
 from ggss.study.store import Fit, Key, Store, reading
@@ -51,9 +51,9 @@ class StoredRuns(Mapping[Cell, Run]):
         self.plan, self.store, self.plan_items = plan, store, plan_items
         self._read = lru_cache(CACHED_RUNS)(self._load)
         recorded = (store.about(CODE) or {}).get("now")
-        self.code: hashes.Code = recorded if isinstance(recorded, dict) else hashes.NOT_RECORDED
+        self.code: grid.Code = recorded if isinstance(recorded, dict) else grid.NOT_RECORDED
 
-    def use_code(self, now: hashes.Code, keep: bool = False) -> str:
+    def use_code(self, now: grid.Code, keep: bool = False) -> str:
         """Choose the code under whose key answers are read and written; returns a sentence if it has changed, or "".
 
         keep: use the answers of earlier code, also if the last run has begun to ask again.
@@ -80,7 +80,7 @@ class StoredRuns(Mapping[Cell, Run]):
     def fit(self, cell: Cell) -> Fit | None:
         """The cell's fit, or None if it was not fitted, or if the plan or the model has changed since."""
         fit = self.store.fit(cell.model, cell.method, cell.attribute)
-        recipe = hashes.recipe(self.plan, *cell[:3], self.code)
+        recipe = grid.recipe(self.plan, *cell[:3], self.code)
         if fit is None or fit.recipe != recipe:
             return None
         # A run that was stopped may have answers of the model before and after it changed: they are not compared.
@@ -111,10 +111,10 @@ class StoredRuns(Mapping[Cell, Run]):
     def _recipes(self, unit: Unit) -> list[str]:
         """The hashes of all that determines a method's fits on a model."""
         attributes = grid.attributes(self.plan, self.plan.method(unit.method))
-        return [hashes.recipe(self.plan, *unit, attribute, self.code) for attribute in attributes]
+        return [grid.recipe(self.plan, *unit, attribute, self.code) for attribute in attributes]
 
     def key(self, cell: Cell, fit: Fit) -> Key:
-        return Key(fit.identity, fit.steering, cell.alpha, hashes.questions(self.plan_items, cell.task, self.code))
+        return Key(fit.identity, fit.steering, cell.alpha, grid.questions_hash(self.plan_items, cell.task, self.code))
 
     def fits(self) -> "dict[Fitted, Fit]":
         """All fits of the plan."""

@@ -19,7 +19,7 @@ from ggss.errors import InputError, problems
 from ggss.methods.registry import UNSTEERED
 from ggss.models import ModelIdentity
 from ggss.probes.steered_model import batches
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.checking import CheckedPlan
 from ggss.study.executors import Executor, WorkerDied, executor
 from ggss.study.grid import Cell, Unit
@@ -194,7 +194,7 @@ def run(
     try:
         with writing(folder) as store:
             driver = Driver(plan, store, checked.plan_items)
-            if changed := driver.runs.use_code(hashes.code(plan), keep_answers):
+            if changed := driver.runs.use_code(grid.code_digests(plan), keep_answers):
                 say(
                     f"{changed}: what depends on it is asked again, and the old answers stay in the store under "
                     "their old key; --keep-answers goes on with them instead"
@@ -317,11 +317,11 @@ class Driver:
 
     def steering(self, cell: Cell) -> str:
         data = self.discovery.of(cell.attribute).content_hash if cell.attribute else ""
-        return hashes.steering(self.plan, cell.method, cell.attribute, data, self.runs.code)
+        return grid.steering_hash(self.plan, cell.method, cell.attribute, data, self.runs.code)
 
     def fitted(self, cell: Cell, identity: str, call: Call) -> Fit:
         """The cell's fit, made by the worker and written to the store."""
-        recipe = hashes.recipe(self.plan, *cell[:3], self.runs.code)
+        recipe = grid.recipe(self.plan, *cell[:3], self.runs.code)
         reply = call("fit", cell.model, cell.method, cell.attribute)
         fit = Fit(recipe, identity, self.steering(cell), reply.notes, reply.gates, reply.cosine)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)
