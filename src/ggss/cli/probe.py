@@ -349,7 +349,7 @@ def probe(
     size = batch(batch_size) or (64 if small else 8)
     if endpoint is None and small:
         one_thread()
-    suites = _suites(suite or _default_suite(model), images, wording, questions, tasks, max_side)
+    suites = _suites(suite or default_suite(model), images, wording, questions, tasks, max_side)
     items = {task: task_suite.items(task, limit) for task, task_suite in suites.items()}
 
     from ggss.analysis.asking import ask, source
@@ -506,7 +506,7 @@ def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
     return measured
 
 
-def _default_suite(model: str) -> str:
+def default_suite(model: str) -> str:
     """The suite of the package that a model comes with, if it has one; reflect for all other models."""
     from ggss.probes import suites
 

@@ -1,8 +1,8 @@
 """What a report says: a verdict on each row of its tables, and the cover, which counts them.
 
-All verdicts are those of `ggss.analysis.verdict`, which `ggss compare` prints. As there, Holm's adjustment is over all
-tests about one model (bias tasks, right answers, all bias tasks together), and over all flip rates of a model. A mean
-is over the tasks that a study's tables average.
+All verdicts are those of `ggss.analysis.verdict`, which `ggss compare` prints. As there, Holm's adjustment is over the
+tests of one kind about one model: its bias tasks, its right answers, its flip rates. The test over all bias tasks
+together is one test. A mean is over the tasks that a study's tables average.
 """
 
 import math
@@ -155,25 +155,19 @@ def judged(material: Material) -> list[JudgedModel]:
 
 def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> JudgedModel:
     """averaged: the tasks of the mean; None: all bias tasks."""
-    accuracies = [(pair, pair.comparison.kept()) for pair in model.others if _has_right_answers(pair)]
+    accuracies = [(pair, pair.comparison.accuracy()) for pair in model.others if _has_right_answers(pair)]
     compared = [
         pair.comparison for pair in model.bias if pair.comparison and (averaged is None or pair.task in averaged)
     ]
     readable = [task for task in compared if task.baseline is not None and task.reached is not None]
-    combined = sign_flip(readable) if len(readable) > 1 else None
-    tests = [_defined(pair.comparison.p) if pair.comparison else None for pair in model.bias]
-    tests += [_defined(kept.p) for _, kept in accuracies]
-    *single, together = adjusted([*tests, combined])
-    bias = tuple(
-        JudgedTask(pair, p, _of_task(pair, p)) for pair, p in zip(model.bias, single[: len(model.bias)], strict=True)
-    )
+    tests = [pair.comparison.p if pair.comparison else None for pair in model.bias]
+    bias = tuple(JudgedTask(pair, p, _of_task(pair, p)) for pair, p in zip(model.bias, adjusted(tests), strict=True))
     accuracy = tuple(
         JudgedAccuracy(pair, "", kept, p, verdict.of_accuracy(pair.comparison, kept, p))
-        for (pair, kept), p in zip(accuracies, single[len(model.bias) :], strict=True)
+        for (pair, kept), p in zip(accuracies, adjusted([kept.p for _, kept in accuracies]), strict=True)
         if pair.comparison
     )
-    if together is None and len(readable) == 1:
-        together = next(row.adjusted for row in bias if row.comparison is readable[0])
+    together = sign_flip(readable) if readable else None
     corrected = corrected_average(compared) if compared else None
     return JudgedModel(
         model,
@@ -238,7 +232,7 @@ def judged_dimensions(models: Iterable[ReportedModel]) -> list[JudgedAccuracy]:
         for part in dict.fromkeys(pair.comparison.after.questions)
         if len(set(pair.comparison.after.questions)) > 1
     ]
-    results = [comparison.kept(part) for _, part, comparison in parts]
+    results = [comparison.accuracy(part) for _, part, comparison in parts]
     return [
         JudgedAccuracy(pair, part, kept, p, verdict.of_accuracy(comparison, kept, p, part))
         for (pair, part, comparison), kept, p in zip(parts, results, adjusted([k.p for k in results]), strict=True)
