@@ -5,7 +5,7 @@
 | exit code | when |
 | --- | --- |
 | 0 | the command did what was asked |
-| 1 | it ran, and a check failed (`doctor`, `gate`, `world check`); or the reader of its output went away |
+| 1 | it ran, and a check failed (`doctor`, `gate`, `verify`, `world check`); or the reader of its output went away |
 | 2 | the input was wrong, or the machine has not enough room, memory or rights |
 | 70 | a defect of ggss itself |
 | 130 | stopped by Ctrl-C |

@@ -13,7 +13,22 @@ from rich.markup import escape
 from rich.table import Table
 from typer import rich_utils
 
-from ggss.cli import ask, compare, convert, demo, discover, doctor, export, gate, methods, play, probe, report, serve
+from ggss.cli import (
+    ask,
+    bundle,
+    compare,
+    convert,
+    demo,
+    discover,
+    doctor,
+    export,
+    gate,
+    methods,
+    play,
+    probe,
+    report,
+    serve,
+)
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.study import study
@@ -74,7 +89,8 @@ app = typer.Typer(
     "[bold]ggss recommend[/bold] writes a strength into the steerer, "
     "[bold]ggss gate[/bold] checks a run against a release policy, "
     "[bold]ggss export[/bold] puts the steering into the weights, for any engine, "
-    "[bold]ggss report[/bold] makes a page of it. "
+    "[bold]ggss report[/bold] makes a page of it, "
+    "[bold]ggss bundle[/bold] puts all of it into a zip that [bold]ggss verify[/bold] checks. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
@@ -88,6 +104,8 @@ app.command()(compare.recommend)
 app.command()(gate.gate)
 app.command()(export.export)
 app.command()(report.report)
+app.command()(bundle.bundle)
+app.command()(bundle.verify)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(convert.convert)

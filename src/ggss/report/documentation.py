@@ -87,7 +87,7 @@ def render(material: Material, template: str = ANNEX_IV, command: str = COMMAND)
         material=material,
         models=[model.name for model in material.models],
         versions=", ".join(f"{name} {number}" for name, number in material.versions.items()),
-        steerings=[_steering(model) for model in material.models if model.method],
+        steerings=list(filter(None, map(_steering, material.models))),
         removes=" ".join(REMOVES.split()),
         discovery=_discovery(material),
         notes=[
@@ -113,6 +113,10 @@ def _one_blank_line(text: str) -> str:
 
 
 def _steering(model: ReportedModel) -> str:
+    """What was done to a model; "" if nothing was."""
+    if not any(pair.after for pair in model.pairs):
+        source = model.pairs[0].before.source
+        return f"Only the steered model was measured: {source.label}." if source.steered else ""
     attributes = " and ".join(dict.fromkeys(pair.attribute for pair in model.pairs if pair.after))
     strength = "" if model.alpha is None else f" at strength {model.alpha:g}"
     return f"{model.name} was measured before and after {cells.method_title(model.method)} of {attributes}{strength}."
@@ -140,9 +144,9 @@ class _Section:
         compared = {pair.task: pair.comparison for pair in pairs if pair.comparison is not None}
         self.tasks = ComparedTasks.of(compared) if compared else None
         self.pairs = pairs
-        way = f"{cells.method_title(model.method)} of {attribute}" if compared else "unsteered"
-        strength = f" at α = {model.alpha:g}" if compared and model.alpha is not None else ""
-        self.title = f"{model.title}, {way}{strength}"
+        strength = "" if model.alpha is None else f" at α = {model.alpha:g}"
+        steered = f"{model.title}, {cells.method_title(model.method)} of {attribute}{strength}"
+        self.title = steered if compared else pairs[0].before.source.label
 
     def flips(self) -> Iterator[tuple[Row, Verdict | None]]:
         if self.tasks is None:
@@ -234,10 +238,15 @@ def group_table(material: Material) -> Table | None:
         before = max(pair.groups_before, key=lambda values: values.spread)
         steered = {_key(values): values.values for values in pair.groups_after}
         after = steered.get(_key(before), {})
+        absent = "nobody gets this answer" if pair.after else ""
         asked = ", ".join(word for word in (before.question, before.occupation) if word)
         title = f"{cells.model_title(pair.model)}, {pair.title}: {before.what}{f' ({asked})' if asked else ''}"
         rows += [
-            Row(group, (_of_group(before, value), _of_group(before, after.get(group))), title)
+            Row(
+                group,
+                (_share(before, value), _share(before, after[group]) if group in after else absent),
+                title,
+            )
             for group, value in before.values.items()
         ]
     columns = (Column("before"), Column("after"))
@@ -249,9 +258,7 @@ def _key(values: GroupValues) -> tuple[str, ...]:
     return values.what, values.answer, values.question, values.occupation
 
 
-def _of_group(values: GroupValues, interval: Interval | None) -> Entry:
-    if interval is None:
-        return ""
+def _share(values: GroupValues, interval: Interval) -> Entry:
     spec, scale, unit = (".1f", 100.0, "%") if values.is_share else (",.0f", 1.0, "")
     return (cells.figure(interval, spec, scale, unit),)
 
