@@ -192,7 +192,12 @@ def load(path: str | Path) -> dict[str, Run]:
         hint = f"; {str(part)!r} is there: the same `ggss probe` command finishes it" if part.is_file() else ""
         raise InputError(f"there is no file {str(path)!r}: give one that was written by `ggss probe -o`{hint}")
     with path.open("rb") as lines:
-        tasks = _answered_tasks(lines, path)
+        return read_complete(lines, path)
+
+
+def read_complete(lines: Iterable[bytes], path: Path) -> dict[str, Run]:
+    """The runs of a file's lines, by task. InputError as for `load`; path: where the lines are from."""
+    tasks = _answered_tasks(lines, path)
     if not tasks:
         raise InputError(f"{str(path)!r} is empty: give a file that was written by `ggss probe -o`")
     lost = [

@@ -9,7 +9,7 @@ typer would cut it.
 | exit code | when |
 | --- | --- |
 | 0 | the command did what was asked |
-| 1 | it ran, and a check failed (`doctor`, `gate`, `world check`); or the reader of its output went away |
+| 1 | it ran, and a check failed (`doctor`, `gate`, `verify`, `world check`); or the reader of its output went away |
 | 2 | the input was wrong, or the machine has not enough room, memory or rights |
 | 70 | a defect of ggss itself |
 | 130 | stopped by Ctrl-C |
@@ -31,6 +31,7 @@ from typer import rich_utils
 
 from ggss.cli import (
     ask,
+    bundle,
     cache,
     compare,
     convert,
@@ -117,7 +118,8 @@ app = typer.Typer(
     "[bold]ggss recommend[/bold] writes a strength into the steerer, "
     "[bold]ggss gate[/bold] checks a run against a release policy, "
     "[bold]ggss export[/bold] puts the steering into the weights, for any engine, "
-    "[bold]ggss report[/bold] makes a page of it. "
+    "[bold]ggss report[/bold] makes a page of it, "
+    "[bold]ggss bundle[/bold] puts all of it into a zip that [bold]ggss verify[/bold] checks. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
@@ -131,6 +133,8 @@ app.command()(compare.recommend)
 app.command()(gate.gate)
 app.command()(export.export)
 app.command()(report.report)
+app.command()(bundle.bundle)
+app.command()(bundle.verify)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(convert.convert)

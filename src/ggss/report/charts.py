@@ -473,7 +473,7 @@ def _costs(figures: Figures, cases: Sequence[tuple[str, str]], task: str | None)
     """For each model and method, the worst verdict on a task of capability, over the steerings."""
     attributes = list(figures.plan.steering)
     compared = [
-        (n, comparison, comparison.kept())
+        (n, comparison, comparison.accuracy())
         for n, (model, label) in enumerate(cases)
         for attribute in attributes
         if task and (comparison := figures.at_best(model, label, task, attribute))

@@ -391,14 +391,21 @@ def _pyarrow() -> Any:
 
 def recommended_alpha(folder: str | Path, steerer: Steerer, label: str = "") -> float:
     """best-avg-alpha of the steerer's method on its model. InputError unless the study fitted the same steerer."""
+    plan, runs = check_steerer(folder, steerer, label)
+    method = label or steerer.method
+    alpha = Results(plan, runs).best_alpha(str(steerer.source["model"]), method)
+    if alpha is None:
+        raise InputError(f"the study in {str(folder)!r} has chosen no alpha for {method!r} yet: run it further")
+    return alpha
+
+
+def check_steerer(folder: str | Path, steerer: Steerer, label: str = "") -> tuple[Plan, StoredRuns]:
+    """A study's plan and runs; InputError unless it fitted this steerer. label: the method's in the plan."""
     plan, runs = opened(folder)
     method = plan.method(label or steerer.method)
     if differences := _differences(plan, method, steerer, runs):
         raise problems(f"the study in {str(folder)!r} did not measure this steerer", differences)
-    alpha = Results(plan, runs).best_alpha(str(steerer.source["model"]), method.label)
-    if alpha is None:
-        raise InputError(f"the study in {str(folder)!r} has chosen no alpha for {method.label!r} yet: run it further")
-    return alpha
+    return plan, runs
 
 
 def _differences(plan: Plan, method: MethodPlan, steerer: Steerer, runs: StoredRuns) -> list[str]:
