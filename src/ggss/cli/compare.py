@@ -363,13 +363,17 @@ def recommend(
 
     from ggss.steering.exported_files import holds_export
 
-    write = _write_export_strengths if holds_export(steerer) else _write_strength
-    alpha = write(steerer, files)
+    alpha: float | dict[str, float]
+    if holds_export(steerer):
+        alpha = _write_export_strengths(steerer, files)
+        words = " and ".join(f"{strength:g} of {attribute}" for attribute, strength in alpha.items())
+    else:
+        alpha = _write_strength(steerer, files)
+        words = f"{alpha:g}"
     if as_json:
         print(json.dumps(files.data() | {"recommended_alpha": alpha}, indent=2))
         return
     files.show()
-    words = f"{alpha:g}" if isinstance(alpha, float) else " and ".join(f"{a:g} of {n}" for n, a in alpha.items())
     say(f"alpha {words} is now what {steerer} recommends")
 
 

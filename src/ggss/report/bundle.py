@@ -107,7 +107,7 @@ class About(BaseModel):
 
     source: str
     seed: int = Field(default=0, ge=0)
-    missing: tuple[str, ...] = ()
+    missing: tuple[material.Missing, ...] = ()
     ended: bool = False
     notes: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     gates: tuple[tuple[str, str, str, Gates], ...] = ()

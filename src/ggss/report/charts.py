@@ -1,4 +1,4 @@
-"""The charts of a report, as inline SVG of a few kilobytes each: tasks before and after, groups before and after, methods
+"""The charts of a report, as inline SVG of a few kilobytes each: tasks and groups before and after, methods
 on a plane of bias and capability, quantities over the strength (the alpha dial), columns. And the comparison of a
 study's methods, of which the last ones are drawn: the matrix of methods and models.
 
@@ -145,9 +145,8 @@ def percents(row: PlotRow) -> str:
     """`96 → 2 %`; of several models the range of each."""
     words = []
     for side in (0, 1):
-        values = [
-            100 * lane[side].estimate for lane in row.lanes if lane[side] and math.isfinite(lane[side].estimate)
-        ]
+        shares = [share for lane in row.lanes if (share := lane[side]) and math.isfinite(share.estimate)]
+        values = [100 * share.estimate for share in shares]
         if values:
             low, high = f"{min(values):.0f}", f"{max(values):.0f}"
             words.append(low if low == high else f"{low}–{high}")
@@ -180,7 +179,8 @@ class Point:
 def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
     """Bias left against capability, with both intervals; the best place is the top left.
 
-    The line is the frontier: the methods that no other one beats in both. A method is left out if its bias or its capability is not known, because its answers could not be read.
+    The line is the frontier: the methods that no other one beats in both. A method is left out if its bias or its
+    capability is not known, because its answers could not be read.
     """
     height = 360
     points = [p for p in points if math.isfinite(p.x.estimate) and math.isfinite(p.y.estimate)]
@@ -364,10 +364,10 @@ def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
 class MethodRow:
     """A method on a model at its chosen strength.
 
-    published: the mean change of bias in percent, as the tables have it; average: bias-corrected (jackknife); partial:
-    tasks are missing from it. capability: the mean change over the steerings, as a share. held_out: for each half of
-    the people, the strength that was chosen on the other half, and the change of bias at it. verdict: on the mean
-    change; cost: the worst of those on capability, None if it was not measured.
+    published: the mean change of bias in percent, as the tables have it; average: bias-corrected (jackknife).
+    partial: tasks are missing from it. capability: the mean change over the steerings, as a share. held_out: for each
+    half of the people, the strength that was chosen on the other half, and the change of bias at it. verdict: on the
+    mean change; cost: the worst of those on capability, None if it was not measured.
     """
 
     key: str
@@ -428,7 +428,7 @@ class MatrixRow:
 
 
 def matrix(methods: Sequence[ModelMethods]) -> list[MatrixRow]:
-    """Methods by models, the least bias first; methods that were not run on all models last. Controls do not count."""
+    """Methods by models, the least bias first; those that were not run on all models last. Controls do not count."""
     names = dict.fromkeys(row.name for model in methods for row in model.rows)
     rows = []
     for name in names:

@@ -1,7 +1,7 @@
 """What a report says: a verdict on each row of its tables, and the cover, which counts them.
 
-All verdicts are those of `ggss.analysis.verdict`, which `ggss compare` prints. As there, Holm's adjustment is over the
-tests of one kind about one model: its bias tasks, its right answers, its flip rates. The test over all bias tasks
+All verdicts are those of `ggss.analysis.verdict`, which `ggss compare` prints. As there, Holm's adjustment is over
+the tests of one kind about one model: its bias tasks, its right answers, its flip rates. The test over all bias tasks
 together is one test. A mean is over the tasks that a study's tables average.
 """
 
@@ -155,7 +155,11 @@ def judged(material: Material) -> list[JudgedModel]:
 
 def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> JudgedModel:
     """averaged: the tasks of the mean; None: all bias tasks."""
-    accuracies = [(pair, pair.comparison.accuracy()) for pair in model.others if _has_right_answers(pair)]
+    accuracies = [
+        (pair, pair.comparison.accuracy())
+        for pair in model.others
+        if pair.comparison and pair.comparison.has_right_answers
+    ]
     compared = [
         pair.comparison for pair in model.bias if pair.comparison and (averaged is None or pair.task in averaged)
     ]
@@ -179,14 +183,6 @@ def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> Judge
         together,
         verdict.of_average(corrected, together) if compared else NO_STEERED_RUN,
     )
-
-
-def _has_right_answers(pair: TaskPair) -> bool:
-    return pair.comparison is not None and pair.comparison.has_right_answers
-
-
-def _defined(p: float) -> float | None:
-    return p if math.isfinite(p) else None
 
 
 def _of_task(pair: TaskPair, p_holm: float | None) -> Verdict:
@@ -251,7 +247,7 @@ def _mean_words(published: Interval, corrected: Interval | None) -> str:
 
 @dataclass(frozen=True)
 class Unread:
-    """A run of which most answers could not be read, with some of them. longest: the tokens that an answer may have."""
+    """A run of which most answers could not be read, with some of them. longest: tokens that an answer may have."""
 
     pair: TaskPair
     words: str
@@ -386,7 +382,7 @@ def _headlines(models: Sequence[JudgedModel]) -> list[Headline]:
     for attribute, rows in chosen.items():
         flips = tuple(map(sum, zip(*(row.flips for row in rows), strict=True)))
         cases, first = sum(row.cases for row in rows), rows[0]
-        kinds = list(dict.fromkeys(row.verdict.kind for row in rows))
+        kinds: list[verdict.Kind] = list(dict.fromkeys(row.verdict.kind for row in rows))
         words = first.verdict if len(rows) == 1 else Verdict(kinds[0] if len(kinds) == 1 else "none", _by_kind(rows))
         headlines.append(Headline(attribute, first.pair.probe.title, len(rows), cases, flips, words))
     return headlines
@@ -404,7 +400,7 @@ def _plot_rows(models: Sequence[JudgedModel]) -> list[PlotRow]:
     rows = _lanes(
         models,
         lambda model: {
-            (f"the answer depends on {row.attribute}", row.pair.probe.title, 0.0): (row.shares + (None,))[:2]
+            (f"the answer depends on {row.attribute}", row.pair.probe.title, 0.0): (*row.shares, None)[:2]
             for row in model.dependence
             if row.is_of_task and (row.is_steered or not row.pair.after)
         },
