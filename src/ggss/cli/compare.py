@@ -300,7 +300,7 @@ def recommend(
         print(json.dumps(files.data() | {"recommended_alpha": alpha}, indent=2))
         return
     files.show()
-    words = f"{alpha:g}" if isinstance(alpha, float) else " and ".join(f"{a:g} of {n}" for n, a in alpha.items())
+    words = " and ".join(f"{a:g} of {n}" for n, a in alpha.items()) if isinstance(alpha, dict) else f"{alpha:g}"
     say(f"alpha {words} is now what {steerer} recommends")
 
 
