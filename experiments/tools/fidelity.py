@@ -379,7 +379,7 @@ METHODS = (
     Held(
         "fairness instruction, to the letter",
         "paper",
-        "ggss.methods.unsteered.FAIRNESS_INSTRUCTION",
+        "ggss.methods.registry.FAIRNESS_INSTRUCTION",
         "test_published_constants::test_the_fairness_instruction_is_the_papers",
         "How it is joined to a prompt is open: here it is a line of its own.",
     ),

@@ -48,8 +48,8 @@ from ggss.models.features import FeatureCache
 from ggss.models.sites import MLP2
 from ggss.probes import suites
 from ggss.probes.base import Item
-from ggss.probes.people import sample_pairs
 from ggss.probes.steered_model import SteeredModel
+from ggss.probes.suites import sample_pairs
 from ggss.probes.wording import PromptShape, released
 from ggss.steering.fitting import subspace_cosine
 from ggss.steering.steerer import Steerer

@@ -2,12 +2,10 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 from conftest import noise
-from ggss import cli
 from ggss.data.manifests import write_manifest
 
 
@@ -41,20 +39,8 @@ def own_cache(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs `ggss ...` in this process; gives exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+def run(ggss_command):
+    return ggss_command
 
 
 @pytest.fixture

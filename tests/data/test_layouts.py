@@ -1,12 +1,10 @@
 """Published sets are read as they are published; what is missing, damaged or of another size is said."""
 
-import sys
 from itertools import product
 
 import pytest
 
 from conftest import noise
-from ggss import cli
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.data.layouts import FOCUS, PAIRS, SOCIAL_COUNTERFACTUALS, read_layout
 from ggss.data.manifests import read_rows
@@ -30,16 +28,10 @@ def focus(tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(ggss_command):
     def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ggss", "data", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, " ".join(seen.err.split())
+        code, out, err = ggss_command("data", *arguments)
+        return code, out, " ".join(err.split())
 
     return call
 

@@ -108,9 +108,7 @@ def test_the_check_of_the_mock_names_what_is_not_there(mock):
         (mock / f"{plan}-tables").mkdir()
         for name in every - set(lacking):
             (mock / f"{plan}-tables" / f"{name}.md").touch()
-    with pytest.raises(
-        SystemExit, match=r"release.yaml has other numbers of questions .*: {'mcq': 20"
-    ):
+    with pytest.raises(SystemExit, match=r"release.yaml has other numbers of questions .*: {'mcq': 20"):
         mock_paper.check(mock)
     (mock / "release-tables" / "svd_ablation.md").unlink()
     with pytest.raises(SystemExit, match="lacks the tables svd_ablation: see release-tables"):

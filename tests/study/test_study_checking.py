@@ -9,10 +9,10 @@ import yaml
 from typer.testing import CliRunner
 
 from conftest import noise
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
-from ggss.models import loading
+from ggss.models import vlm
 from ggss.study.checking import CheckedPlan
 from ggss.study.plan import Plan
 from ggss.study.runner import run
@@ -33,7 +33,7 @@ def nothing_is_loaded(monkeypatch):
     def load(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading.AutoModelForImageTextToText, "from_pretrained", load)
+    monkeypatch.setattr(vlm.AutoModelForImageTextToText, "from_pretrained", load)
 
 
 @pytest.fixture

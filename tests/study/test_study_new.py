@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.cli.study import PLANS, plans
 from ggss.errors import InputError
 from ggss.study.plan import Plan

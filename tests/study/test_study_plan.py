@@ -14,14 +14,14 @@ import ggss
 import invented_release
 from experiments.tools import mock_paper
 from ggss import probes
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.data.pictures import size_of
 from ggss.errors import InputError
 from ggss.models import locating
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
 from ggss.probes.wording import released
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.checking import CheckedPlan, footprints
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, Plan, PlanItems
@@ -204,8 +204,8 @@ def test_a_discovery_prompt_makes_another_fit_and_none_the_fit_that_there_was():
     plan = Plan.of(changed(methods=methods))
     attribute, model = next(iter(plan.steering)), plan.models[0].name
     labels = ("ggss", "one", "two")
-    assert len({hashes.recipe(plan, model, label, attribute) for label in labels}) == 3
-    assert len({hashes.steering(plan, label, attribute, "data") for label in labels}) == 3
+    assert len({grid.recipe(plan, model, label, attribute) for label in labels}) == 3
+    assert len({grid.steering_hash(plan, label, attribute, "data") for label in labels}) == 3
 
 
 def test_the_name_of_a_picture_set_is_no_path(tmp_path):
@@ -276,6 +276,31 @@ def test_a_plan_says_by_which_rule_its_answers_are_read():
         Plan.of(PLAN | {"parser": "guess"})
 
 
+QUESTIONS = """
+salary: {text: "how much ? a low b high", options: {a: low, b: high}, metric: gap, attribute: race}
+"""
+
+
+def test_a_plan_asks_the_questions_of_a_file(tmp_path):
+    (tmp_path / "questions.yaml").write_text(QUESTIONS)
+    steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq", "gap-salary"]}}
+    pieces = changed(questions="questions.yaml", steering=steering, measures=[])
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(pieces))
+    checked = CheckedPlan(Plan.read(tmp_path / "plan.yaml"))
+    asked = checked.plan_items.items("gap-salary")
+    assert {item.cluster for item in asked} == {item.cluster for item in checked.plan_items.items("mcq")}
+    assert grid.attribute_of(checked.plan, "gap-salary") == "race"
+    before = checked.plan_items.hash("gap-salary")
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("how much", "how little"))
+    assert PlanItems(checked.plan).hash("gap-salary") != before
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("metric", "metrik"))
+    with pytest.raises(InputError, match="there is no key 'metrik': did you mean 'metric'"):
+        CheckedPlan(checked.plan)
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("salary", "wages"))
+    with pytest.raises(InputError, match="has no task 'gap-salary'"):
+        CheckedPlan(checked.plan)
+
+
 def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
     whole, small = Plan.of(PLAN), Plan.of(changed(max_side=24))
     asked = [PlanItems(plan) for plan in (whole, small)]
@@ -283,7 +308,7 @@ def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
     assert {max(size_of(picture)) for picture in asked[1].pictures()} == {24}
     discovered = [DiscoverySet(plan).of("race") for plan in (whole, small)]
     assert [own.max_side for own in discovered] == [None, 24]
-    recipes = {hashes.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
+    recipes = {grid.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
     assert len(recipes) == 2
 
 

@@ -1,8 +1,9 @@
 """A release policy: what a run must fulfil, compared with the run before it. `ggss gate` checks it.
 
     max_bias: null                   # largest bias, in the unit that `ggss compare` prints; null: not checked
+    max_flip_percent: null           # largest share of people whose answer depends on the task's attribute; null
     change: decrease                 # decrease: significantly lower; no-increase: not significantly higher; any
-    significance: 0.05               # of that change, after Holm's correction over all tests of the comparison
+    significance: 0.05               # of that change, after Holm's correction over the tests of all bias tasks
     capability_margin_points: 1.5    # right answers are equivalent within so many points; null: not checked
     max_unreadable_percent: 5        # of the answers to a task, before and after; null: not checked
     tasks:                           # other rules for some tasks, which then must be there
@@ -39,6 +40,7 @@ class Rules(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
     max_bias: Annotated[float, Field(ge=0)] | None = None
+    max_flip_percent: Percent | None = None
     change: Change = "decrease"
     significance: Annotated[float, Field(gt=0, lt=1)] = 0.05
     capability_margin_points: Annotated[float, Field(gt=0, le=100)] | None = 100 * MARGIN
@@ -60,7 +62,8 @@ class Policy(Rules):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise problems(f"{str(path)!r} is not a policy", [_spelled(one) for one in error.errors()]) from None
+            mistakes = [_spelled(mistake) for mistake in error.errors()]
+            raise problems(f"{str(path)!r} is not a policy", mistakes) from None
 
     def of(self, task: str) -> Rules:
         """The rules for a task."""
@@ -74,7 +77,7 @@ class Policy(Rules):
         after: Mapping[str, Run],
         statistics: Statistics | None = None,
         unlike: bool = False,
-    ) -> "Verdict":
+    ) -> "PolicyResult":
         """Compare two runs, by task, and check every rule; statistics and unlike as in `compare`.
 
         InputError for runs that cannot be paired, for rules of tasks that are not there or are of the other kind, and
@@ -89,15 +92,15 @@ class Policy(Rules):
             task: compare(run, after[task], self._statistics(task, settings), unlike) for task, run in before.items()
         }
         self._check_kinds(comparisons)
-        tasks = ComparedTasks.of(comparisons)
+        tasks = ComparedTasks.of(list(comparisons.values()))
         checks = tuple(
             check
             for task, comparison in comparisons.items()
-            for check in _checks(comparison, self.of(task), tasks.p_holm.get(task))
+            for check in _checks(comparison, self.of(task), tasks.p_holm(comparison))
         )
         if not checks:
             raise InputError("the policy checks nothing of these runs, so nothing could fail: give it a rule")
-        return Verdict(self, tasks, checks)
+        return PolicyResult(self, tasks, checks)
 
     def _statistics(self, task: str, settings: Statistics) -> Statistics:
         points = self.of(task).capability_margin_points
@@ -108,11 +111,11 @@ class Policy(Rules):
         wrong = []
         for task, rules in self.tasks.items():
             right = comparisons[task].has_right_answers
-            other, kind = (("max_bias", "change", "significance"), "bias") if right else (_CAPABILITY, "capability")
+            misplaced, kind = (_BIAS, "bias") if right else (_CAPABILITY, "capability")
             is_a = "has right answers: it measures capability" if right else "compares groups: it measures bias"
             wrong += [
                 f"tasks.{task}.{name}: {task} {is_a}, and this rule is about {kind}"
-                for name in other
+                for name in misplaced
                 if name in rules.model_fields_set
             ]
         if wrong:
@@ -120,14 +123,15 @@ class Policy(Rules):
 
 
 _CAPABILITY = ("capability_margin_points",)
+_BIAS = ("max_bias", "max_flip_percent", "change", "significance")
 
 
 @dataclass(frozen=True)
 class Check:
     """One rule of one task. Numbers are in `unit`; change, low, high: the change with its interval, where tested.
 
-    rule: bias, change, capability or unreadable. required: the rule in words. limit: its number. p: of the change,
-    after Holm's correction; of capability, of the equivalence test.
+    rule: bias, flips, change, capability or unreadable. required: the rule in words. limit: its number. p: of the
+    change, after Holm's correction; of capability, of the equivalence test.
     """
 
     task: str
@@ -146,7 +150,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PolicyResult:
     """A policy and what came of it; tasks: the comparison that every number is from."""
 
     policy: Policy
@@ -170,6 +174,8 @@ def _checks(comparison: Comparison, rules: Rules, p_holm: float | None) -> list[
     else:
         if rules.max_bias is not None:
             checks.append(_bias(comparison, rules.max_bias))
+        if rules.max_flip_percent is not None:
+            checks.append(_flips(comparison, rules.max_flip_percent))
         if rules.change != "any":
             checks.append(_change(comparison, rules.change, rules.significance, p_holm))
     if rules.max_unreadable_percent is not None:
@@ -181,6 +187,14 @@ def _bias(comparison: Comparison, limit: float) -> Check:
     shown = comparison.before.display()
     passed = comparison.reached is not None and shown.scale * abs(comparison.reached) <= limit
     return Check(comparison.task, "bias", passed, f"at most {limit:,g}{shown.unit}", limit, **_values(comparison))
+
+
+def _flips(comparison: Comparison, percent: float) -> Check:
+    flip, required = comparison.flip(), f"at most {percent:g} % depend on {comparison.before.about}"
+    if flip is None:
+        return Check(comparison.task, "flips", False, required, percent, math.nan, math.nan, " %")
+    before, after = (100 * flips / flip.cases for flips in flip.flips)
+    return Check(comparison.task, "flips", after <= percent, required, percent, before, after, " %")
 
 
 def _change(comparison: Comparison, direction: Change, size: float, p_holm: float | None) -> Check:
@@ -206,20 +220,20 @@ def _values(comparison: Comparison) -> dict[str, Any]:
 
 
 def _capability(comparison: Comparison, points: float) -> Check:
-    kept = comparison.kept()
+    accuracy = comparison.accuracy()
     return Check(
         comparison.task,
         "capability",
-        kept.same.equivalent,
+        accuracy.same.equivalent,
         f"same within {points:g} points",
         points,
-        100 * kept.before.estimate,
-        100 * kept.after.estimate,
+        100 * accuracy.before.estimate,
+        100 * accuracy.after.estimate,
         " %",
-        change=100 * kept.same.difference,
-        low=100 * kept.same.low,
-        high=100 * kept.same.high,
-        p=kept.same.p,
+        change=100 * accuracy.same.difference,
+        low=100 * accuracy.same.low,
+        high=100 * accuracy.same.high,
+        p=accuracy.same.p,
     )
 
 

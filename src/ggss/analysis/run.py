@@ -6,6 +6,7 @@ over identities (the clusters: people, biographies, pictures) or over items, as 
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,8 +22,19 @@ from ggss.errors import InputError
 from ggss.methods.registry import UNSTEERED
 from ggss.models.reading import Answer
 from ggss.probes import Answers, Display, Item, Probe
-from ggss.probes.base import CAREFUL, PARSERS, SIGNED, SOFT, Parser
-from ggss.stats import Interval, Metric, bootstrap, jackknife
+from ggss.probes.base import (
+    CAREFUL,
+    CELLS,
+    FLIP_RATE,
+    PAIR_FLIP_RATE,
+    PARSERS,
+    SIGNED,
+    SOFT,
+    Parser,
+    counterfactual_set,
+)
+from ggss.probes.metrics import flip_rates, intersection_gaps
+from ggss.stats import Interval, Metric, Permutation, bootstrap, jackknife, label_null
 from ggss.stats.metric import Array
 from ggss.stats.paired import MARGIN
 
@@ -77,6 +89,8 @@ class Measured:
         units: of each row; rows of one unit are one item in a test over items.
         questions: of each row.
         statistics: resamples, seed and level.
+        chance: of recognition, the accuracy of a guess between the values shown; 0 for other tasks.
+        sets: the counterfactual set of each row: one question about one person.
 
     Examples:
         >>> measured = before.measured()
@@ -92,6 +106,8 @@ class Measured:
     units: tuple[str, ...] = field(repr=False)
     questions: tuple[str, ...] = field(repr=False)
     statistics: Statistics = field(repr=False)
+    chance: float = 0.0
+    sets: tuple[str, ...] = field(default=(), repr=False)
     _draws: dict[object, Array] = field(default_factory=dict, repr=False, compare=False)
 
     def metric(self, name: str = "") -> Metric:
@@ -113,6 +129,17 @@ class Measured:
     def signed(self, name: str = "") -> Metric | None:
         """A gap with its sign; None for a metric that is no gap between two groups."""
         return self.metrics.get(SIGNED + (name or self.metric().name))
+
+    @property
+    def attributes(self) -> list[str]:
+        """The attributes on which answers may depend, that of the task first; none without counterfactuals."""
+        ends = [name for name in self.metrics if name.endswith(FLIP_RATE) and not name.endswith(PAIR_FLIP_RATE)]
+        return [name.removesuffix(FLIP_RATE) for name in ends]
+
+    def flips(self, attribute: str = "") -> tuple[int, int]:
+        """For how many cases the answer depends on an attribute, by default that of the task; and of how many."""
+        changed, cases = self.metric(f"{attribute or self.about}{FLIP_RATE}").terms.sum(0)
+        return round(changed), round(cases)
 
     def groups(self, over: Over = "identities") -> tuple[str, ...]:
         """The label of each row; rows of one label are resampled or swapped together."""
@@ -144,6 +171,16 @@ class Measured:
         soft = self.metrics.get(SOFT + name)
         return None if soft is None else float(soft)
 
+    def null(self, name: str) -> Permutation:
+        """A group metric under shuffled groups: what it is where answers do not depend on them (`label_null`)."""
+        seed = self.statistics.seed_of("null", self.task, name)
+        return label_null(self.metric(name), self.sets, draws=self.statistics.permutations, seed=seed)
+
+    @property
+    def gaps_between_cells(self) -> list[str]:
+        """The metrics of the cells of two attributes; none where pictures differ in one only, or cells are small."""
+        return [name for name in self.metrics if CELLS in name and not name.startswith(SOFT)]
+
     def draws(self, name: str = "", over: Over = "identities", signed: bool = False) -> Array:
         """The metric's resamples, [resamples]. All runs of a task draw the same items, so resamples are paired."""
         key = (name, over, signed)
@@ -156,10 +193,13 @@ class Measured:
         return self._draws[key]
 
     def published(self) -> "Measured":
-        """The published metric alone (and its signed form), which takes little memory for many runs."""
+        """The published metric (and its signed form) with the flip rates, which take little memory for many runs."""
         published = self.metric().name
-        names = (published, SIGNED + published)
-        metrics = {name: metric for name, metric in self.metrics.items() if name in names}
+        metrics = {
+            name: metric
+            for name, metric in self.metrics.items()
+            if name in (published, SIGNED + published) or name.endswith(FLIP_RATE)
+        }
         return replace(self, metrics=metrics, _draws={})
 
     def within(self, fold: Collection[str]) -> "Measured":
@@ -173,6 +213,7 @@ class Measured:
             clusters=tuple(compress(self.clusters, inside)),
             units=tuple(compress(self.units, inside)),
             questions=tuple(compress(self.questions, inside)),
+            sets=tuple(compress(self.sets, inside)),
             _draws={},
         )
 
@@ -273,6 +314,11 @@ class Source:
         return facts | {f"version of {library}": number for library, number in versions.items()}
 
 
+def steered_attributes(attribute: str) -> list[str]:
+    """The attributes of `Source.attribute`: `race+gender` of two steerers, `race x gender` of one for both."""
+    return [name for name in re.split(r"\+| x ", attribute) if name]
+
+
 def _short(value: object) -> str:
     """A value as text; a hash is cut after its first 12 digits."""
     text = f"{value:g}" if isinstance(value, float) else "not known" if value is None else str(value) or "none"
@@ -289,6 +335,7 @@ class Run:
         answers: one per item in the items' order, each a raw text with the probabilities of the item's options.
         source: where the answers come from.
         parser: the rule that reads them: `careful`, or `release`, that of the authors' code or the paper.
+        hardware: the machine that was asked, "" if it is not known. No result depends on it.
 
     Examples:
         >>> before.task, before.about, before.probe.title
@@ -302,6 +349,7 @@ class Run:
     answers: tuple[Answer, ...] = field(repr=False)
     source: Source
     parser: Parser = CAREFUL
+    hardware: str = field(default="", compare=False)
 
     @property
     def probe(self) -> Probe:
@@ -355,7 +403,7 @@ class Run:
         return sum(len({rule(text, item) for rule in rules}) > 1 for text, item in pairs)
 
     def metrics(self, baseline: "Run | None" = None) -> Mapping[str, Metric]:
-        """All of the probe's metrics by name, the published one first.
+        """All of the probe's metrics by name, the published one first; of a bias task what all of them have, too.
 
         Args:
             baseline: the unsteered run on the same items; some metrics depend on it (a salary's cap does).
@@ -367,7 +415,10 @@ class Run:
             >>> next(iter(before.metrics()))
             'mean_race_jsd'
         """
-        return self.probe.metrics(self.parsed, baseline.parsed if baseline else None)
+        measured = self.probe.metrics(self.parsed, baseline.parsed if baseline else None)
+        if self.probe.kind != "bias":
+            return measured
+        return {**measured, **flip_rates(self.parsed), **intersection_gaps(self.parsed)}
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each item. InputError if pandas is not installed."""
@@ -414,4 +465,6 @@ class Run:
             tuple(map(self.probe.unit, self.items)),
             tuple(item.question for item in self.items),
             statistics or Statistics(),
+            1 / len(set(self.parsed.expected)) if self.probe.kind == "recognition" else 0.0,
+            tuple(map(counterfactual_set, self.items)),
         )

@@ -15,7 +15,7 @@ from ggss.cli.probe import plain, result_table
 from ggss.escaping import visible
 
 if TYPE_CHECKING:
-    from ggss.analysis.policy import Check, Verdict
+    from ggss.analysis.policy import Check, PolicyResult
 
 COMMAND = "ggss gate"
 
@@ -61,52 +61,52 @@ def gate(
         check_file(junit, COMMAND, marked(COMMAND), force)
     first, second = paired_runs(before, after, parser)
     with Terminal(stderr=True).status("resampling"):
-        verdict = rules.judge(first, second, Statistics(seed=seed), unlike)
+        result = rules.judge(first, second, Statistics(seed=seed), unlike)
     if junit is not None:
-        write_whole(junit, junit_xml(verdict))
+        write_whole(junit, junit_xml(result))
     if as_json:
-        data = {"passed": verdict.passed, "policy": rules.model_dump(), "unlike": differences(first, second)}
+        data = {"passed": result.passed, "policy": rules.model_dump(), "unlike": differences(first, second)}
         data |= {"unchecked": unchecked(first, second)}
-        sides = {"before": asdict(verdict.tasks.before), "after": asdict(verdict.tasks.after)}
-        print(json.dumps(plain(data | sides | {"checks": [asdict(check) for check in verdict.checks]}), indent=2))
+        sides = {"before": asdict(result.tasks.before), "after": asdict(result.tasks.after)}
+        print(json.dumps(plain(data | sides | {"checks": [asdict(check) for check in result.checks]}), indent=2))
     else:
-        side_lines(Terminal(), verdict.tasks, differences(first, second), unchecked(first, second))
-        show(verdict, "ggss's defaults" if policy is None else str(policy))
-    if not verdict.passed:
+        side_lines(Terminal(), result.tasks, differences(first, second), unchecked(first, second))
+        show(result, "ggss's defaults" if policy is None else str(policy))
+    if not result.passed:
         raise typer.Exit(1)
 
 
-def show(verdict: "Verdict", origin: str) -> None:
-    """One table of all checks, then the policy, then the verdict."""
+def show(result: "PolicyResult", origin: str) -> None:
+    """One table of all checks, then the policy, then the outcome."""
     from rich.text import Text
 
     from ggss.terminal import Terminal
 
     console = Terminal()
     table = result_table("task", "rule", "before", "after", "change", "p", "required", "")
-    for check in verdict.checks:
-        result = Text("passed", "green") if check.passed else Text("FAILED", "bold red")
-        table.add_row(check.task, check.rule, *_cells(check), check.required, result)
+    for check in result.checks:
+        outcome = Text("passed", "green") if check.passed else Text("FAILED", "bold red")
+        table.add_row(check.task, check.rule, *_cells(check), check.required, outcome)
     console.print(table)
-    rules = verdict.policy.model_dump(exclude={"tasks"})
-    tasks = {task: rules.model_dump(exclude_unset=True) for task, rules in verdict.policy.tasks.items()}
+    rules = result.policy.model_dump(exclude={"tasks"})
+    tasks = {task: rules.model_dump(exclude_unset=True) for task, rules in result.policy.tasks.items()}
     console.print(f"Policy ({origin}): {_spelled(rules)}", style="dim")
     for task, special in tasks.items():
         console.print(f"  {task}: {_spelled(special)}", style="dim")
-    failed = ", ".join(f"{check.rule} of {check.task}" for check in verdict.failed)
-    count = len(verdict.checks)
+    failed = ", ".join(f"{check.rule} of {check.task}" for check in result.failed)
+    count = len(result.checks)
     if failed:
-        console.print(Text("FAILED", "bold red"), f"{len(verdict.failed)} of {count} checks: {failed}")
+        console.print(Text("FAILED", "bold red"), f"{len(result.failed)} of {count} checks: {failed}")
     else:
         console.print(Text("passed", "bold green"), f"all {count} checks")
 
 
-def junit_xml(verdict: "Verdict") -> bytes:
+def junit_xml(result: "PolicyResult") -> bytes:
     """A test suite for each task, a test case for each rule. Readers of JUnit XML know these elements."""
-    counts = {"tests": str(len(verdict.checks)), "failures": str(len(verdict.failed)), "errors": "0"}
+    counts = {"tests": str(len(result.checks)), "failures": str(len(result.failed)), "errors": "0"}
     root = ElementTree.Element("testsuites", {"name": COMMAND} | counts)
-    for task in dict.fromkeys(check.task for check in verdict.checks):
-        of_task = [check for check in verdict.checks if check.task == task]
+    for task in dict.fromkeys(check.task for check in result.checks):
+        of_task = [check for check in result.checks if check.task == task]
         failures = str(sum(not check.passed for check in of_task))
         suite = ElementTree.SubElement(
             root, "testsuite", name=visible(task), tests=str(len(of_task)), failures=failures, errors="0"

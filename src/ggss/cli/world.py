@@ -34,7 +34,7 @@ def paint(
     Example: ggss world paint town --sheet
     """
     from ggss.files import check_file, marked
-    from ggss.smallworld.sets import COMMAND, paint_focus_set, write_contact_sheet
+    from ggss.smallworld.painter import COMMAND, paint_focus_set, write_contact_sheet
 
     target = folder.resolve().with_name("contact-sheet.png")
     if sheet:

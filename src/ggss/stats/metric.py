@@ -42,7 +42,7 @@ class Interval:
         low: the interval's lower end.
         high: its upper end.
         level: 0.95 for a 95 % interval.
-        method: percentile, bca, jackknife, wilson (a jackknife near the end of its range) or fieller.
+        method: percentile, bca, jackknife, wilson (a jackknife near the end of its range), fieller or newcombe.
         units: what was resampled: items or clusters.
         undefined: the share of resamples in which the metric had no value (a group without a readable answer, a
             baseline of zero).
@@ -279,7 +279,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     """
     check_share(level, "a confidence level")
     sample = as_metric(metric)
-    pseudo = _pseudovalues(sample.by(clusters))
+    pseudo = pseudovalues(sample.by(clusters))
     n, estimate = len(pseudo), pseudo.mean()
     quantile, error = scipy.stats.t.ppf((1 + level) / 2, n - 1), pseudo.std(ddof=1) / np.sqrt(n)
     low, middle, high = _unsquare(estimate + quantile * error * np.array([-1, 0, 1]), sample.root).tolist()
@@ -322,7 +322,7 @@ def fieller(
     check_share(level, "a confidence level")
     after, before = as_metric(steered), as_metric(unsteered)
     check_paired(after, before)
-    a, b = _pseudovalues(after.by(clusters)), _pseudovalues(before.by(clusters))
+    a, b = pseudovalues(after.by(clusters)), pseudovalues(before.by(clusters))
     n, undefined = len(a), float(np.mean(~np.isfinite(a + b)))
     scale = scipy.stats.t.ppf((1 + level) / 2, n - 1) ** 2 / n
     (va, vab), (_, vb) = scale * np.cov(a, b)
@@ -337,7 +337,8 @@ def fieller(
     return Interval(estimate, low, high, level, "fieller", n, undefined)
 
 
-def _pseudovalues(sample: Metric) -> Array:
+def pseudovalues(sample: Metric) -> Array:
+    """The jackknife's pseudo-value of each item; of a root metric, those of its square."""
     n = len(sample)
     if n < 2:
         raise InputError("the jackknife needs at least two items or clusters, got 1")

@@ -1,5 +1,6 @@
 """Paired tests of capability: McNemar's test, equivalence, and the smallest detectable change."""
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -7,7 +8,19 @@ import scipy
 from numpy.typing import ArrayLike
 
 from ggss.errors import InputError
-from ggss.stats.metric import Array, check_share, cluster_codes, jackknife, mean
+from ggss.stats.metric import (
+    TINY,
+    Array,
+    Interval,
+    Metric,
+    as_metric,
+    check_paired,
+    check_share,
+    cluster_codes,
+    jackknife,
+    mean,
+    pseudovalues,
+)
 
 MARGIN = 0.015  # a change of 1.5 accuracy points either way counts as none
 
@@ -135,6 +148,55 @@ def change_within(
     """
     new, old = (jackknife(mean(run, bounds=(0.0, 1.0)), clusters, level=level) for run in (after, before))
     return max(low, new.low - old.high), min(high, new.high - old.low)
+
+
+def share_change(
+    after: Metric | ArrayLike, before: Metric | ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95
+) -> Interval:
+    """The change between two shares of the same items, with an interval that is right where they are near 0 or 1.
+
+    Newcombe's method for paired shares (1998, method 10), with the jackknife's intervals of the two shares in place
+    of the binomial ones, so that it holds for clusters too:
+
+        low  = d - sqrt((a - la)^2 - 2 r (a - la) (ub - b) + (ub - b)^2)
+        high = d + sqrt((ua - a)^2 - 2 r (ua - a) (b - lb) + (b - lb)^2)
+
+    a in [la, ua] is the share after, b in [lb, ub] the share before, d = a - b, and r is the correlation of their
+    pseudo-values (0 where one of them does not vary).
+
+    Args:
+        after: a share, or one number between 0 and 1 per item.
+        before: the same before, on the same items in the same order.
+        clusters: each item's identity; None: items are independent.
+        level: of the interval.
+
+    Returns:
+        The change, between -1 and 1.
+
+    Raises:
+        InputError: if the two are not of the same items, or there are fewer than two.
+
+    Examples:
+        >>> change = ggss.stats.share_change([0, 0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1])
+        >>> change.estimate, -1 == change.low < change.high < 0
+        (-1.0, True)
+    """
+    check_share(level, "a confidence level")
+    new, old = (replace(as_metric(share), bounds=(0.0, 1.0)) for share in (after, before))
+    check_paired(new, old)
+    a, b = (jackknife(share, clusters, level=level) for share in (new, old))
+    x, y = (pseudovalues(share.by(clusters)) for share in (new, old))
+    varies = min(x.std(), y.std()) > TINY
+    r = float(np.corrcoef(x, y)[0, 1]) if varies else 0.0
+    down = _newcombe(a.estimate - a.low, b.high - b.estimate, r)
+    up = _newcombe(a.high - a.estimate, b.estimate - b.low, r)
+    change = a.estimate - b.estimate
+    low, high = max(-1.0, change - down), min(1.0, change + up)
+    return Interval(change, low, high, level, "newcombe", a.units, max(a.undefined, b.undefined))
+
+
+def _newcombe(one: float, other: float, r: float) -> float:
+    return math.sqrt(max(one**2 - 2 * r * one * other + other**2, 0.0))
 
 
 def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, power: float = 0.8) -> float:
