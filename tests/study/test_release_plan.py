@@ -29,7 +29,7 @@ def mock(tmp_path_factory) -> Path:
     amount = mock_paper.Amount(people=("1", "5"), questions=12, pictures=2, models=[QWEN], width=48)
     mock_paper.main(folder, None, amount)
     said = yaml.safe_load((folder / "release.yaml").read_text())
-    fewer = {"alphas": [0.5, 1.0], "statistics": {"resamples": 100, "permutations": 100}}
+    fewer = {"alphas": [0.5, 1.0], "statistics": {"resamples": 100, "permutations": 100}, "batch_size": 256}
     (folder / "release.yaml").write_text(yaml.safe_dump(said | fewer))
     return folder
 
