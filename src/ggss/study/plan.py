@@ -6,6 +6,7 @@
     benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA;
                                                       # or {path: data/MMStar.tsv, suffix: " Only the letter."}
     discovery: faces.csv                              # the counterfactual set: a manifest, or a registered set's name
+    held_out: {identity: ["7", "8"]}                  # people who are asked about, and never fitted on
     models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
     alphas: [0.5, 1.0]
@@ -47,9 +48,18 @@ from ggss.probes.suites import Suite
 from ggss.probes.wording import read_wording
 from ggss.yaml_files import read_yaml
 
+
+def _texts(value: Any) -> Any:
+    """Labels of pictures are text; YAML reads some as whole numbers."""
+    if not isinstance(value, list | tuple):
+        return (str(value),) if isinstance(value, str | int) else value
+    return tuple(str(label) if isinstance(label, int) else label for label in value)
+
+
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 COLUMN = "occupation"  # of discovery pictures: steering is discovered on some of its values
 
+Values = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_texts)]
 Seed = Annotated[int, Field(ge=errors.SEED.least, le=errors.SEED.most)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=errors.ALPHA.most)], ...], Field(min_length=1)]
@@ -132,9 +142,12 @@ class MethodPlan(Piece):
 
 
 class SteeringPlan(Piece):
-    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks."""
+    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks.
 
-    discover_on: Names
+    Without occupations it is discovered on all discovery pictures.
+    """
+
+    discover_on: tuple[str, ...] = ()
     tasks: Names
 
 
@@ -167,6 +180,7 @@ class Plan(Piece):
     questions: str | None = Field(None, description="a file with questions of your own, about the suite's people")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
+    held_out: dict[str, Values] = Field({}, description="by column, people who are asked about and never fitted on")
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     alphas: Alphas
@@ -400,8 +414,13 @@ class PlanItems:
 
     @cached_property
     def _suite(self) -> Suite:
-        wording = {} if self.plan.wording is None else {"wording": self.plan.wording}
-        return suites.load(self.plan.suite.name, **(wording | self.plan.suite.options)).shrunk(self.plan.max_side)
+        options = {} if self.plan.wording is None else {"wording": self.plan.wording}
+        options |= self.plan.suite.options
+        if self.plan.held_out:
+            if "images" not in options:
+                raise InputError("held_out chooses among the `images` of the suite, and the plan's suite names none")
+            options["images"] = Counterfactuals.load(options["images"]).chosen(include=self.plan.held_out)
+        return suites.load(self.plan.suite.name, **options).shrunk(self.plan.max_side)
 
     @cached_property
     def _questions(self) -> Suite | None:
@@ -428,14 +447,15 @@ class DiscoverySet:
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
         try:
-            pictures = _loaded(self.plan.discovery, self.plan.max_side)
+            pictures = _fitted_on(self.plan.discovery, self.plan.max_side, (), self._held_out)
         except InputError as error:
             return [f"discovery: {error}"]
         occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
-        if occupations == [""]:
-            return [f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it"]
         messages = []
         for attribute, steering in self.plan.steering.items():
+            if occupations == [""] and steering.discover_on:
+                messages.append(f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it")
+                continue
             unknown = [name for name in steering.discover_on if name not in occupations]
             missing = f"no discovery picture has that {COLUMN}"
             messages += [
@@ -457,8 +477,12 @@ class DiscoverySet:
 
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute: those of its occupations."""
-        occupations = tuple(self.plan.steering[attribute].discover_on)
-        return _of_occupations(self.plan.discovery, self.plan.max_side, occupations)
+        occupations = self.plan.steering[attribute].discover_on
+        return _fitted_on(self.plan.discovery, self.plan.max_side, occupations, self._held_out)
+
+    @property
+    def _held_out(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple(self.plan.held_out.items())
 
 
 @cache
@@ -467,5 +491,13 @@ def _loaded(source: str, max_side: int | None) -> Counterfactuals:
 
 
 @cache
-def _of_occupations(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
-    return _loaded(source, max_side).chosen(include={COLUMN: occupations})
+def _fitted_on(
+    source: str,
+    max_side: int | None,
+    occupations: tuple[str, ...],
+    held_out: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Counterfactuals:
+    """The pictures of some occupations, () is all, without the people who are held out."""
+    pictures = _loaded(source, max_side)
+    include = {COLUMN: occupations} if occupations else None
+    return pictures.chosen(include, dict(held_out)) if include or held_out else pictures
