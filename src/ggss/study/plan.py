@@ -414,7 +414,7 @@ class PlanItems:
 
     @cached_property
     def _suite(self) -> Suite:
-        options = {} if self.plan.wording is None else {"wording": self.plan.wording}
+        options: dict[str, Any] = {} if self.plan.wording is None else {"wording": self.plan.wording}
         options |= self.plan.suite.options
         if self.plan.held_out:
             if "images" not in options:
