@@ -281,6 +281,18 @@ salary: {text: "how much ? a low b high", options: {a: low, b: high}, metric: ga
 """
 
 
+def test_people_who_are_held_out_are_chosen_among_the_suites_pictures():
+    """Whole numbers of YAML are the labels that they look like."""
+    plan = Plan.of(changed(held_out={"identity": [7, "01"], "occupation": "cook"}))
+    assert plan.held_out == {"identity": ("7", "01"), "occupation": ("cook",)}
+    with pytest.raises(InputError, match="held_out chooses among the `images` of the suite"):
+        CheckedPlan(Plan.of(changed(held_out={"identity": ["01"]})))
+    with pytest.raises(InputError, match="no image has identity=99"):
+        CheckedPlan(
+            Plan.of(changed(held_out={"identity": ["99"]}, suite={"name": "reflect", "images": "small-world"}))
+        )
+
+
 def test_a_plan_asks_the_questions_of_a_file(tmp_path):
     (tmp_path / "questions.yaml").write_text(QUESTIONS)
     steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq", "gap-salary"]}}

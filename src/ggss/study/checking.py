@@ -3,6 +3,7 @@
 `ggss study plan` lists all of it; `ggss study run` refuses a plan that has problems.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from ggss.models.prompts import PromptLengths
 from ggss.models.sites import MLP1, MLP2, check_layer, is_layer
 from ggss.models.vlm import load_description
 from ggss.probes import Item
+from ggss.study.draft import split_people
 from ggss.study.plan import DiscoverySet, MethodPlan, ModelPlan, Plan, PlanItems, contradictions
 
 
@@ -110,10 +112,20 @@ class CheckedPlan:
             counts = ", ".join(f"{overlap.shared} of {overlap.shown} in {overlap.task}" for overlap in overlaps)
             if overlaps:
                 notes.append(
-                    f"overlap: {attribute} steering is scored on pictures that it is fitted on ({counts}): "
-                    "it may do worse on others; hold some occupations or people out"
+                    f"overlap: {attribute} steering is scored on pictures that it is fitted on ({counts}): it may do "
+                    f"worse on others; {self._remedy(attribute)}"
                 )
         return notes
+
+    def _remedy(self, attribute: str) -> str:
+        """What to write into the plan, so that nobody is both fitted on and asked about."""
+        try:
+            people = {column: list(values) for column, values in split_people(self.discovery.of(attribute)).items()}
+        except InputError:
+            return "other people are needed, to ask about: more `images` of the suite"
+        if "images" in self.plan.suite.options:
+            return f"set `held_out` in the plan, such as `held_out: {json.dumps(people)}`"
+        return f"take occupations out of `steering.{attribute}.discover_on`, or give the suite other `images`"
 
 
 def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
