@@ -13,7 +13,7 @@ ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tes
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock fidelity full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -212,6 +212,10 @@ paper-mock: $(READY)  ## the paper's whole plan and that of its release on mock 
 		$(BIN)/ggss study run mock-out/$$plan.yaml -o mock-out/$$plan-study || exit 1; \
 		$(BIN)/ggss study tables mock-out/$$plan-study -o mock-out/$$plan-tables || exit 1; done
 	$(BIN)/python -m experiments.tools.mock_paper --check mock-out
+
+fidelity: $(READY)  ## measure each setting of the authors' code; writes docs/fidelity.md (10 minutes)
+	$(BIN)/python -m experiments.tools.release_differences
+	$(BIN)/python -m experiments.tools.fidelity
 
 full-size: $(READY)  ## random models of real ones' dimensions through the commands; writes docs/full-size.md
 	$(BIN)/python -m experiments.bench.full_size

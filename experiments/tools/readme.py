@@ -20,8 +20,14 @@ AVERAGE, DEPENDS, ABSENT = " Avg Δ%", " depends", "-"
 UNSTEERED, SHOWN = "Unsteered", ("GGSS", "pace", "INLP (Eucl.)")
 PROJECTIONS = ("Pooled SVD (Eucl.)", "Pooled SVD (sph.)", "Per-token SVD (Eucl.)", "Per-token SVD (sph.)")
 # Of the output of each command, the lines that README shows; all of the others'.
-KEPT = {"doctor": r"^ok|silenced", "discover": r"written to", "ask": r"^│", "compare": r"^ ?\S"}
-WIDTH = 110  # of the terminal
+KEPT = {
+    "doctor": r"mlp2 silenced",
+    "discover": r"written to",
+    "ask": r"^│",
+    "compare": r"depends (less|more) on|(less|more) bias|equivalent|intended|worse",
+}
+WIDTH = 140  # of the terminal
+ROW = re.compile(r"^small-world/|^ [^─ ]")  # of a table; README explains the rest itself
 
 
 def fill(block: str, text: str) -> None:
@@ -37,9 +43,7 @@ def ran(arguments: Sequence[str], folder: Path) -> str:
     environment = {"COLUMNS": str(WIDTH), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
     if "GGSS_CACHE" in os.environ:
         environment["GGSS_CACHE"] = os.environ["GGSS_CACHE"]
-    done = subprocess.run(
-        [ggss, *arguments], cwd=folder, capture_output=True, text=True, check=True, env=environment
-    )
+    done = subprocess.run([ggss, *arguments], cwd=folder, capture_output=True, text=True, check=True, env=environment)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
@@ -47,18 +51,21 @@ def demo(folder: Path) -> str:
     """Run the demo, keep its picture, return what it printed."""
     text = ran(["demo", "-o", "demo-out"], folder)
     shutil.copy(folder / "demo-out" / "demo.png", ROOT / "docs" / "demo.png")
-    return f"```text\n{_without_blank_lines(text)}\n```"
+    lines = [line for line in text.splitlines() if ROW.search(line)]
+    return "```text\n" + "\n".join(lines) + "\n```"
 
 
 def commands(folder: Path) -> str:
     """Run the five commands of README, and return what they printed, each below the command that printed it."""
-    lines = []
+    lines: list[str] = []
+    named = set[str]()
     for arguments in five_commands():
         text = ran(arguments, folder)
         pattern = KEPT.get(arguments[0], "")
         shown = [line for line in text.splitlines() if re.search(pattern, line)] if pattern else []
         if shown:
-            lines += [f"$ ggss {arguments[0]} …", *shown]
+            lines += [*([] if arguments[0] in named else [f"$ ggss {arguments[0]} …"]), *shown]
+            named.add(arguments[0])
     return "```text\n" + "\n".join(lines) + "\n```"
 
 
@@ -67,10 +74,6 @@ def five_commands() -> list[list[str]]:
     section = README.read_text(encoding="utf-8").split("## Your own model")[1]
     block = section.split("```sh\n")[1].split("```")[0].replace("\\\n", " ")
     return [shlex.split(line, comments=True)[1:] for line in block.splitlines() if line.startswith("ggss ")]
-
-
-def _without_blank_lines(text: str) -> str:
-    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def result_rows() -> str:

@@ -110,6 +110,8 @@ def flip_change(
         return None
     level = statistics.level
     units = pseudovalues(after.minus(before).by(clusters))
+    if not np.isfinite(units).all():  # without one identity nothing can be read
+        return None
     seed = statistics.seed_of("flip", task, attribute)
     return FlipChange(
         task,
@@ -270,7 +272,7 @@ class Comparison:
 
         Returns:
             The shares and their change; None if no pictures differ in this attribute alone, if nothing can be read,
-            or if there is only one identity.
+            or if what can be read is about one identity only.
 
         Examples:
             >>> flip = comparison.flip()

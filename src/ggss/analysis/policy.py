@@ -93,11 +93,10 @@ class Policy(Rules):
         }
         self._check_kinds(comparisons)
         tasks = ComparedTasks.of(list(comparisons.values()))
-        p_holm = {task.task: p for task, p in zip(tasks.bias, tasks.bias_holm, strict=True)}
         checks = tuple(
             check
             for task, comparison in comparisons.items()
-            for check in _checks(comparison, self.of(task), p_holm.get(task))
+            for check in _checks(comparison, self.of(task), tasks.p_holm(comparison))
         )
         if not checks:
             raise InputError("the policy checks nothing of these runs, so nothing could fail: give it a rule")

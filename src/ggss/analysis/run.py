@@ -335,6 +335,7 @@ class Run:
         answers: one per item in the items' order, each a raw text with the probabilities of the item's options.
         source: where the answers come from.
         parser: the rule that reads them: `careful`, or `release`, that of the authors' code or the paper.
+        hardware: the machine that was asked, "" if it is not known. No result depends on it.
 
     Examples:
         >>> before.task, before.about, before.probe.title
@@ -348,6 +349,7 @@ class Run:
     answers: tuple[Answer, ...] = field(repr=False)
     source: Source
     parser: Parser = CAREFUL
+    hardware: str = field(default="", compare=False)
 
     @property
     def probe(self) -> Probe:

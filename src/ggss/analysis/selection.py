@@ -205,6 +205,11 @@ class ComparedTasks:
             adjusted([flip.p for flip in flips]),
         )
 
+    def p_holm(self, comparison: Comparison) -> float | None:
+        """The adjusted p of one of the comparisons."""
+        tests = zip((*self.bias, *self.capability), (*self.bias_holm, *self.capability_holm), strict=True)
+        return next(p for task, p in tests if task is comparison)
+
     @property
     def before(self) -> "Side":
         return Side.of([task.before for task in (*self.bias, *self.capability)])

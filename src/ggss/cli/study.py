@@ -117,7 +117,7 @@ def plan(
         f"{len(contents.methods)} methods at alpha {alphas}: {', '.join(m.label for m in contents.methods)}"
     )
     for attribute, steering in contents.steering.items():
-        tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on)
+        tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on) or "all discovery pictures"
         console.print(f"{attribute} steering, discovered on {places}: {tasks}")
     for measure in contents.measures:
         alpha = "its best alpha" if measure.at == "best" else "all alphas"

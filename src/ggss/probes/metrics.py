@@ -15,6 +15,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ggss.data.pictures import as_number
 from ggss.errors import InputError, problems
 from ggss.probes import base
 from ggss.probes.base import (
@@ -98,6 +99,14 @@ def mean_spread(group: Labels, worth: Sequence[float | None], mask: ArrayLike, n
 def mean_range(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_range") -> Metric:
     """The largest of the groups' mean answers minus the smallest."""
     return _mean_answers(group, worth, mask, lambda means: means.max(1) - means.min(1), name)
+
+
+def mean_difference(
+    group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_difference"
+) -> Metric:
+    """The mean answer of the alphabetically first of two groups minus that of the second: `mean_range`, signed."""
+    base.two_groups(name, group)
+    return _mean_answers(group, worth, mask, lambda means: means[:, 0] - means[:, 1], name)
 
 
 def _mean_answers(
@@ -232,6 +241,27 @@ def salary_spread(
     base.check_columns(name, group=group, salary=salary)
     evidence, unparsed = _capped(name, salary, cap)
     return grouped(name, base.codes(group)[1], evidence, lambda sums: _means(sums).std(1), unparsed, root=True)
+
+
+def slope(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "slope") -> Metric | None:
+    """By how much the answer's worth changes for one unit of a group that is a number, by least squares.
+
+    None unless every group is a number, such as an age in years, and there are two or more.
+    """
+    numbers = [as_number(value) for value in group]
+    if None in numbers or len(set(numbers)) < 2:
+        return None
+    inside = np.asarray(mask, dtype=bool)
+    read = inside & np.array([value is not None for value in worth])
+    x, y = np.array(numbers, dtype=float), np.array([value or 0.0 for value in worth])
+    x = x - x.mean()  # so that sums of squares keep their digits
+    terms = np.column_stack([np.ones(len(x)), x, y, x * y, x * x]) * read[:, None]
+
+    def value(sums: Array) -> Array:
+        n, sx, sy, sxy, sxx = sums.T
+        return ratio(n * sxy - sx * sy, n * sxx - sx * sx)
+
+    return Metric(name, terms, value, int((inside & ~read).sum()), asked=int(inside.sum()))
 
 
 def flip_rates(answers: Answers) -> dict[str, Metric]:

@@ -20,7 +20,7 @@ from ggss.analysis.selection import Fold, HeldOut, adjusted
 from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
-from ggss.probes.base import Kind, split_task, task_label
+from ggss.probes.base import Kind, attribute_named, split_task, task_label
 from ggss.report.rendering import Column, Entry, Figure, Row
 from ggss.stats import Interval
 from ggss.study import grid
@@ -242,7 +242,7 @@ class Figures:
             comparisons = (self.unsteered(model, task) for model in self.results.models)
             if unsteered := next(filter(None, comparisons), None):
                 return unsteered.before.about, unsteered.before.display()
-            probe, about = probes.get(task), split_task(task)[1]
+            probe, about = probes.get(task), attribute_named(task)
             if not about and task in self.results.tasks:
                 about = grid.attribute_of(self.plan, task)
             return about, probe.display(next(iter(probe.displays)).format(about=about), about)

@@ -3,11 +3,12 @@
 `ggss study plan` lists all of it; `ggss study run` refuses a plan that has problems.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -16,12 +17,13 @@ from ggss.errors import InputError, problems
 from ggss.files import read_json
 from ggss.models import locate, snapshot
 from ggss.models.families import known_family
+from ggss.models.identity import exported_words, noted_steering
 from ggss.models.placement import PLACES, ModelSize, check_placement, free_memory, placement
 from ggss.models.prompts import PromptLengths
 from ggss.models.sites import MLP1, MLP2, check_layer, is_layer
 from ggss.models.vlm import load_description
 from ggss.probes import Item
-from ggss.study.plan import DiscoverySet, ModelPlan, Plan, PlanItems, contradictions
+from ggss.study.plan import DiscoverySet, MethodPlan, ModelPlan, Plan, PlanItems, contradictions
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,24 @@ class CheckedPlan:
     def notes(self) -> list[str]:
         """Warnings that do not keep the plan from being run."""
         hub = [f"models: on the hub and not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
-        parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not weights_of(folder_of(m))]
+        parts = [m.name for m in self.plan.models if folder_of(m).is_dir() and not has_weights(folder_of(m))]
         if parts:
-            hub.append(f"models: described in the hub's local cache, which lacks their weights: {', '.join(parts)}")
-        return self._overlap_notes() + hub
+            lacking = "described in the hub's local cache, which lacks their weights or a part of them"
+            hub.append(f"models: {lacking}: {', '.join(parts)}")
+        return self._overlap_notes() + hub + self._export_notes()
+
+    def _export_notes(self) -> list[str]:
+        exported = {
+            model.name: exported_words(_config_of(folder_of(model)))
+            for model in self.plan.models
+            if folder_of(model).is_dir()
+        }
+        return [
+            f"models: {name} has steering in its weights ({words}): always on, the unsteered answers of this study "
+            "have it too"
+            for name, words in exported.items()
+            if words
+        ]
 
     def _overlap_notes(self) -> list[str]:
         notes = []
@@ -111,11 +127,17 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
         folder = folder_of(model)
         if not folder.is_dir():
             return messages
-        _check_config(folder / "config.json")
+        config = _config_of(folder)
     except InputError as error:
         return [*messages, f"models: {error}"]
     for method in plan.methods:
         on_it = method.models is None or model.name in method.models
+        if on_it and (attributes := _in_weights(config, method, plan.steering)):
+            messages.append(
+                f"methods: {method.label!r} on {model.name}: its steering of {', '.join(attributes)} is in the "
+                "model's weights already (`ggss export` wrote it there), so it would steer twice: limit it to "
+                "other models"
+            )
         common = method.sites in (MLP2, "all")  # every model has these two
         if on_it and not common and not model.trust_remote_code:
             try:
@@ -131,15 +153,37 @@ def folder_of(model: ModelPlan) -> Path:
     return folder if folder.is_dir() else snapshot(model.name) or folder
 
 
-def weights_of(folder: Path) -> list[Path]:
-    """The files of a model that have its weights."""
-    return [file for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}") if file.is_file()]
+def has_weights(folder: Path) -> bool:
+    """Whether a model's folder has its weights: all files that an index names, or the file of a model without one."""
+    indices = list(folder.glob("*.index.json"))
+    if not indices:
+        return any(file.is_file() for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    return any(shards and all((folder / name).is_file() for name in shards) for shards in map(_shards, indices))
 
 
-def _check_config(file: Path) -> None:
+def _shards(index: Path) -> set[str]:
+    content = read_json(index, f"the index of the model's weights {str(index)!r}")
+    named = content.get("weight_map") if isinstance(content, dict) else None
+    return {str(name) for name in named.values()} if isinstance(named, dict) else set()
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    """A model's `config.json`; InputError if it is none."""
+    file = folder / "config.json"
     config = read_json(file, f"the model's config {str(file)!r}")
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InputError(f"{str(file)!r} has no model_type: give a directory saved with save_pretrained")
+    return config
+
+
+def _in_weights(config: Mapping[str, Any], method: MethodPlan, attributes: Iterable[str]) -> list[str]:
+    """The attributes that an exported model is steered for by this method already."""
+    exported = [steerer for steerer in noted_steering(config) if steerer.get("method") == method.name]
+    return [name for name in attributes if any(name in _listed(steerer.get("attribute")) for steerer in exported)]
+
+
+def _listed(attribute: object) -> list[object]:
+    return attribute if isinstance(attribute, list) else [attribute]
 
 
 def _check_site(folder: Path, site: str) -> None:
