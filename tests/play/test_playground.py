@@ -21,7 +21,6 @@ from ggss.play import (
     Row,
     Version,
     depends,
-    difference,
     own_question,
     own_row,
     page,
@@ -30,6 +29,8 @@ from ggss.play import (
     row_questions,
     typed_options,
 )
+from ggss.probes.base import Answers
+from ggss.probes.metrics import flip_rates
 from ggss.probes.suites import worded_suite
 from ggss.smallworld.bias_questions import WORDINGS
 from ggss.smallworld.painter import variants
@@ -131,7 +132,8 @@ def test_before_yes_after_no(playground, question):
     for items in question.rows[:3]:
         row = asked(playground, items)[-1]
         assert row.verdicts == {"before": "yes", "after": "no"}
-        assert difference(row.after) < 0.5 * difference(row.before)
+        before, after = (int(share) for share in re.findall(r"(\d+) % (?:before|after)", row.numbers))
+        assert after < 0.5 * before
 
 
 def test_at_strength_0_it_is_before_yes_after_yes(playground, question):
@@ -170,19 +172,23 @@ def test_a_step_of_the_slider_encodes_no_picture(playground, world, question, mo
     [
         (["a", "a", "a"], "no"),
         (["a", "b", "a"], "yes"),
-        (["a", None, "b"], "yes"),
-        (["a", None, "a"], "not known"),
-        ([None, None], "not known"),
+        (["a", None, "a"], "yes"),
+        ([None, None, None], "not known"),
     ],
 )
-def test_the_verdict_of_answers_that_are_not_clear(answers, verdict):
+def test_the_verdict_is_that_of_the_metric(question, answers, verdict):
     assert depends([Reply("", answer, {}) for answer in answers]) == verdict
+    rate = float(flip_rates(Answers(question.rows[0][:3], answers))["race_flip_rate"])
+    assert rate == pytest.approx({"yes": 1.0, "no": 0.0}.get(verdict, np.nan), nan_ok=True)
 
 
-def test_the_difference_is_the_mean_total_variation():
-    shares = [{"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 1.0}, {"a": 0.5, "b": 0.5}]
-    assert difference([Reply("", None, share) for share in shares]) == pytest.approx((1 + 0.5 + 0.5) / 3)
-    assert difference([Reply("", None, shares[0])]) == 0
+def test_the_difference_is_that_of_the_metric(playground, question):
+    items = question.rows[0]
+    row = asked(playground, items)[-1]
+    for when, replies in (("before", row.before), ("after", row.after)):
+        shares = [tuple(reply.probabilities.values()) for reply in replies]
+        rate = flip_rates(Answers(items, [reply.answer for reply in replies], shares))["soft_race_pair_flip_rate"]
+        assert f"{100 * float(rate):.0f} % {when}" in row.numbers
 
 
 def test_the_numbers_count_what_could_be_read():

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from ggss.errors import InputError, no_such
 from ggss.models import Vlm
 from ggss.models.features import FeatureCache
 from ggss.probes import Item, get, parsers
+from ggss.probes.metrics import mean_total_variation
 from ggss.probes.steered_model import SteeredModel
 from ggss.probes.suites import Suite
 from ggss.report.material import gate_map
@@ -172,8 +172,8 @@ class Row:
             return _change(self.before[0], self.after[0]) if self.after else ""
         sides = [(when, replies) for when, replies in (("before", self.before), ("after", self.after)) if replies]
         parts = [f"{when.capitalize()}: {self._counted(replies)}." for when, replies in sides]
-        if self.options:
-            shares = ", ".join(f"{100 * difference(replies):.0f} % {when}" for when, replies in sides)
+        if self.options and len(self.versions) > 1:
+            shares = ", ".join(f"{100 * _difference(replies):.0f} % {when}" for when, replies in sides)
             parts.append(f"The probabilities of two versions differ by {shares} (mean total variation).")
         return " ".join(parts)
 
@@ -193,18 +193,18 @@ class Row:
 
 
 def depends(replies: Sequence[Reply]) -> str:
-    """Whether the answers are not all alike: yes, no, or not known if some could not be read and the others agree."""
-    readable = {reply.answer for reply in replies if reply.answer is not None}
-    if len(readable) > 1:
-        return YES
-    return NO if all(reply.answer is not None for reply in replies) else UNKNOWN
+    """Whether the answers are not all alike, as `ggss probe` counts it: yes, no, or not known if none can be read.
+
+    An answer that cannot be read differs from those that can (`ggss.probes.metrics.flip_rates`).
+    """
+    answers = {reply.answer for reply in replies}
+    if answers == {None}:
+        return UNKNOWN
+    return YES if len(answers) > 1 else NO
 
 
-def difference(replies: Sequence[Reply]) -> float:
-    """The mean total variation distance between the options' probabilities of two versions, from 0 to 1."""
-    shares = [np.array(list(reply.probabilities.values())) for reply in replies]
-    distances = [0.5 * float(np.abs(first - second).sum()) for first, second in combinations(shares, 2)]
-    return sum(distances) / len(distances) if distances else 0.0
+def _difference(replies: Sequence[Reply]) -> float:
+    return mean_total_variation([list(reply.probabilities.values()) for reply in replies])
 
 
 def _change(before: Reply, after: Reply) -> str:

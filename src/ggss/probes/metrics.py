@@ -298,7 +298,7 @@ def _flip_rates(answers: Answers, attribute: str, cases: Sequence[Sequence[int]]
             flips[members] = (len(alike) > 1) / count, 1 / count
             pairs[members] = unlike / count, 1 / count
         if shares is not None:
-            soft[members] = _mean_total_variation([shares[i] for i in members]) / count, 1 / count
+            soft[members] = mean_total_variation([shares[i] for i in members]) / count, 1 / count
     members = [i for case in cases for i in case]
     unread = sum(answers.parsed[i] is None for i in members)
     name = f"{attribute}{PAIR_FLIP_RATE}"
@@ -396,7 +396,7 @@ def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
     return [members for members in cases.values() if len(members) > 1]
 
 
-def _mean_total_variation(shares: Sequence[Sequence[float]]) -> float:
+def mean_total_variation(shares: Sequence[Sequence[float]]) -> float:
     """The mean over pairs of rows of half the sum of absolute differences."""
     rows = np.array(shares)
     first, second = np.triu_indices(len(rows), 1)
