@@ -36,7 +36,6 @@ from ggss.cli import (
     compare,
     convert,
     data,
-    demo,
     discover,
     doctor,
     export,
@@ -123,7 +122,7 @@ app = typer.Typer(
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
-app.command()(demo.demo)
+app.command()(world.demo)
 app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)

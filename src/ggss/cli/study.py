@@ -346,8 +346,8 @@ def plans() -> dict[str, Path]:
 def _list(as_json: bool) -> None:
     from rich.table import Table
 
+    from ggss.files import read_yaml
     from ggss.terminal import Terminal
-    from ggss.yaml_files import read_yaml
 
     contents = {name: read_yaml(file, "the plan") for name, file in plans().items()}
     contents[MY_PICTURES] = {"description": "Drafted for your own pictures: give --images.", "models": ["yours"]}

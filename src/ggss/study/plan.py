@@ -39,6 +39,7 @@ from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
@@ -48,7 +49,6 @@ from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.questions import questions_suite
 from ggss.probes.suites import Provenance, Suite
 from ggss.probes.wording import read_wording
-from ggss.yaml_files import read_yaml
 
 
 def _texts(value: Any) -> Any:
