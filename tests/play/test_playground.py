@@ -1,5 +1,6 @@
 """What the playground does, without its page: rows, verdicts, gates, own questions, uploads, and the row as HTML."""
 
+import base64
 import html
 import io
 import re
@@ -201,17 +202,29 @@ def test_the_numbers_count_what_could_be_read():
         "The probabilities of two versions differ by 0 % before, 0 % after (mean total variation)."
     )
     unread = tuple(replace(version, before=replies[2], after=None) for version in versions)
-    assert Row("ceo", "who ?", "race", unread).numbers.startswith("Before: (3 of 3 not clear).")
+    assert Row("ceo", "who ?", "race", unread).numbers.startswith("Before: 3 of 3 not clear. ")
 
 
 def test_the_gate_lies_over_the_picture(playground, question):
     picture = question.rows[0][0].images[0]
-    gate = playground.gate(picture, ["race"])
+    (gate,) = playground.gates([picture], ["race"])
     rows = playground._model.cache.features([picture])[0].rows["projection-mlp2"]
     expected = playground.steerers["race"].gate(rows, site="projection-mlp2").numpy()
     assert gate.shape == (4, 4)
     assert np.array_equal(gate.ravel(), expected)
     assert gate[1, 1:3].mean() > 2 * gate[-1].mean(), "it is open over the face, not over the coat"
+
+
+def test_the_heat_is_black_at_the_least_gate_and_bright_where_it_is_open(playground, question):
+    gate = np.full((4, 4), 0.34, dtype=np.float32)
+    gate[0, 0] = 1.0
+    row = asked(playground, question.rows[0][:1])[-1]
+    shown = playground.html(replace(row, versions=(replace(row.versions[0], gates=(gate,)),)))
+    assert "gate: 0.3 1: how far" in words(shown).replace("0.31:", "0.3 1:")
+    data = re.search(r'class="heat"><img src="data:image/jpeg;base64,([^"]*)"', shown)[1]
+    heat = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))), dtype=float).mean(-1)
+    assert heat[:10, :10].mean() > 150
+    assert heat[60:, 60:].mean() < 25
 
 
 def test_a_method_without_a_gate_has_no_heat(playground, question):

@@ -189,7 +189,7 @@ class Row:
             counts.append(f"{len(answers)} different answers")
         if len(readable) < len(replies):
             counts.append(f"{len(replies) - len(readable)} of {len(replies)} not clear")
-        return " ".join(filter(None, [", ".join(answers), f"({', '.join(counts)})"]))
+        return f"{', '.join(answers)} ({', '.join(counts)})" if answers else ", ".join(counts)
 
 
 def depends(replies: Sequence[Reply]) -> str:
@@ -275,25 +275,22 @@ class Playground:
             yield row
         if steered is not None:
             replies = _replies(steered, items, max_new_tokens, parse)
+            gates = iter(self.gates([picture for item in items for picture in item.images], steerers))
             versions = [
-                replace(
-                    version, after=reply, gates=tuple(self.gate(picture, steerers) for picture in version.pictures)
-                )
+                replace(version, after=reply, gates=tuple(next(gates) for _ in version.pictures))
                 for version, reply in zip(row.versions, replies, strict=True)
             ]
             yield replace(row, versions=tuple(versions))
 
-    def gate(self, picture: Picture, steerers: Sequence[str]) -> np.ndarray | None:
-        """The gate of the first of these steerers that has one, as [rows, columns] over the picture; else None."""
-        if not self._model.cache.from_features:
-            return None
-        features = self._model.cache.features([picture])[0]
-        for name in steerers if SITE in features.rows else ():
-            steerer = self._steerer(name)
-            gate = gate_map(steerer, self.vlm, features) if SITE in steerer.operators else None
-            if gate is not None:
-                return gate
-        return None
+    def gates(self, pictures: Sequence[Picture], steerers: Sequence[str]) -> list[np.ndarray | None]:
+        """Of each picture the gate [rows, columns] of the first of these steerers that has one; else None."""
+        gated = [self._steerer(name) for name in steerers if SITE in self._steerer(name).operators]
+        if not gated or not self._model.cache.from_features:
+            return [None] * len(pictures)
+        return [
+            next((gate for steerer in gated if (gate := gate_map(steerer, self.vlm, features)) is not None), None)
+            for features in self._model.cache.features(pictures)
+        ]
 
     def html(self, row: Row) -> str:
         """The row as HTML, with its pictures and its style inside."""
