@@ -21,6 +21,7 @@ from ggss.report import bundle, tables
 from ggss.report.bundle import ABOUT, AFTER, BEFORE, MANIFEST, PLAN, README, of_files, of_results, verify, write
 from ggss.report.material import Material
 from ggss.report.material import of_results as material_of
+from ggss.study import grid
 from ggss.study.results import Results
 from planted import planted
 from test_comparison import STEERED, runs
@@ -140,6 +141,33 @@ def test_its_tables_are_those_of_the_study(evidence, results, tmp_path):
     files = files_of(evidence)
     expected = {f"tables/{file.name}": file.read_bytes() for file in tmp_path.iterdir()}
     assert {name: data for name, data in files.items() if name.startswith("tables/")} == expected
+
+
+def test_answers_are_read_by_the_rule_of_the_plan(tmp_path):
+    plan = small(parser="release").plan
+
+    def denied(cell, item, rng):
+        answer = invented.answer(cell, item, rng)
+        return f"It cannot be {answer}" if rng.random() < 0.3 else answer
+
+    cells = list(grid.all_cells(plan))
+    by_rule = {
+        rule: Results(plan, {cell: invented.run(cell, denied).read_by(rule) for cell in cells})
+        for rule in ("careful", "release")
+    }
+    for rule, results in by_rule.items():
+        tables.write(results, tmp_path / rule, show=False, latex=False)
+    write(of_results(by_rule["release"], material(by_rule["release"])), tmp_path / "evidence.zip")
+    expected, other = ((tmp_path / rule / "main_results.csv").read_bytes() for rule in ("release", "careful"))
+    assert files_of(tmp_path / "evidence.zip")[CELL] == expected != other
+
+
+def test_prompts_are_as_they_were_asked(evidence):
+    """With what a method appends to them."""
+    lines = files_of(evidence)[answers_of(evidence, "prompt-mcq")].splitlines()
+    suffix = ggss.methods.get("prompt").prompt_suffix
+    assert suffix
+    assert all(json.loads(line)["prompt"].endswith(suffix) for line in lines)
 
 
 def test_what_a_study_keeps_besides_its_answers_is_in_it(evidence):
