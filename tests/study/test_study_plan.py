@@ -17,7 +17,7 @@ from ggss import probes
 from ggss.cli import app
 from ggss.data.pictures import size_of
 from ggss.errors import InputError
-from ggss.models import locating
+from ggss.models import check_reachable
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
 from ggss.probes.wording import released
@@ -380,8 +380,8 @@ def test_the_plan_release_is_checked_offline_by_the_command_if_the_weights_are_i
         asked.append(url)
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(locating, "get_hf_file_metadata", offline)
-    locating.check_reachable.cache_clear()
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", offline)
+    check_reachable.cache_clear()
     mock_paper.main(tmp_path, 24, mock_paper.Amount(("1", "5"), 12, 2, [], 48))
     plan = mock_paper.plan({name: name for name in mock_paper.CLASSES}, mock_paper.RELEASE)
     (tmp_path / "release.yaml").write_text(yaml.safe_dump(plan))
