@@ -65,7 +65,7 @@ def scored(task, items, answers, probabilities=None, baseline=None):
 
 
 def test_the_names():
-    ours = [*BIAS, "recognition", "mmstar", "mme", "gap", "divergence", "win-rate"]
+    ours = [*BIAS, "recognition", "mmstar", "choice", "mme", "gap", "divergence", "win-rate"]
     assert probes.names()[: len(ours)] == ours
     assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
     assert set(suites.names()) == {"reflect", "small-world"}

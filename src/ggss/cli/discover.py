@@ -35,7 +35,9 @@ def discover(
             "braces, or a registered set's name."
         ),
     ],
-    attribute: Annotated[list[str], typer.Option(help="The attribute to remove; race,gender removes both, and their intersections.")],
+    attribute: Annotated[
+        list[str], typer.Option(help="The attribute to remove; race,gender removes both, and their intersections.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the steerer to.")],
     attributes: Annotated[
         str,

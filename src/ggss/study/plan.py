@@ -333,9 +333,7 @@ def contradictions(plan: Plan) -> list[str]:
         except InputError as error:
             messages.append(f"tasks: {error}")
     messages += [
-        f"benchmarks: {task!r} is not read from a file"
-        for task in plan.benchmarks
-        if task not in probes.names() or not probes.get(task).from_file
+        f"benchmarks: {task!r} is not read from a file" for task in plan.benchmarks if not suites.is_benchmark(task)
     ]
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
