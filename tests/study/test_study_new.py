@@ -11,7 +11,7 @@ from ggss.cli import app
 from ggss.cli.study import MY_PICTURES, PLANS, plans
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
-from ggss.study import draft, grid
+from ggss.study import checking, grid
 from ggss.study.checking import CheckedPlan
 from ggss.study.plan import Plan
 from test_suites import faces
@@ -54,7 +54,7 @@ def test_a_plan_for_own_pictures_holds_half_of_the_people_out(tmp_path):
     assert not fitted & asked
     assert {dict(context)["occupation"] for context in fitted} == {"nurse", "doctor"}
     assert checked.overlaps == []
-    assert draft.NAME == MY_PICTURES
+    assert checking.MY_PICTURES == MY_PICTURES
     assert "images: ../data/faces.csv" in (tmp_path / "plans" / "mine.yaml").read_text()
     both = plan.model_copy(update={"held_out": {}})
     with pytest.raises(

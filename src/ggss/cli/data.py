@@ -268,8 +268,7 @@ def _benchmark(
 
 def fetch(data: "HubData", folder: Path, hub: Any = None) -> None:
     """Show what a download brings, ask if a person can be asked, and download. hub: as in `ggss.data.hub`."""
-    from ggss.data.hub import download, offered
-    from ggss.data.tables import require_pyarrow
+    from ggss.data.hub import download, offered, require_pyarrow
 
     if any(pattern.endswith(".parquet") for pattern in data.patterns):
         require_pyarrow(f"{data.title} on the hub is parquet")

@@ -28,7 +28,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A plan; `ggss study 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.", show_default=False)]
 
 PLANS = Path(__file__).parent / "plans"
-MY_PICTURES = "my-pictures"  # the plan that is drafted, by `ggss.study.draft`
+MY_PICTURES = "my-pictures"  # the plan that is drafted, by `ggss.study.checking.draft`
 STILL = 300.0  # seconds without a new answer after which `watch` asks whether the study is running
 AROUND = 7  # lines of the screen for what is around the grid's rows: title, head and last line
 
@@ -71,10 +71,10 @@ def new(
     target = out or Path(f"{source}.yaml")
     check_file(target, "ggss study new", never, force)
     if images is not None:
-        from ggss.study.draft import MODEL, draft
+        from ggss.study.checking import DRAFTED_MODEL, draft
 
         write_whole(target, draft(images, target).encode())
-        what = f"{target} is a plan for {images}. Put your model in the place of {MODEL}, then look at it"
+        what = f"{target} is a plan for {images}. Put your model in the place of {DRAFTED_MODEL}, then look at it"
     else:
         write_whole(target, plans()[source].read_bytes())
         what = f"{target} is a copy of the plan {source}. Look at it"

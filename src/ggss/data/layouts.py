@@ -41,9 +41,9 @@ from io import BytesIO
 from itertools import product
 from pathlib import Path
 
+from ggss.data.hub import Cells, embedded, read_table
 from ggss.data.manifests import Row, csv_rows
 from ggss.data.pictures import FilePicture, as_number
-from ggss.data.tables import Cells, embedded, read_table
 from ggss.errors import InputError, no_such, problems
 from ggss.files import read_utf8, write_whole
 from ggss.terminal import track
