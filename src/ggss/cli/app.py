@@ -14,7 +14,7 @@ from rich.table import Table
 from typer import rich_utils
 
 from ggss.cli import ask, compare, convert, demo, discover, doctor, export, gate, methods, play, probe, report, serve
-from ggss.cli.arguments import Plugins, loads_plugins, use_plugins
+from ggss.cli.arguments import Plugins, use_plugins, with_plugins_and_heartbeat
 from ggss.cli.cache import cache
 from ggss.cli.data import data
 from ggss.cli.study import study
@@ -51,14 +51,15 @@ def show_examples_last(app: typer.Typer) -> None:
             show_examples_last(group.typer_instance)
 
 
-def take_plugins(app: typer.Typer) -> None:
-    """Give every command of an app the option --plugin."""
+def prepare_commands(app: typer.Typer, path: str = "ggss") -> None:
+    """Give every command of an app what all have: the option --plugin, and lines in a log while it runs."""
     for command in app.registered_commands:
         if command.callback is not None:
-            command.callback = loads_plugins(command.callback)
+            name = command.name or command.callback.__name__
+            command.callback = with_plugins_and_heartbeat(command.callback, f"{path} {name}")
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            take_plugins(group.typer_instance)
+            prepare_commands(group.typer_instance, f"{path} {group.name}")
 
 
 def flowing(text: str) -> str:
@@ -108,7 +109,7 @@ app.add_typer(data, name="data")
 app.add_typer(study, name="study")
 app.add_typer(world, name="world")
 app.add_typer(cache, name="cache")
-take_plugins(app)
+prepare_commands(app)
 show_examples_last(app)
 fold_tables()
 

@@ -177,7 +177,7 @@ def _refuse_two_readings(
         count = len(ambiguous)
         more = f" ({count} of {len(readings)} names can be read in two ways)" if count > 1 else ""
         raise InputError(
-            f"folder pattern {pattern!r} fits {file.name!r} in two ways, {' or '.join(ways)}{more}: rename the files, "
+            f"folder pattern {pattern!r} fits {file.name!r} in two ways, {' or '.join(ways)}{more}: rename the files "
             "so that no value contains the text between two placeholders, or write a manifest"
         )
 
