@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Some virtual machines announce AMX and then refuse its instructions: bfloat16 products would end the process.
@@ -37,6 +38,23 @@ def as_loud_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, "")
     yield
     logging.getLogger("ggss").setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def ggss_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple]:
+    """Runs `ggss ...` in this process; gives exit code, stdout, stderr."""
+    from ggss import cli
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture(scope="session")

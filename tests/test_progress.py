@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ggss import terminal
-from ggss.cli.app import app
+from ggss.cli import app
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_step_that_takes_long_says_so_in_a_log(clock, capsys):
     beats.beat()
     assert lines(capsys) == ["asking: 1 of 3 (33%), about 1 min left"]
     next(work)
-    assert lines(capsys) == ["asking: 1 of 3 (33%), about 3 min left"], "the track's own line, after the step"
+    assert lines(capsys) == ["asking: 1 of 3 (33%), about 3 min left"], "that of the track, after the step"
     beats.beat()
     beats.beat()
     assert lines(capsys) == ["asking: 2 of 3 (67%), about 40 s left"]

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -11,7 +10,7 @@ import typer
 from typer.models import ArgumentInfo
 
 from ggss import cli
-from ggss.cli.app import app
+from ggss.cli import app
 
 NUMBERS = ("", "-1", "0", "nan", "-inf", "1e308", "1e999", "0x10", "9" * 5000, "[/bold]")
 TEXTS = (
@@ -58,6 +57,8 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("gate",): {"before": none, "after": none},
         ("export",): {"model": none, "steer": f"race={none}", "out": str(folder / "out")},
         ("report",): {"source": none, "out": str(folder / "out.html")},
+        ("bundle",): {"source": none, "out": str(folder / "out.zip")},
+        ("verify",): {"file": none},
         ("play",): {"model": none},
         ("serve",): {"model": none},
         ("convert",): {"source": none, "out": str(folder / "out")},
@@ -104,22 +105,10 @@ def is_number(kind):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, ggss_command, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GGSS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("GGSS_DEBUG", "")
-
-    def call(words):
-        monkeypatch.setattr(sys, "argv", ["ggss", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+    return lambda words: ggss_command(*words)
 
 
 def test_the_table_has_every_command(tmp_path):

@@ -350,7 +350,7 @@ def test_the_options_of_a_comparison(run, tmp_path):
     assert [row["before"] for row in default["bias"]] == [row["before"] for row in other["bias"]]
     assert [row["change"] for row in default["bias"]] != [row["change"] for row in other["bias"]]
     assert list(default) == [
-        *("before", "after", "bias", "capability", "average", "combined", "combined_holm"),
+        *("before", "after", "bias", "capability", "flips", "average", "combined"),
         *("unlike", "unchecked", "parser", "read_differently"),
     ]
 

@@ -564,3 +564,86 @@ def test_a_bad_pattern_is_refused(folder, pattern, message):
 @pytest.mark.parametrize("character", ["\x00", "\ud800"])
 def test_a_pattern_with_a_character_that_no_file_name_has_is_refused(character):
     assert "has a character that no file name has" in refused(Counterfactuals.load, character + "/{race}.png")
+
+
+# Unpaired pictures, and attributes that are numbers.
+
+
+@pytest.fixture
+def people(tmp_path):
+    """One picture of each of 24 people, of different sizes, and their labels."""
+    rows = []
+    for number in range(24):
+        (tmp_path / f"{number}.png").write_bytes(painted(number, size=(6 + number % 3, 6)))
+        labels = {"race": RACES[number % 3], "gender": GENDERS[number // 3 % 2], "age": 20 + number}
+        rows.append({"path": f"{number}.png", **labels, "age_group": "20-31" if number < 12 else "32-43"})
+    write_manifest(rows, tmp_path / "people.csv")
+    return tmp_path / "people.csv"
+
+
+def test_unpaired_pictures_are_matched_by_the_context(people):
+    matched = Counterfactuals.load(people, context=["gender", "age_group"], unpaired=True)
+    matched.validate("race")
+    assert list(dict(matched.pictures[0].context)) == ["gender", "age_group"]
+    assert list(matched.attributes) == ["race", "age"]
+    assert matched.chosen(include={"gender": "man"}).unpaired
+    assert matched.shrunk(4).unpaired
+    assert "4 unpaired" in matched.chosen(include={"age": ["20", "21", "22", "23"]})._repr_html_()
+    by_all = Counterfactuals.load(people, attributes="race", unpaired=True)
+    (line,) = unpaired_problems(by_all, "race")  # every picture has an age of its own
+    assert line.startswith("no two pictures of different 'race' agree in all that they are matched by")
+
+
+def unpaired_problems(images, attributes):
+    head, *lines = refused(images.validate, attributes).splitlines()
+    assert head.startswith(f"set of {len(images)} unpaired images: ")
+    return [line.removeprefix("  - ") for line in lines]
+
+
+def test_flaws_of_unpaired_pictures_are_listed(people):
+    people.write_text(people.read_text().replace("0.png,jade,man,20", "0.png,,man,20").replace("5.png", "1.png"))
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    text = "\n".join(unpaired_problems(images, "race"))
+    assert "has an empty 'race'" in text
+    assert "the same image is labelled" in text
+    assert "different sizes" not in text
+    rows = read_rows(people)
+    write_manifest([row for row in rows if row["race"] != "ruby" or row["gender"] == "man"], people)
+    write_manifest([row for row in read_rows(people) if row["gender"] == "woman" or row["race"] == "ruby"], people)
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    assert "no stratum links ruby of 'race'" in "\n".join(unpaired_problems(images, "race"))
+
+
+def test_a_complete_set_by_its_name_is_not_unpaired():
+    assert "is a complete counterfactual set" in refused(Counterfactuals.load, "small-world", unpaired=True)
+
+
+def test_how_pictures_are_compared_is_part_of_the_hash(people):
+    kinds = [
+        Counterfactuals.load(people, context=context, unpaired=unpaired, ordered=ordered).content_hash
+        for context, unpaired, ordered in (
+            (["gender"], False, ()),
+            (["gender"], True, ()),
+            (["gender"], True, "age"),
+            (["gender", "age_group"], True, "age"),
+        )
+    ]
+    assert len(set(kinds)) == 4
+
+
+def test_many_numbers_are_asked_about(people):
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    (line,) = unpaired_problems(images, "age")
+    assert line.startswith("attribute 'age' has 24 values, all numbers: say that it is ordered (--ordered age")
+    Counterfactuals.load(people, context=["gender"], unpaired=True, ordered="age").validate("age")
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ("race", "'race' is to be ordered, and 3 of its values are no numbers"),
+        ("aje", "did you mean 'age'?"),
+    ],
+)
+def test_only_numbers_are_ordered(people, column, problem):
+    assert problem in refused(Counterfactuals.load, people, context=["gender"], unpaired=True, ordered=column)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import invented_release
 from experiments.tools import mock_paper
 from ggss import InputError
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.cli.probe import _suites
 from ggss.data.pictures import size_of
 from ggss.models.prompts import PICTURE, SYSTEM, PromptLengths, chat

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.cli.study import MY_PICTURES, PLANS, plans
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
-from ggss.study import draft, hashes
+from ggss.study import checking, grid
 from ggss.study.checking import CheckedPlan
 from ggss.study.plan import Plan
 from test_suites import faces
@@ -54,14 +54,14 @@ def test_a_plan_for_own_pictures_holds_half_of_the_people_out(tmp_path):
     assert not fitted & asked
     assert {dict(context)["occupation"] for context in fitted} == {"nurse", "doctor"}
     assert checked.overlaps == []
-    assert draft.NAME == MY_PICTURES
+    assert checking.MY_PICTURES == MY_PICTURES
     assert "images: ../data/faces.csv" in (tmp_path / "plans" / "mine.yaml").read_text()
     both = plan.model_copy(update={"held_out": {}})
     with pytest.raises(
         InputError, match=r"set `held_out` in the plan, such as `held_out: \{\"identity\": \[\"1\", \"3\"\]"
     ):
         CheckedPlan(both)
-    recipes = {hashes.recipe(one, plan.models[0].name, "ggss", "race") for one in (plan, both)}
+    recipes = {grid.recipe(one, plan.models[0].name, "ggss", "race") for one in (plan, both)}
     assert len(recipes) == 2
 
 

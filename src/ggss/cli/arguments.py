@@ -182,7 +182,7 @@ class Loading:
 
     def load(self, model: str) -> Any:
         """The model, with a spinner while it loads."""
-        from ggss.models.locating import locate
+        from ggss.models import locate
         from ggss.terminal import Terminal
 
         locate(model)  # before torch is imported

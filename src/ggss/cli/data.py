@@ -12,16 +12,15 @@ import typer
 
 from ggss.cli.arguments import Force
 from ggss.errors import InputError, no_such
-from ggss.files import check_file, never
+from ggss.files import check_file, check_folder, never
 
 if TYPE_CHECKING:
     from ggss.data.hub import HubData
-    from ggss.data.layouts import Layout
+    from ggss.data.layouts import Labels, Layout, SetContents
     from ggss.probes import Item
 
 data = typer.Typer(
-    no_args_is_help=True,
-    help="Fetch public data, check it, and make a manifest of a published set of counterfactual pictures.",
+    no_args_is_help=True, help="Fetch public data, check it, and make a manifest of a published set of pictures."
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds the set.", show_default=False)]
@@ -117,6 +116,58 @@ def mme(download: Download = False, to: Place = None) -> None:
     _benchmark(MME, load_mme, download, to)
 
 
+@data.command("genderbias-vl")
+def genderbias_vl(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, force: Force = False) -> None:
+    """GenderBias-VL: a picture of xl_generate_base and its counterfactual version, two pictures of each person.
+
+    Example: ggss data genderbias-vl GenderBias-VL -o faces.csv
+    """
+    from ggss.data.layouts import GENDER_BIAS_VL
+
+    _write(GENDER_BIAS_VL, folder, out, complete_only, force)
+
+
+@data.command()
+def fairface(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, force: Force = False) -> None:
+    """FairFace: age group, gender and race from its tables, one picture of each person: ggss discover --unpaired.
+
+    Example: ggss data fairface FairFace -o people.csv
+    """
+    from ggss.data.layouts import FAIRFACE
+
+    _write_labels(FAIRFACE, folder, out, complete_only, force)
+
+
+@data.command()
+def utkface(folder: Folder, out: Manifest, complete_only: CompleteOnly = False, force: Force = False) -> None:
+    """UTKFace: age, gender and race from file names, one picture of each person: ggss discover --unpaired.
+
+    Example: ggss data utkface UTKFace -o people.csv
+    """
+    from ggss.data.layouts import UTKFACE
+
+    _write_labels(UTKFACE, folder, out, complete_only, force)
+
+
+@data.command()
+def facet(
+    folder: Folder,
+    out: Manifest,
+    crops: Annotated[Path, typer.Option(help="The folder to write a picture of each person to.")],
+    complete_only: CompleteOnly = False,
+    force: Force = False,
+) -> None:
+    """FACET: perceived gender, age, skin tone and occupation from annotations.csv: ggss discover --unpaired.
+
+    A picture may show several people, so each is cut out.
+
+    Example: ggss data facet FACET --crops people -o people.csv
+    """
+    from ggss.data.layouts import FACET
+
+    _write_labels(FACET, folder, out, complete_only, force, crops)
+
+
 @data.command()
 def wording(
     folder: Annotated[
@@ -149,12 +200,39 @@ def wording(
 def _write(layout: "Layout", folder: Path, out: Path, complete_only: bool, force: bool) -> None:
     from ggss.data.layouts import complete, placed, read_layout
     from ggss.data.manifests import write_manifest
-    from ggss.terminal import Terminal
 
     check_manifest(out, force)
     pictures = read_layout(layout, folder)
     rows = complete(pictures, layout, complete_only)
     write_manifest(placed(rows, out), out)
+    _say_left_out(layout, pictures)
+    people = len(rows) // math.prod(map(len, layout.values.values()))
+    values = ", ".join(f"{column} ({', '.join(values)})" for column, values in layout.values.items())
+    print(f"{len(rows)} pictures of {people} people, varied in {values}: {out}")
+
+
+def _write_labels(
+    labels: "Labels", folder: Path, out: Path, complete_only: bool, force: bool, crops: Path | None = None
+) -> None:
+    from ggss.data.layouts import complete, cut_out, placed, read_labels
+    from ggss.data.manifests import write_manifest
+
+    check_manifest(out, force)
+    if crops is not None:
+        check_folder(crops, "ggss data", never, force)
+    pictures = read_labels(labels, folder)
+    rows = complete(pictures, labels, complete_only)
+    rows = rows if crops is None else cut_out(rows, crops)
+    write_manifest(placed(rows, out), out)
+    _say_left_out(labels, pictures)
+    values = {column: len({row[column] for row in rows}) for column in rows[0] if column != "path"}
+    counts = ", ".join(f"{column} ({count} values)" for column, count in values.items())
+    print(f"{len(rows)} pictures, one of each person, with {counts}: {out}")
+
+
+def _say_left_out(layout: "Layout | Labels", pictures: "SetContents") -> None:
+    from ggss.terminal import Terminal
+
     console = Terminal(stderr=True)
     for flaw in pictures.flaws:
         console.print(f"left out: {flaw}")
@@ -162,9 +240,6 @@ def _write(layout: "Layout", folder: Path, out: Path, complete_only: bool, force
         console.print(
             f"not of {layout.title}, by their names: {len(pictures.others)} images, such as {pictures.others[0]}"
         )
-    people = len(rows) // math.prod(map(len, layout.values.values()))
-    values = ", ".join(f"{column} ({', '.join(values)})" for column, values in layout.values.items())
-    print(f"{len(rows)} pictures of {people} people, varied in {values}: {out}")
 
 
 def check_manifest(out: Path, force: bool) -> None:
@@ -193,8 +268,7 @@ def _benchmark(
 
 def fetch(data: "HubData", folder: Path, hub: Any = None) -> None:
     """Show what a download brings, ask if a person can be asked, and download. hub: as in `ggss.data.hub`."""
-    from ggss.data.hub import download, offered
-    from ggss.data.tables import require_pyarrow
+    from ggss.data.hub import download, offered, require_pyarrow
 
     if any(pattern.endswith(".parquet") for pattern in data.patterns):
         require_pyarrow(f"{data.title} on the hub is parquet")

@@ -118,6 +118,14 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         "interval of the jackknife.",
         style="dim",
     )
+    for run in runs:
+        for name in run.gaps_between_cells:
+            null, display = run.null(name), run.display(name)
+            console.print(
+                f"{run.task}, {display.label}: {run.value(name):.2f}; with the pictures of each person shuffled, up "
+                f"to {null.quantile(0.95):.2f} in 95 of 100 cases (p = {null.p:.2g}).",
+                style="dim",
+            )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
 
@@ -341,7 +349,7 @@ def probe(
     size = batch(batch_size) or (64 if small else 8)
     if endpoint is None and small:
         one_thread()
-    suites = _suites(suite or _default_suite(model), images, wording, questions, tasks, max_side)
+    suites = _suites(suite or default_suite(model), images, wording, questions, tasks, max_side)
     items = {task: task_suite.items(task, limit) for task, task_suite in suites.items()}
 
     from ggss.analysis.asking import ask, source
@@ -498,7 +506,7 @@ def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
     return measured
 
 
-def _default_suite(model: str) -> str:
+def default_suite(model: str) -> str:
     """The suite of the package that a model comes with, if it has one; reflect for all other models."""
     from ggss.probes import suites
 

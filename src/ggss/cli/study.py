@@ -28,7 +28,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A plan; `ggss study 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.", show_default=False)]
 
 PLANS = Path(__file__).parent / "plans"
-MY_PICTURES = "my-pictures"  # the plan that is drafted, by `ggss.study.draft`
+MY_PICTURES = "my-pictures"  # the plan that is drafted, by `ggss.study.checking.draft`
 STILL = 300.0  # seconds without a new answer after which `watch` asks whether the study is running
 AROUND = 7  # lines of the screen for what is around the grid's rows: title, head and last line
 
@@ -71,10 +71,10 @@ def new(
     target = out or Path(f"{source}.yaml")
     check_file(target, "ggss study new", never, force)
     if images is not None:
-        from ggss.study.draft import MODEL, draft
+        from ggss.study.checking import DRAFTED_MODEL, draft
 
         write_whole(target, draft(images, target).encode())
-        what = f"{target} is a plan for {images}. Put your model in the place of {MODEL}, then look at it"
+        what = f"{target} is a plan for {images}. Put your model in the place of {DRAFTED_MODEL}, then look at it"
     else:
         write_whole(target, plans()[source].read_bytes())
         what = f"{target} is a copy of the plan {source}. Look at it"
@@ -135,8 +135,8 @@ def plan(
         f"{len(contents.methods)} methods at alpha {alphas}: {', '.join(m.label for m in contents.methods)}"
     )
     for attribute, steering in contents.steering.items():
-        tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on)
-        console.print(f"{attribute} steering, discovered on {places or 'all discovery pictures'}: {tasks}")
+        tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on) or "all discovery pictures"
+        console.print(f"{attribute} steering, discovered on {places}: {tasks}")
     for measure in contents.measures:
         alpha = "its best alpha" if measure.at == "best" else "all alphas"
         methods = f" of {', '.join(measure.methods)}" if measure.methods else ""
@@ -346,8 +346,8 @@ def plans() -> dict[str, Path]:
 def _list(as_json: bool) -> None:
     from rich.table import Table
 
+    from ggss.files import read_yaml
     from ggss.terminal import Terminal
-    from ggss.yaml_files import read_yaml
 
     contents = {name: read_yaml(file, "the plan") for name, file in plans().items()}
     contents[MY_PICTURES] = {"description": "Drafted for your own pictures: give --images.", "models": ["yours"]}

@@ -62,7 +62,7 @@ def manifest_bytes(rows: Sequence[Mapping[str, object]]) -> bytes:
 
 
 def _manifest_rows(path: Path) -> list[Row]:
-    readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    readers = {".csv": csv_rows, ".jsonl": _jsonl_rows}
     if path.suffix.lower() not in readers:
         raise InputError(f"manifest {str(path)!r} is neither .csv nor .jsonl: save it as one of the two")
     text = read_utf8(path, "manifest")
@@ -84,7 +84,7 @@ def _manifest_rows(path: Path) -> list[Row]:
     return _with_text_labels(placed, f"manifest {str(path)!r}")
 
 
-def _csv_rows(text: str, flaws: list[str]) -> Iterator[tuple[int, Row]]:
+def csv_rows(text: str, flaws: list[str]) -> Iterator[tuple[int, Row]]:
     """(line number, row) of each line with cells; what is wrong with other lines is added to `flaws`."""
     reader = csv.reader(StringIO(text), strict=True)
     try:

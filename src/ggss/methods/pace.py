@@ -36,6 +36,14 @@ one half of the neutral pictures predicts the other.
 
 Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 
+**An ordered attribute** (an age in years) has one contrast for each part instead of one for each value: the slope,
+sum over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to length 1.
+
+**Unpaired pictures** have no positions in common, and no group whose mean could say what a token shows. So all tokens
+are one part, and the contrasts are those of the pictures' mean tokens within strata (`subspace.targets`), times the
+root of the mean number of tokens: for a complete set these are the contrasts of one part. Labels are permuted within
+strata. S is of all tokens, with those of a picture moved so that labels are independent of strata.
+
 **Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 
     sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
@@ -56,7 +64,7 @@ shrinkage included.
     pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -67,11 +75,17 @@ from torch import Tensor
 from ggss.activations import Activations, Groups
 from ggss.errors import InputError
 from ggss.methods.ggss import GateOptions, calibrated
-from ggss.methods.operator import Operator
+from ggss.methods.operator import Identity, Operator
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import POSITIONS, aligned_blocks, oriented, top_eigenvectors
-from ggss.methods.unsteered import Identity
+from ggss.methods.subspace import (
+    POSITIONS,
+    aligned_blocks,
+    oriented,
+    permuted_within,
+    targets,
+    top_eigenvectors,
+)
 from ggss.terminal import track
 
 PartsOption = Literal["auto", "positions"] | int
@@ -129,6 +143,17 @@ def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu
     return Parts(clusters, f"{clusters} clusters of content: {why}", mu, _clusters(activations, groups, clusters, mu))
 
 
+def one_part(option: PartsOption, mu: Tensor) -> Parts:
+    """The one part of unpaired pictures; InputError if others were asked for."""
+    if option not in ("auto", 1):
+        raise InputError(
+            f"parts={option!r} compares the same part of the versions of a person, and these pictures are unpaired: "
+            "leave it at 'auto'"
+        )
+    centre = torch.zeros(1, len(mu), dtype=torch.float64)
+    return Parts(1, "whole pictures: those of different people have no positions in common", mu, centre)
+
+
 def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
     """Centres [count, D] of unit length, by spherical k-means from randomly drawn rows."""
     generator = torch.Generator().manual_seed(SEED)
@@ -161,7 +186,8 @@ def _unit_rows(rows: Tensor) -> Tensor:
 class Contrasts:
     """observed [P, A, D]: c, what each value does to each part, times the square root of the part's number of tokens.
 
-    null [PERMUTATIONS, P, A, D]: the same with labels permuted within contexts.
+    For an ordered attribute [P, 1, D]: the slope. null [PERMUTATIONS, ...]: the same with labels permuted within
+    contexts.
     """
 
     observed: Tensor
@@ -183,8 +209,13 @@ class Moments:
         return self.folds[number] / self.counts[number]
 
 
-def gather(activations: Activations, groups: Groups, parts: Parts, around: str = "mu") -> tuple[Contrasts, Moments]:
-    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean."""
+def gather(
+    activations: Activations, groups: Groups, parts: Parts, around: str = "mu", numbers: Tensor | None = None
+) -> tuple[Contrasts, Moments]:
+    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean.
+
+    numbers [A]: what the values of an ordered attribute are.
+    """
     values, width = len(groups.values), len(parts.mu)
     generator = torch.Generator().manual_seed(SEED)
     # A part has two cells: its tokens at even and at odd positions.
@@ -215,25 +246,57 @@ def gather(activations: Activations, groups: Groups, parts: Parts, around: str =
             folds[fold] += means.T @ (part_counts * means) - part_sums.T @ means - means.T @ part_sums
     per_part = counts.sum(1)
     weights = torch.where(per_part > 0, per_part, 1).rsqrt()[:, None, None]
-    observed = _minus_mean_value(sums.sum(1)) * weights
-    return Contrasts(observed, _minus_mean_value(null) * weights.float()), Moments(folds, values * counts.sum(0))
+    observed, chance = _contrasts(sums.sum(1), numbers) * weights, _contrasts(null, numbers) * weights.float()
+    return Contrasts(observed, chance), Moments(folds, values * counts.sum(0))
+
+
+def gather_unpaired(
+    activations: Activations, attributes: Sequence[str], mu: Tensor
+) -> tuple[dict[str, Contrasts], Moments]:
+    """The contrasts of each attribute, and the moments, of unpaired pictures, of which all tokens are one part."""
+    pooled, count = activations.pooled.double(), len(activations)
+    known = {name: targets(activations, name) for name in attributes}
+    centres = mu - torch.stack([target.unconfounded(pooled) for target in known.values()]).sum(0)
+    moments = token_moments(activations, centres, "tokens of unpaired pictures", by_position=True)
+    contrasts = {}
+    for name, target in known.items():
+        generator = torch.Generator().manual_seed(SEED)
+        # As many pictures for a contrast as there are groups in a complete set.
+        rows = (pooled - mu) * (float(moments.counts.sum()) * target.z.shape[1]) ** 0.5 / count
+        null = [permuted_within(target.strata, target.z, generator).T @ rows for _ in range(PERMUTATIONS)]
+        contrasts[name] = Contrasts((target.z.T @ rows)[None], torch.stack(null)[:, None].float())
+    return contrasts, moments
 
 
 def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
-    """Second moments around mu of pictures without people; every second picture is in the other fold."""
-    width = len(mu)
+    """Second moments around mu of pictures without people."""
+    return token_moments(neutral, mu.expand(len(neutral), -1), "neutral pictures", by_position=False)
+
+
+def token_moments(activations: Activations, centres: Tensor, what: str, by_position: bool) -> Moments:
+    """Second moments of all tokens, around the centre of their picture [N, D]. what: the title of the progress bar.
+
+    by_position: every second token is in the other fold; else every second picture is.
+    """
+    width = centres.shape[1]
     folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for number, tokens in enumerate(track(neutral.tokens, "neutral pictures", len(neutral))):
+    for number, tokens in enumerate(track(activations.tokens, what, len(activations))):
         for start in range(0, len(tokens), POSITIONS):
-            rows = (tokens[start : start + POSITIONS].double() - mu).float()
-            folds[number % 2] += rows.T @ rows
-        counts[number % 2] += len(tokens)
+            rows = (tokens[start : start + POSITIONS].double() - centres[number]).float()
+            for fold in (0, 1):
+                block = rows[fold::2] if by_position else rows[: len(rows) if number % 2 == fold else 0]
+                folds[fold] += block.T @ block
+                counts[fold] += len(block)
     return Moments(folds, counts)
 
 
-def _minus_mean_value(sums: Tensor) -> Tensor:
-    """Sums [.., A, D] of equally many tokens, minus their mean over the values."""
-    return sums - sums.mean(-2, keepdim=True)
+def _contrasts(sums: Tensor, numbers: Tensor | None) -> Tensor:
+    """Of sums [.., A, D] of equally many tokens: minus their mean over the values; or the slope, [.., 1, D]."""
+    centred = sums - sums.mean(-2, keepdim=True)
+    if numbers is None:
+        return centred
+    deviations = numbers - numbers.mean()
+    return (deviations / deviations.norm()).to(sums)[None] @ centred
 
 
 class PaceOptions(Options):
@@ -289,12 +352,18 @@ def fit_form(
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
     parts_option = options.parts if form.parts is None else form.parts
-    statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
-    for name in names:
-        groups = activations.groups(name)
-        parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
-        statistics[name] = parts, *gather(activations, groups, parts, form.around)
-    parts, _, moments = statistics[names[0]]
+    if activations.unpaired:
+        parts = one_part(parts_option, mu)
+        contrasts, moments = gather_unpaired(activations, names, mu)
+    else:
+        statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
+        for name in names:
+            groups, ordered = activations.groups(name), name in activations.ordered
+            numbers = torch.tensor([float(str(value)) for value in groups.values]) if ordered else None
+            parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
+            statistics[name] = parts, *gather(activations, groups, parts, form.around, numbers)
+        contrasts = {name: observed for name, (_, observed, _) in statistics.items()}
+        parts, _, moments = statistics[names[0]]
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     neutral_statistics = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -302,9 +371,7 @@ def fit_form(
     covariance = mixed(moments.mean, neutral_statistics and neutral_statistics.mean, options.neutral_share, shrinkage)
     if not form.whitened:
         covariance = torch.eye(width, dtype=torch.float64) * covariance.trace() / width
-    by_attribute = {
-        name: directions(contrasts, covariance, options.k) for name, (_, contrasts, _) in statistics.items()
-    }
+    by_attribute = {name: directions(found, covariance, options.k) for name, found in contrasts.items()}
     detection = union([result.detection for result in by_attribute.values()], covariance)
     operator: Operator = Identity(width)
     if detection.shape[1]:
@@ -463,6 +530,7 @@ register(
         options=PaceOptions,
         needs_tokens=True,
         takes_neutral=True,
+        takes_unpaired=True,
     )
 )
 
@@ -493,7 +561,18 @@ def _register_ablation(name: str, summary: str, form: Form, options: type[Option
         return fit_form(activations, attribute, options, neutral, form)
 
     reference = "this library; an ablation of pace"
-    register(Method(name, summary, reference, fit, options, needs_tokens=True, takes_neutral=True))
+    register(
+        Method(
+            name,
+            summary,
+            reference,
+            fit,
+            options,
+            needs_tokens=True,
+            takes_neutral=True,
+            takes_unpaired=form.around == "mu",  # the mean of the only part is no part's mean
+        )
+    )
 
 
 _register_ablation("pace-no-whitening", "PACE without whitening by how tokens vary", Form(whitened=False))

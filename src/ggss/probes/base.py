@@ -35,6 +35,8 @@ CHOICES = ("first", "second")
 SOFT, SIGNED = "soft_", "signed_"
 # Ends of metrics' names, after an attribute: for whom the answer depends on it (`metrics.flip_rates`).
 FLIP_RATE, PAIR_FLIP_RATE = "_flip_rate", "_pair_flip_rate"
+# The same, after two attributes: how far the answers about their cells are apart (`metrics.intersection_gaps`).
+CELLS, GAP_BETWEEN_CELLS, UNEXPLAINED = "_x_", "_gap", "_unexplained"
 CAREFUL: Parser = "careful"
 PARSERS: tuple[Parser, ...] = (CAREFUL, "release")
 
@@ -68,6 +70,11 @@ class Item:
         """The prompt as a model of this family is asked it."""
         shape = self.shapes.get(family)
         return self.prompt if shape is None else shape(self.prompt)
+
+
+def counterfactual_set(item: Item) -> str:
+    """The question and the person: items with the same label differ only in the attributes that are varied."""
+    return "/".join([item.question, *item.context.values()])
 
 
 def _key(item: Item) -> str:
@@ -125,11 +132,11 @@ class Display:
         return replace(self, label=self.label.format(about=about), meaning=self.meaning.format(about=about))
 
     def number(self, value: float) -> str:
-        return f"{self.scale * value:,.{self.digits}f}"
+        return f"{self.scale * value:z,.{self.digits}f}"  # z: zero has no sign
 
 
-# Every bias task has these, of each attribute of its pictures.
-_FLIP_RATES = {
+# Every bias task has these, of each attribute of its pictures; and those below, of two attributes.
+_OF_ATTRIBUTE = {
     PAIR_FLIP_RATE: Display(
         "pairs that differ by {about}",
         "share of the pairs of pictures of a person, alike but for {about}, whose answers differ",
@@ -145,6 +152,20 @@ _FLIP_RATES = {
         1,
         " %",
         "lower",
+    ),
+}
+_OF_CELLS = {
+    GAP_BETWEEN_CELLS: Display(
+        "gap of {about}",
+        "largest total variation between the answers about two cells of {about}",
+        better="lower",
+        biased_upwards=True,
+    ),
+    UNEXPLAINED: Display(
+        "unexplained gap of {about}",
+        "largest difference of a cell of {about} from what the two attributes alone predict",
+        better="lower",
+        biased_upwards=True,
     ),
 }
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
@@ -195,9 +216,9 @@ class Probe:
         for name, display in self.displays.items():
             if name.format(about=about) == metric:
                 return display.of(about)
-        for end, display in _FLIP_RATES.items():
+        for end, display in (_OF_CELLS if CELLS in metric else _OF_ATTRIBUTE).items():
             if metric.endswith(end):
-                return display.of(metric.removesuffix(end))
+                return display.of(metric.removesuffix(end).replace(CELLS, " x "))
         return Display(metric)
 
     def answers(

@@ -33,9 +33,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ggss.data.hub import revision_of
+from ggss.data.hub import Cells, embedded, read_table, revision_of
 from ggss.data.pictures import BytesPicture, FilePicture
-from ggss.data.tables import Cells, embedded, read_table
 from ggss.errors import InputError, problems
 from ggss.files import read_utf8
 from ggss.probes import base, metrics, parsers

@@ -34,12 +34,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ggss.data.pictures import PICTURE, Picture
 from ggss.errors import InputError, no_such, problems
+from ggss.files import read_yaml
 from ggss.probes import metrics, parsers
 from ggss.probes.base import SIGNED, SOFT, Answers, Display, Item, Probe, get, register, split_task
 from ggss.probes.people import FIRST, SECOND, measure_mcq, measure_pairs, pair_items, parse_pair
 from ggss.probes.suites import Prompt, Prompts, Suite, crossed, pictures_shown
 from ggss.stats.metric import Metric
-from ggss.yaml_files import read_yaml
 
 NAME = "questions"  # of the suite
 GAP, DIVERGENCE, WIN_RATE = "gap", "divergence", "win-rate"

@@ -10,6 +10,8 @@
     models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
     alphas: [0.5, 1.0]
+    unpaired: [gender, age_group]                     # if discovery has no versions of a person: what is matched by
+    ordered: [age]                                    # attributes that are numbers
     steering:                                         # by attribute: what it is discovered on, the bias measured
       race: {discover_on: [cook, lawyer], tasks: [mcq]}
     measures:                                         # what else is measured under every steering
@@ -23,7 +25,7 @@ scored on, unless the plan says `overlap: warn`.
 methods are fitted on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -37,6 +39,7 @@ from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
@@ -44,9 +47,8 @@ from ggss.plugins import beside, load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.questions import questions_suite
-from ggss.probes.suites import Suite
+from ggss.probes.suites import Provenance, Suite
 from ggss.probes.wording import read_wording
-from ggss.yaml_files import read_yaml
 
 
 def _texts(value: Any) -> Any:
@@ -169,7 +171,27 @@ class StatisticsPlan(Piece):
         return Statistics(self.resamples, self.permutations, self.seed)
 
 
-class Plan(Piece):
+class About(Piece):
+    """What a report says besides the answers: who ran the study (a person, an organisation), and where its pictures
+    come from (their source, licence, consent and scope)."""
+
+    run_by: str = ""
+    data: Provenance = Provenance()
+
+    @classmethod
+    def read_about(cls, path: str | Path) -> "About":
+        """From a file with `run_by` and `data`. InputError lists every problem in it."""
+        contents = read_yaml(Path(path), "the file")
+        if not isinstance(contents, dict):
+            raise InputError(f"{str(path)!r} holds {type(contents).__name__}, not a mapping of `run_by` and `data`")
+        try:
+            return About.model_validate(contents)
+        except ValidationError as error:
+            messages = [_field_message(details, About.model_fields) for details in error.errors()]
+            raise problems(f"{str(path)!r} is not a file of `run_by` and `data`", messages) from None
+
+
+class Plan(About):
     """A study's plan, from `Plan.load(path)` or `Plan.of(mapping)`. InputError of both lists every problem in it."""
 
     name: str
@@ -180,6 +202,10 @@ class Plan(Piece):
     questions: str | None = Field(None, description="a file with questions of your own, about the suite's people")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
+    unpaired: tuple[str, ...] | None = Field(
+        None, description="discovery pictures have no versions of a person: the columns that they are matched by"
+    )
+    ordered: tuple[str, ...] = Field((), description="attributes that are numbers, such as an age in years")
     held_out: dict[str, Values] = Field({}, description="by column, people who are asked about and never fitted on")
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
@@ -275,8 +301,8 @@ class Plan(Piece):
         def placed(value: str) -> str:
             return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
 
-        own = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
-        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **own})
+        paths = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
+        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **paths})
         benchmarks = {
             task: benchmark.model_copy(update={"path": benchmark.path and placed(benchmark.path)})
             for task, benchmark in self.benchmarks.items()
@@ -312,7 +338,17 @@ def contradictions(plan: Plan) -> list[str]:
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
         messages.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
+    ordered = [attribute for attribute in plan.steering if attribute in plan.ordered]
+    messages += [
+        str(no_such(f"ordered: {name!r} is not steered", name, plan.steering))
+        for name in plan.ordered
+        if name not in plan.steering
+    ]
     for method in plan.methods:
+        try:
+            registry.check_pairing(registry.get(method.name), plan.unpaired is not None, ordered)
+        except InputError as error:
+            messages.append(f"methods: {error}")
         if registry.get(method.name).fit_live is not None:
             messages.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
@@ -355,11 +391,11 @@ def _repeated(names: Any) -> list[Any]:
     return sorted({name for name in names if list(names).count(name) > 1})
 
 
-def _field_message(details: Any) -> str:
-    """A sentence from one of pydantic's errors."""
+def _field_message(details: Any, fields: Iterable[str] = ()) -> str:
+    """A sentence from one of pydantic's errors. fields: the keys that there are; those of a plan by default."""
     place = ".".join(str(part) for part in details["loc"]) or "plan"
     extra = details["type"] == "extra_forbidden" and len(details["loc"]) == 1
-    near = nearest(place, Plan.model_fields) if extra else ""
+    near = nearest(place, fields or Plan.model_fields) if extra else ""
     return f"{place}: {details['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"
 
 
@@ -434,8 +470,11 @@ def _benchmark(task: str, path: str | None, suffix: str, wording: str | None, ma
     return suites.benchmark(task, path, suffix, wording).shrunk(max_side)
 
 
+_Source = tuple[str, tuple[str, ...] | None, tuple[str, ...]]  # pictures, what they are matched by, what is ordered
+
+
 class DiscoverySet:
-    """The counterfactual pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
+    """The pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -444,13 +483,14 @@ class DiscoverySet:
 
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
-        try:
-            pictures = _fitted_on(self.plan.discovery, self.plan.max_side, (), self._held_out)
-        except InputError as error:
-            return [f"discovery: {error}"]
-        occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
         messages = []
         for attribute, steering in self.plan.steering.items():
+            try:
+                pictures = self._all(attribute)
+            except InputError as error:
+                messages.append(f"discovery: {error}")
+                continue
+            occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
             if occupations == [""] and steering.discover_on:
                 messages.append(f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it")
                 continue
@@ -476,7 +516,15 @@ class DiscoverySet:
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute: those of its occupations."""
         occupations = self.plan.steering[attribute].discover_on
-        return _fitted_on(self.plan.discovery, self.plan.max_side, occupations, self._held_out)
+        return _fitted_on(self._source(attribute), self.plan.max_side, occupations, self._held_out)
+
+    def _all(self, attribute: str) -> Counterfactuals:
+        return _fitted_on(self._source(attribute), self.plan.max_side, (), self._held_out)
+
+    def _source(self, attribute: str) -> _Source:
+        plan = self.plan
+        matched_by = None if plan.unpaired is None else tuple(name for name in plan.unpaired if name != attribute)
+        return plan.discovery, matched_by, tuple(name for name in plan.ordered if name == attribute)
 
     @property
     def _held_out(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -484,13 +532,15 @@ class DiscoverySet:
 
 
 @cache
-def _loaded(source: str, max_side: int | None) -> Counterfactuals:
-    return Counterfactuals.load(source).shrunk(max_side)
+def _loaded(source: _Source, max_side: int | None) -> Counterfactuals:
+    name, matched_by, ordered = source
+    unpaired = matched_by is not None
+    return Counterfactuals.load(name, context=matched_by, unpaired=unpaired, ordered=ordered).shrunk(max_side)
 
 
 @cache
 def _fitted_on(
-    source: str,
+    source: _Source,
     max_side: int | None,
     occupations: tuple[str, ...],
     held_out: tuple[tuple[str, tuple[str, ...]], ...],
