@@ -343,7 +343,7 @@ def test_the_key_of_a_task_has_the_code_of_the_plug_ins_that_ask_it(monkeypatch)
         for registry, name in ((PROBES, "probe"), (SUITES, "suite"), (METHODS, "method")):
             code = {f"x_{name}": digests.get(name, "before")}
             monkeypatch.setattr(registry, "code", lambda entry, code=code: code)
-        return grid.questions(items, "mcq", grid.code(plan))
+        return grid.questions_hash(items, "mcq", grid.code_digests(plan))
 
     before = key()
     assert key() == before
@@ -351,7 +351,7 @@ def test_the_key_of_a_task_has_the_code_of_the_plug_ins_that_ask_it(monkeypatch)
     assert len({before, key(probe="edited"), key(suite="edited")}) == 3
     monkeypatch.setattr(PlanItems, "max_new_tokens", lambda *_: 99)
     assert key() != before
-    assert grid.questions(items, "mcq") == items.hash("mcq"), "as before code was recorded"
+    assert grid.questions_hash(items, "mcq") == items.hash("mcq"), "as before code was recorded"
 
 
 REGISTER = "from ggss.methods import Method, register\n"
