@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 import ggss as ggss_package
+from ggss.errors import InputError
 from ggss.methods.registry import METHODS
-from ggss.plugins import Registry
+from ggss.plugins import Registry, load_files
 from ggss.probes import suites
 from ggss.study import executors
+from test_cli_help import VERBS
 
 MODULE = """
 from ggss import methods
@@ -155,6 +157,83 @@ def test_a_module_that_a_plan_names_is_imported_by_its_workers(tmp_path):
     gone = refused("study", "status", study)
     assert "the plug-in 'x_plugin' cannot be imported" in gone
     assert "PYTHONPATH" in gone
+
+
+def test_a_file_is_a_plug_in_of_every_command(tmp_path):
+    """Before the command and after it. It can import the modules beside it, and worker processes know of it."""
+    file = tmp_path / "here" / "x_plugin.py"
+    file.parent.mkdir()
+    file.write_text("import x_helper\n" + MODULE.replace('"x-work"', "x_helper.NAME"))
+    (file.parent / "x_helper.py").write_text('NAME = "x-work"\n')
+    packages = {row["name"]: row["package"] for row in json.loads(ggss("--plugin", file, "probes", "--json"))}
+    assert packages["x-work"] == "x_plugin"
+    code = (
+        "import subprocess, sys\n"
+        "from ggss.cli import main\n"
+        "main()\n"
+        "code = 'from ggss.methods.registry import METHODS; print(METHODS.package(\"x-method\"))'\n"
+        "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout)\n"
+    )
+    said = python(code, "probes", "--plugin", file).stdout
+    assert " x-work " in said
+    assert said.strip().endswith("x_plugin")
+
+
+def test_every_command_takes_a_plug_in():
+    for words, command in VERBS.items():
+        assert "--plugin" in [name for option in command.params for name in option.opts], words
+
+
+def test_a_file_that_is_no_plug_in_gets_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("GGSS_PLUGINS", "")
+    (tmp_path / "random.py").write_text("")
+    (tmp_path / "my-plugin.py").write_text("")
+    (tmp_path / "x_fails.py").write_text("1 / 0")
+    (tmp_path / "x_needs.py").write_text("import x_absent")
+    for name, sentence in {
+        "absent.py": "there is no plug-in",
+        "random.py": "has the name of another module",
+        "my-plugin.py": "cannot be imported by its name",
+        "x_fails.py": "fails (ZeroDivisionError: division by zero): fix it",
+        "x_needs.py": "cannot be imported (No module named 'x_absent')",
+        "x_plugin": "is no Python file",
+    }.items():
+        with pytest.raises(InputError) as error:
+            load_files([str(tmp_path / name)])
+        assert sentence in str(error.value)
+        assert name in str(error.value)
+    assert os.environ["GGSS_PLUGINS"] == "", "workers are not told of what cannot be used"
+
+
+def test_the_folder_of_a_plan_is_searched_for_its_plug_ins(tmp_path):
+    """By name and by file; a plan that is kept has the file's place. Its code counts, as ever."""
+    here = tmp_path / "here"
+    (here / "x_package").mkdir(parents=True)
+    (here / "x_plugin.py").write_text(MODULE)
+    (here / "x_package" / "__init__.py").write_text("")
+    for name, plugins in {
+        "names": ["x_plugin", "x_package"],
+        "files": ["x_plugin.py"],
+        "none": ["x_no", "y.py"],
+    }.items():
+        (here / f"{name}.yaml").write_text(json.dumps(PLAN | {"plugins": plugins}))
+    code = (
+        "import sys\n"
+        "from ggss.study.plan import Plan\n"
+        "from ggss.methods.registry import METHODS\n"
+        "for name in ('names', 'files'):\n"
+        "    plan = Plan.read(f'{sys.argv[1]}/{name}.yaml')\n"
+        "    print(*plan.plugins)\n"
+        "print(METHODS.package('x-method'), *METHODS.code('x-method'))\n"
+        "Plan.model_validate_json(plan.model_dump_json())\n"
+        "Plan.read(f'{sys.argv[1]}/none.yaml')\n"
+    )
+    done = python(code, here)
+    places = [f"{here}/x_plugin.py {here}/x_package", f"{here}/x_plugin.py"]
+    assert done.stdout.splitlines() == [*places, "x_plugin x_plugin"]
+    assert "the plug-in 'x_no' cannot be imported" in done.stderr
+    assert f"there is no plug-in '{here}/y.py'" in done.stderr
 
 
 def test_what_belongs_to_ggss_stays_its_own_whoever_imports_it_first(tmp_path):

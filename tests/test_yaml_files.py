@@ -3,9 +3,9 @@
 import pytest
 
 from ggss.errors import InputError
+from ggss.files import read_yaml
 from ggss.probes import reflect
 from ggss.study.plan import Plan
-from ggss.yaml_files import read_yaml
 
 
 def read(tmp_path, text):

@@ -57,6 +57,8 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("gate",): {"before": none, "after": none},
         ("export",): {"model": none, "steer": f"race={none}", "out": str(folder / "out")},
         ("report",): {"source": none, "out": str(folder / "out.html")},
+        ("bundle",): {"source": none, "out": str(folder / "out.zip")},
+        ("verify",): {"file": none},
         ("play",): {"model": none},
         ("serve",): {"model": none},
         ("convert",): {"source": none, "out": str(folder / "out")},

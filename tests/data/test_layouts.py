@@ -2,6 +2,7 @@
 
 import csv
 import json
+from io import BytesIO
 from itertools import product
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from PIL import Image
 
 from conftest import noise
+from ggss.data import layouts
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.data.layouts import FOCUS, GENDER_BIAS_VL, PAIRS, SOCIAL_COUNTERFACTUALS, age_group, read_layout
 from ggss.data.manifests import read_rows
@@ -358,3 +360,94 @@ def test_crops_go_into_a_new_folder(facet, tmp_path, run):
     code, _, said = run("facet", facet, "--crops", tmp_path / "crops", "-o", tmp_path / "people.csv")
     assert code == 2
     assert "give a new folder, or --force" in said
+
+
+def parquet_rows(kind="race_gender", sets=("race_gender_tailor_0_376",), types=("race", "gender"), caption=True):
+    """The rows of a set as it is on the hub: a picture, its set, and two attributes with their types."""
+    values = SOCIAL_COUNTERFACTUALS[kind].values.values()
+    rows = []
+    for name, (first, second) in product(sets, product(*values)):
+        picture = BytesIO()
+        noise(len(rows)).resize((8, 6)).save(picture, "JPEG")
+        row = {"image": {"bytes": picture.getvalue(), "path": None}, "counterfactual_set": name}
+        row |= {"a1_type": types[0], "a1": first, "a2_type": types[1], "a2": second}
+        rows.append(row | ({"caption": f"A photo of a {first} {second} tailor"} if caption else {}))
+    return rows
+
+
+@pytest.fixture
+def tables(monkeypatch, tmp_path):
+    """Parquet files by name, as if pyarrow read them; its own environment reads true ones."""
+
+    def given(**files):
+        (tmp_path / "hub" / "data").mkdir(parents=True)
+        for name in files:
+            (tmp_path / "hub" / "data" / f"{name}.parquet").write_bytes(b"PAR1")
+
+        def read(path, needed, optional, errors):
+            return [(f"row {number}", row) for number, row in enumerate(files[path.stem])]
+
+        monkeypatch.setattr(layouts, "read_table", read)
+        return tmp_path / "hub"
+
+    return given
+
+
+def test_parquet_of_social_counterfactuals_becomes_files_and_a_manifest(tables, tmp_path, run):
+    sets = ("race_gender_tailor_0_376", "race_gender_tailor_1_99")
+    rows = parquet_rows(sets=sets)
+    other = parquet_rows("physical_gender", ("physical_gender_cook_0_1",), ("physical_trait", "gender"))
+    odd = rows[0] | {"a2_type": "race"}  # of no published kind
+    folder = tables(a=[*rows[:7], *other, odd], b=rows[7:])
+    code, said, err = run("social-counterfactuals", folder, "-o", tmp_path / "faces.csv")
+    assert code == 0, err
+    assert "24 pictures of 2 people" in said
+    faces = Counterfactuals.load(tmp_path / "faces.csv")
+    assert faces.attributes == {
+        column: tuple(sorted(values)) for column, values in SOCIAL_COUNTERFACTUALS["race_gender"].values.items()
+    }
+    assert {picture.context for picture in faces} == {(("occupation", "tailor"), ("identity", name)) for name in sets}
+    path = tmp_path / "faces" / "tailor" / sets[0] / "Middle Eastern_female.jpg"
+    row = next(row for row in rows if (row["a1"], row["a2"]) == ("Middle Eastern", "female"))
+    assert path.read_bytes() == row["image"]["bytes"], "pictures are not coded again"
+    code, _, err = run("social-counterfactuals", folder, "-o", tmp_path / "faces.csv", "--force")
+    assert code == 0, err
+    code, said, err = run(
+        "social-counterfactuals", folder, "-o", tmp_path / "traits.csv", "--kind", "physical_gender"
+    )
+    assert code == 0, err
+    assert set(Counterfactuals.load(tmp_path / "traits.csv").attributes) == {"trait", "gender"}
+
+
+def test_parquet_that_is_wrong_is_said_row_by_row(tables, tmp_path, run):
+    rows = parquet_rows()
+    damaged = [
+        rows[0],
+        rows[0],
+        rows[1] | {"image": {"bytes": b""}},
+        rows[2] | {"caption": "A tailor"},
+        rows[3] | {"counterfactual_set": ""},
+    ]
+    folder = tables(a=damaged)
+    code, _, err = run("social-counterfactuals", folder, "-o", tmp_path / "faces.csv")
+    assert code == 2
+    for part in (
+        "a.parquet, row 1, is a second picture of tailor/race_gender_tailor_0_376/White_male.jpg",
+        "a.parquet, row 2, has no picture",
+        "a.parquet, row 3, has the caption 'A tailor', which does not end in an occupation",
+        "a.parquet, row 4, has no counterfactual_set",
+    ):
+        assert part in err
+    assert not (tmp_path / "faces.csv").exists()
+    code, _, err = run("social-counterfactuals", folder, "-o", tmp_path / "faces.csv")
+    assert code == 2
+    assert "which is not empty: give another -o, or --force" in err
+    code, _, err = run("social-counterfactuals", folder, "-o", tmp_path / "t.csv", "--kind", "physical_race")
+    assert "no pictures that vary physical and race: there are race and gender" in err
+
+
+def test_parquet_without_captions_and_with_few_pictures(tables, tmp_path, run):
+    folder = tables(a=parquet_rows(caption=False)[:11])
+    code, _, err = run("social-counterfactuals", folder, "-o", tmp_path / "faces.csv")
+    assert code == 2
+    assert "person/race_gender_tailor_0_376 lacks Latino female" in err

@@ -65,7 +65,7 @@ def scored(task, items, answers, probabilities=None, baseline=None):
 
 
 def test_the_names():
-    ours = [*BIAS, "recognition", "mmstar", "mme"]
+    ours = [*BIAS, "recognition", "mmstar", "choice", "mme", "gap", "divergence", "win-rate"]
     assert probes.names()[: len(ours)] == ours
     assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
     assert set(suites.names()) == {"reflect", "small-world"}
@@ -256,8 +256,8 @@ def test_reflect_hash_follows_the_pictures(reflect, manifest, tmp_path):
 
 def test_what_the_manifest_lacks_is_listed_at_once(tmp_path):
     rows = faces(tmp_path)
-    write_manifest([{k: row[k] for k in ("path", "identity", "race")} for row in rows], tmp_path / "narrow.csv")
-    with pytest.raises(InputError, match=r"has the columns identity, race: 1 problem\n.*no column 'occupation'"):
+    write_manifest([{k: row[k] for k in ("path", "occupation", "race")} for row in rows], tmp_path / "narrow.csv")
+    with pytest.raises(InputError, match=r"has the columns occupation, race: there is no column 'identity'"):
         suites.load("reflect", images=tmp_path / "narrow.csv")
     write_manifest([{k: row[k] for k in ("path", "race", "gender")} for row in rows], tmp_path / "bare.csv")
     with pytest.raises(InputError, match="none of them is occupation or identity"):
@@ -280,6 +280,36 @@ def test_a_task_needs_its_occupations(tmp_path):
     nurses = Counterfactuals.load(tmp_path / "manifest.csv", include={"occupation": "nurse"})
     with pytest.raises(InputError, match="no doctor among the occupations nurse"):
         probe_pictures(probes.get("nurse-doctor"), nurses.pictures)
+
+
+def test_what_is_asked_by_default_follows_from_the_attributes_that_vary(tmp_path):
+    """One manifest; the columns that it leaves out, and of which it has one value only, decide."""
+    rows = faces(tmp_path, ages=("young", "old"))
+
+    def default(columns, work=("nurse", "doctor", "ceo"), **only):
+        kept = [row for row in rows if row["occupation"] in work and only.items() <= row.items()]
+        columns = ("path", "identity", *columns)
+        write_manifest([{name: row[name] for name in columns} for row in kept], tmp_path / "manifest.csv")
+        suite = suites.load("reflect", images=tmp_path / "manifest.csv")
+        for task in suite.default:
+            assert suite.items(task)
+        return suite.default, suite.left_out
+
+    full = ("occupation", "race", "gender", "age")
+    published = ("mcq", "2afc", "nurse-doctor", "recognition-race", "recognition-gender")
+    assert default(full) == (published, {})
+    by_age = ("mcq-age", "2afc-age", "nurse-doctor-age", "recognition-age")
+    women = {"race": "asian", "gender": "female"}
+    assert default(("occupation", "age"), **women)[0] == by_age
+    asked, left_out = default(full, **women)
+    assert asked == by_age
+    assert left_out == {"race": "all pictures show 'asian'", "gender": "all pictures show 'female'"}
+    asked, left_out = default(("occupation", "race", "gender"), ("nurse",), age="old")
+    assert asked == ("mcq", "2afc", "recognition-race")
+    assert left_out["nurse-doctor"] == "it asks about pictures of nurse and doctor; no doctor is shown"
+    asked, left_out = default(("race",), ("nurse",), age="old", gender="male")
+    assert asked == ("mcq", "2afc", "recognition-race")  # and no column of occupations is needed
+    assert left_out["ceo"] == "it asks about pictures of ceo; no ceo is shown"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ from ggss.terminal import track
 Choice = Mapping[str, str | Iterable[str]]  # column -> a value or several: {"occupation": ["nurse", "doctor"]}
 
 # The columns that are held fixed unless a caller says otherwise; all others are attributes.
-CONTEXT_COLUMNS = ("occupation", "identity")
+CONTEXT_COLUMNS = OCCUPATION, IDENTITY = "occupation", "identity"
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 ROWS, COLUMNS = 2, 6  # of pictures in a notebook
 MOST_NUMBERS = 10  # values of an attribute that are all numbers and still compared as classes without a question

@@ -26,6 +26,10 @@ that of the first version.
 
 A label of FACET is the one that most reviewers gave, `na` if none did or two are equal; its skin tone is the mean of
 theirs on Monk's scale, 1 to 10. A picture of FACET may show several people, so each is cut out by their bounding box.
+
+On the hub SocialCounterfactuals is parquet: each row has a picture, its `counterfactual_set`, and two attributes with
+their types (`a1_type`, `a1`, `a2_type`, `a2`). `extract` writes the pictures of one kind into files, unchanged, as
+`tailor/SET/Middle Eastern_female.jpg`; the occupation is the end of the `caption`.
 """
 
 import json
@@ -37,9 +41,10 @@ from io import BytesIO
 from itertools import product
 from pathlib import Path
 
+from ggss.data.hub import Cells, embedded, read_table
 from ggss.data.manifests import Row, csv_rows
 from ggss.data.pictures import FilePicture, as_number
-from ggss.errors import InputError, problems
+from ggss.errors import InputError, no_such, problems
 from ggss.files import read_utf8, write_whole
 from ggss.terminal import track
 
@@ -475,3 +480,89 @@ FACET = Labels(
     ("person_id", "filename", "class1", "bounding_box"),
     _read_facet,
 )
+
+
+_PARQUET_COLUMNS = ("image", "counterfactual_set", "a1_type", "a1", "a2_type", "a2")
+_EXTRACTED = r"(?P<occupation>[^/]+)/(?P<identity>[^/]+)/(?P<{}>[^/]+)_(?P<{}>[^/_]+?)\.(?:jpg|png)"
+_SIGNATURES = {b"\xff\xd8": "jpg", b"\x89P": "png"}
+
+
+def parquet_files(folder: Path) -> list[Path]:
+    """The parquet files of a set as it is on the hub; none for a folder of pictures."""
+    return sorted(folder.glob("*.parquet")) or sorted(folder.glob("data/*.parquet"))
+
+
+def extract(files: Sequence[Path], kind: str, target: Path) -> Layout:
+    """Write the pictures of a kind of SocialCounterfactuals from parquet into a folder; returns how they are named.
+
+    InputError lists every row that cannot be read, and the kinds that the files have if they lack this one.
+    """
+    published = SOCIAL_COUNTERFACTUALS[kind].values
+    columns = dict(zip(kind.split("_"), published, strict=True))  # race -> race, physical -> trait
+    errors: list[str] = []
+    kinds: set[str] = set()
+    written: set[Path] = set()
+    for file in track(files, f"extracting {kind} from {len(files)} files"):
+        for place, row in read_table(file, _PARQUET_COLUMNS, ("caption",), errors):
+            kinds.add(f"{row['a1_type']} and {row['a2_type']}")
+            varied = _varied(row, columns)
+            if varied is None:
+                continue
+            try:
+                path, data = _extracted(row, [_published(varied[name], known) for name, known in published.items()])
+                if path in written:
+                    raise ValueError(f"is a second picture of {path.as_posix()}")
+            except ValueError as error:
+                errors.append(f"{file.name}, {place}, {error}")
+                continue
+            write_whole(target / path, data)
+            written.add(path)
+    if errors:
+        raise problems("SocialCounterfactuals in parquet", errors)
+    if not written:
+        raise no_such(f"the files have no pictures that vary {kind.replace('_', ' and ')}", kind, sorted(kinds))
+    example = f"tailor/SET/{'_'.join(values[0] for values in published.values())}.jpg"
+    return Layout(SOCIAL_COUNTERFACTUALS[kind].title, example, 3, _matched(_EXTRACTED.format(*published)), published)
+
+
+def _varied(row: Cells, columns: Mapping[str, str]) -> Row | None:
+    """By column, the values of a row's two attributes; None if the row is of another kind."""
+    values: Row = {}
+    for number in ("a1", "a2"):
+        words = str(row[f"{number}_type"]).casefold()
+        column = next((name for word, name in columns.items() if word in words), None)
+        if column is None:
+            return None
+        values[column] = str(row[number]).strip()
+    return values if len(values) == len(columns) else None
+
+
+def _published(value: str, values: Sequence[str]) -> str:
+    """A value as it is published; as it is written, if it is none of those."""
+    plain = value.replace("_", " ")
+    return next((known for known in values if known.casefold() == plain.casefold()), plain)
+
+
+def _extracted(row: Cells, values: Sequence[str]) -> tuple[Path, bytes]:
+    """The place of a row's picture in the folder, and its bytes; ValueError says what is wrong with the row."""
+    data = embedded(row["image"]).data
+    ending = _SIGNATURES.get(data[:2])
+    if ending is None:
+        raise ValueError("has a picture that is neither JPEG nor PNG")
+    if not row["counterfactual_set"]:
+        raise ValueError("has no counterfactual_set")
+    parts = _occupation(row), str(row["counterfactual_set"]), "_".join(values)
+    occupation, person, version = (re.sub(r"[^\w .-]", "-", part).strip(" .") for part in parts)
+    return Path(occupation, person, f"{version}.{ending}"), data
+
+
+def _occupation(row: Cells) -> str:
+    """The end of the caption, after both attributes: "A photo of a White male tailor"; "person" without a caption."""
+    caption = str(row.get("caption") or "").casefold()
+    if not caption:
+        return "person"
+    ends = [caption.rfind(f"{str(row[name]).casefold()} ") + len(str(row[name])) for name in ("a1", "a2")]
+    occupation = caption[max(ends) :].strip().rstrip(".")
+    if min(ends) < 0 or not occupation or not all(str(row[name]).casefold() in caption for name in ("a1", "a2")):
+        raise ValueError(f"has the caption {row['caption']!r}, which does not end in an occupation")
+    return occupation
