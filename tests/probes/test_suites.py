@@ -65,7 +65,7 @@ def scored(task, items, answers, probabilities=None, baseline=None):
 
 
 def test_the_names():
-    ours = [*BIAS, "recognition", "mmstar", "mme", "gap", "divergence", "win-rate"]
+    ours = [*BIAS, "recognition", "mmstar", "choice", "mme", "gap", "divergence", "win-rate"]
     assert probes.names()[: len(ours)] == ours
     assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
     assert set(suites.names()) == {"reflect", "small-world"}
@@ -337,6 +337,27 @@ def test_an_attribute_of_the_manifest_is_asked_about_by_its_name(tmp_path, ages,
     for task, name in zip(published, names, strict=True):
         items = suite.items(task)
         assert next(iter(scored(task, items, [next(iter(item.options), "100000") for item in items]))) == name
+
+
+def test_numbers_have_a_slope_beside_the_gap_and_names_have_none(tmp_path):
+    write_manifest(faces(tmp_path, identities=1, ages=("20", "40", "70")), tmp_path / "manifest.csv")
+    suite = suites.load("reflect", images=tmp_path / "manifest.csv")
+
+    def measured(task, said):
+        items = suite.items(task)
+        return scored(task, items, [said(item, int(item.attributes[0]["age"])) for item in items])
+
+    letters = measured("mcq-age", lambda item, age: min(item.options, key=lambda o: abs(item.worth.get(o, 0) - age)))
+    assert "age_answer_slope" in letters
+    assert list(letters).index("age_answer_slope") > list(letters).index("age_mean_range")
+    nurses = measured("nurse-doctor-age", lambda item, age: "nurse" if age > 30 else "doctor")
+    gap = np.polyfit([20, 40, 70], [0, 1, 1], 1)[0]
+    assert float(nurses["age_nurse_slope"]) == pytest.approx(gap)
+    salaries = measured("ceo-age", lambda item, age: f"${1000 * age}")
+    assert float(salaries["age_salary_slope"]) == pytest.approx(1000)
+    assert not any("slope" in name for name in measured("nurse-doctor", lambda item, age: "nurse"))
+    probe = probes.get("ceo-age")
+    assert probe.display("age_salary_slope", "age").unit == " $"
 
 
 def test_further_questions_come_from_a_file(tmp_path, manifest, reflect):

@@ -625,11 +625,11 @@ def test_an_exported_model_is_probed_as_any_other_and_has_the_hooks_numbers(tmp_
         for name, model in models.items()
     }
     numbers = deploy.measured(runs)
-    assert (numbers["answers"], numbers["same"]) == (60, 60)
+    assert numbers["same"] == numbers["answers"] >= 60
     for cells in numbers["tasks"].values():
         assert cells["hook"] == cells["export"]
     assert any(cells["unsteered"] != cells["export"] for cells in numbers["tasks"].values())
     for task, run in runs["export"].items():
         for answer, expected in zip(run.answers, runs["hook"][task].answers, strict=True):
             assert answer.probabilities == pytest.approx(expected.probabilities, abs=2e-3)
-    assert deploy.measured(runs | {"export": runs["unsteered"]})["same"] < 60, "the control"
+    assert deploy.measured(runs | {"export": runs["unsteered"]})["same"] < numbers["answers"], "the control"

@@ -17,7 +17,7 @@ from ggss import probes
 from ggss.cli import app
 from ggss.data.pictures import size_of
 from ggss.errors import InputError
-from ggss.models import locating
+from ggss.models import check_reachable
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
 from ggss.probes.wording import released
@@ -281,6 +281,18 @@ salary: {text: "how much ? a low b high", options: {a: low, b: high}, metric: ga
 """
 
 
+def test_people_who_are_held_out_are_chosen_among_the_suites_pictures():
+    """Whole numbers of YAML are the labels that they look like."""
+    plan = Plan.of(changed(held_out={"identity": [7, "01"], "occupation": "cook"}))
+    assert plan.held_out == {"identity": ("7", "01"), "occupation": ("cook",)}
+    with pytest.raises(InputError, match="held_out chooses among the `images` of the suite"):
+        CheckedPlan(Plan.of(changed(held_out={"identity": ["01"]})))
+    with pytest.raises(InputError, match="no image has identity=99"):
+        CheckedPlan(
+            Plan.of(changed(held_out={"identity": ["99"]}, suite={"name": "reflect", "images": "small-world"}))
+        )
+
+
 def test_a_plan_asks_the_questions_of_a_file(tmp_path):
     (tmp_path / "questions.yaml").write_text(QUESTIONS)
     steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq", "gap-salary"]}}
@@ -368,8 +380,8 @@ def test_the_plan_release_is_checked_offline_by_the_command_if_the_weights_are_i
         asked.append(url)
         raise OSError("Name or service not known")
 
-    monkeypatch.setattr(locating, "get_hf_file_metadata", offline)
-    locating.check_reachable.cache_clear()
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", offline)
+    check_reachable.cache_clear()
     mock_paper.main(tmp_path, 24, mock_paper.Amount(("1", "5"), 12, 2, [], 48))
     plan = mock_paper.plan({name: name for name in mock_paper.CLASSES}, mock_paper.RELEASE)
     (tmp_path / "release.yaml").write_text(yaml.safe_dump(plan))

@@ -27,8 +27,8 @@ from ggss.analysis.comparison import Comparison, check_paired, compare
 from ggss.analysis.run import Run, Statistics
 from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.stats.paired import MARGIN
-from ggss.yaml_files import read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Change = Literal["decrease", "no-increase", "any"]

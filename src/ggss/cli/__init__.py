@@ -36,7 +36,6 @@ from ggss.cli import (
     compare,
     convert,
     data,
-    demo,
     discover,
     doctor,
     export,
@@ -49,7 +48,7 @@ from ggss.cli import (
     study,
     world,
 )
-from ggss.cli.arguments import Plugins, loads_plugins, use_plugins
+from ggss.cli.arguments import Plugins, use_plugins, with_plugins_and_heartbeat
 from ggss.errors import InputError, nearest, out_of_memory
 from ggss.escaping import visible
 
@@ -84,14 +83,15 @@ def show_examples_last(app: typer.Typer) -> None:
             show_examples_last(group.typer_instance)
 
 
-def take_plugins(app: typer.Typer) -> None:
-    """Give every command of an app the option --plugin."""
+def prepare_commands(app: typer.Typer, path: str = "ggss") -> None:
+    """Give every command of an app what all have: the option --plugin, and lines in a log while it runs."""
     for command in app.registered_commands:
         if command.callback is not None:
-            command.callback = loads_plugins(command.callback)
+            name = command.name or command.callback.__name__
+            command.callback = with_plugins_and_heartbeat(command.callback, f"{path} {name}")
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            take_plugins(group.typer_instance)
+            prepare_commands(group.typer_instance, f"{path} {group.name}")
 
 
 def flowing(text: str) -> str:
@@ -123,7 +123,7 @@ app = typer.Typer(
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
-app.command()(demo.demo)
+app.command()(world.demo)
 app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
@@ -144,7 +144,7 @@ app.add_typer(data.data, name="data")
 app.add_typer(study.study, name="study")
 app.add_typer(world.world, name="world")
 app.add_typer(cache.cache, name="cache")
-take_plugins(app)
+prepare_commands(app)
 show_examples_last(app)
 fold_tables()
 

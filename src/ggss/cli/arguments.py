@@ -210,15 +210,25 @@ def loads_model(command: Callable[..., None]) -> Callable[..., None]:
     return _with_options(command, with_loading, options)
 
 
-def loads_plugins(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the option --plugin, whose files are imported before it runs."""
+SERVERS = ("serve", "play", "watch")  # commands that run until they are stopped, and log by themselves
+
+
+def with_plugins_and_heartbeat(command: Callable[..., None], name: str) -> Callable[..., None]:
+    """The command with the option --plugin, whose files are imported first; in a log it shows that it is running."""
     option = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Plugins)
 
-    def with_plugins(*, plugin: list[str] | None = None, **values: Any) -> None:
-        use_plugins(plugin)
-        command(**values)
+    def prepared(*, plugin: list[str] | None = None, **values: Any) -> None:
+        from ggss.terminal import Heartbeat
 
-    return _with_options(command, with_plugins, [*inspect.signature(command).parameters.values(), option])
+        if command.__name__ in SERVERS:
+            use_plugins(plugin)
+            command(**values)
+            return
+        with Heartbeat(name):
+            use_plugins(plugin)
+            command(**values)
+
+    return _with_options(command, prepared, [*inspect.signature(command).parameters.values(), option])
 
 
 def use_plugins(files: list[str] | None) -> None:

@@ -79,9 +79,9 @@ def bundle(
         print(json.dumps({"file": str(out), "bytes": size, "manifest": manifest.model_dump()}, indent=2))
         return
     say(f"{out} has {files:,} files and the sha256 of each ({size / 1e6:.1f} MB). `ggss verify {out}` checks it.")
-    for name, words in manifest.licences.items():
-        if words == bundles.NOT_RECORDED:
-            say(f"The licence of {name} is not known: --licence '{name}=...' puts it in.")
+    unknown = [name for name, words in manifest.licences.items() if words == bundles.NOT_RECORDED]
+    if unknown:
+        say(f"Licences that are not known: {'; '.join(unknown)}. --licence '{unknown[0]}=...' puts one in.")
 
 
 def verify(

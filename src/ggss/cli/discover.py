@@ -35,7 +35,9 @@ def discover(
             "braces, or a registered set's name."
         ),
     ],
-    attribute: Annotated[list[str], typer.Option(help="The attribute to remove; repeat it for intersections.")],
+    attribute: Annotated[
+        list[str], typer.Option(help="The attribute to remove; race,gender removes both, and their intersections.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the steerer to.")],
     attributes: Annotated[
         str,
@@ -123,6 +125,7 @@ def discover(
     if chosen.fit_live is not None:
         raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
+    attribute = [name for names in attribute for name in _columns(names) or []]
     varied = _columns(attributes) or (attribute if unpaired and not context else None)
     registry.check_pairing(chosen, unpaired, ordered or [])
     faces = Counterfactuals.load(

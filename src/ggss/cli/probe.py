@@ -537,8 +537,8 @@ def _suites(
     if questions is not None:
         of_user = questions_suite(questions, suite).shaped(read_wording(wording).shapes)
         asking, default = dict.fromkeys(of_user.tasks, of_user) | asking, of_user.default
-    benchmarks = [task for task in probes.names() if probes.get(task).from_file]
-    known_tasks = (*asking, *benchmarks)
+    from_files = [probe for probe in probes.names() if probes.get(probe).from_file]
+    known_tasks = (*asking, *(f"{name}-NAME" if probes.get(name).named_tasks else name for name in from_files))
     if tasks is None:
         names = list(default)
         if images is not None and questions is None:
@@ -547,12 +547,12 @@ def _suites(
         names = list(asking)
     else:
         names = list(dict.fromkeys(filter(None, (task.strip() for task in tasks.split(",")))))
-    unknown = [task for task in names if task not in known_tasks]
+    unknown = [task for task in names if task not in asking and not suites.is_benchmark(task)]
     if unknown:
         raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], known_tasks)
     if not names:
         raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(known_tasks)}")
-    asking |= {task: suites.benchmark(task, wording=wording) for task in names if task in benchmarks}
+    asking |= {task: suites.benchmark(task, wording=wording) for task in names if task not in asking}
     by_task = {task: asking[task].shrunk(max_side) for task in names}
     for task, task_suite in by_task.items():
         task_suite.items(task)

@@ -75,7 +75,7 @@ def report(
 
     Example: ggss report my-study -o report.html
     """
-    from ggss.files import check_file, marked
+    from ggss.files import check_file, marked, never
 
     study = source.is_dir()
     _check(source, after, study, method, gates, images)
@@ -86,7 +86,7 @@ def report(
         if public or gates or images or pdf:
             raise InputError("--public, --gates, --images and --pdf are of the page: leave them out with --template")
         target = out or Path(documentation.TEMPLATES[template])
-        check_file(target, "ggss report", marked("ggss report"), force)
+        check_file(target, "ggss report", never, force)  # somebody may have written into it
         documentation.write(_material(source, after, study, method, gates, images, seed), target, template)
         _say_written([target], "Search for 'To be written by you'; it is no legal advice:", as_json)
         return

@@ -287,6 +287,7 @@ def problems_of(images: "Counterfactuals", compared: Sequence[str], decode: bool
             continue
         if attribute not in images.ordered and (question := asked_of_numbers(attribute, images.values(attribute))):
             messages.append(question)
+            continue
         messages += (_matching_problems if images.unpaired else _comparison_problems)(images, attribute)
     return messages + ([] if images.unpaired else _duplicates(images)) + _image_problems(images, decode)
 

@@ -132,7 +132,7 @@ class Display:
         return replace(self, label=self.label.format(about=about), meaning=self.meaning.format(about=about))
 
     def number(self, value: float) -> str:
-        return f"{self.scale * value:,.{self.digits}f}"
+        return f"{self.scale * value:z,.{self.digits}f}"  # z: zero has no sign
 
 
 # Every bias task has these, of each attribute of its pictures; and those below, of two attributes.

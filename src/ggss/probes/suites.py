@@ -296,18 +296,27 @@ def occupation(picture: Picture) -> str:
     return dict(picture.context).get(OCCUPATION, "")
 
 
+def is_benchmark(task: str) -> bool:
+    """Whether a task's questions are read from a file: `mmstar`, or `choice-NAME`, which needs the file's name."""
+    try:
+        name, rest = split_task(task)
+    except InputError:
+        return False
+    return get(name).from_file and get(name).named_tasks == bool(rest)
+
+
 def benchmark(task: str, path: str | None = None, suffix: str = "", wording: str | Path | None = None) -> "Suite":
     """A benchmark whose questions are in a file (None: in the folder GGSS_DATA), as a suite of one task.
 
     suffix: appended to each question unchanged, such as a line that asks for the letter alone. wording: a file with
     another suffix, and with the shapes in which families of models are asked.
     """
-    probe = get(task)
-    if not probe.from_file:
+    if not is_benchmark(task):
         raise InputError(f"{task!r} is no benchmark that is read from a file")
+    probe, name = get(task), split_task(task)[1]
 
     def items(_: str) -> list[Item]:
-        questions, said = probe.items(path), read_wording(wording)
+        questions, said = probe.items(path, name) if probe.named_tasks else probe.items(path), read_wording(wording)
         appended = suffix or said.suffixes.get(task, "")
         return [replace(item, prompt=item.prompt + appended, shapes=said.shapes) for item in questions]
 

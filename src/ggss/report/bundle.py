@@ -65,13 +65,14 @@ ANSWERS, TABLES, CARDS = "answers/", "tables/", "steerers/"
 BEFORE, AFTER = f"{ANSWERS}before.jsonl", f"{ANSWERS}after.jsonl"
 
 LONGEST_LINE = 2**24  # bytes
-MOST_CELLS = 10**6  # of a plan's grid
-MOST_DRAWS = 10**6  # of a plan's statistics
+LONGEST_LIST = 1000  # models, methods, alphas of a plan
+MOST_CELLS = 10**6  # of its grid
+MOST_DRAWS = 10**6  # of its statistics
 
 NOT_RECORDED = "not recorded: find out before you pass it on"
 LIBRARIES = ("numpy", "scipy", "matplotlib")
 _PIECE = 2**20
-_WIDTH = 100  # characters of a long line that are shown
+_LINE, _CELL = 100, 1000  # characters of a line, and of a table's cell, that are shown
 _NOT_PATHS = ("name", "description", "models", "methods", "plugins")
 
 
@@ -96,7 +97,7 @@ class BundleManifest(BaseModel):
     files: dict[str, FileHash]
 
 
-class About(BaseModel):
+class Origin(BaseModel):
     """about.json: where the answers are from, and what a study keeps besides its answers.
 
     source: the name of the study's folder, or of the files. seed: of the resamples, for runs. gates, cosines: as in
@@ -121,7 +122,7 @@ class Evidence:
     answers: name and lines of each file. attached: files that are put in as they are.
     """
 
-    about: About
+    about: Origin
     command: str
     answers: Iterable[tuple[str, Iterable[bytes]]]
     plan: Mapping[str, Any] | None = None
@@ -154,7 +155,7 @@ def of_study(
 def of_results(results: Results, data: Material) -> Evidence:
     """The evidence of results. data: the same for a report, with what is missing."""
     plan = results.plan
-    about = About(
+    about = Origin(
         source=data.made_from,
         missing=data.missing,
         ended=data.ended,
@@ -190,7 +191,7 @@ def of_files(
     known = {f"model {model}": NOT_RECORDED} | {f"pictures of {suite}": NOT_RECORDED for suite in suites}
     names = [file.name for file in (before, after) if file is not None]
     command = _command(*names, *(["--seed", str(seed)] if seed else []), *_named_steerers(steerers))
-    about = About(source=" and ".join(names), seed=seed)
+    about = Origin(source=" and ".join(names), seed=seed)
     return Evidence(about, command, answers, None, known | dict(licences or {}), _cards(steerers, check))
 
 
@@ -271,7 +272,7 @@ def write(evidence: Evidence, target: Path) -> BundleManifest:
             if evidence.plan is not None:
                 add(PLAN, [_json(evidence.plan)])
             # Computed from what is in the zip now, so that nothing else can have a part in it.
-            computed = _computed(_Contents(archive, str(target)), versions)
+            computed = _computed(_Contents(archive, str(target)), versions, plugins=True)
             readme = _encoded(_readme(evidence, versions, licences))
             for name, data in sorted([*computed.items(), *evidence.attached.items(), (README, readme)]):
                 add(name, [data])
@@ -343,9 +344,10 @@ class _Contents:
 
     def __init__(self, archive: ZipFile, name: str) -> None:
         self.archive, self.name = archive, name
-        self.names = archive.namelist()
+        self.names = frozenset(archive.namelist())
         self.answer_files = sorted(name for name in self.names if name.startswith(ANSWERS))
         self.runs_of = lru_cache(CACHED_RUNS)(self._runs_of)
+        self._counts: dict[str, dict[Cell, int]] = {}
 
     def read(self, name: str) -> bytes:
         if name not in self.names:
@@ -364,16 +366,23 @@ class _Contents:
         """The runs of a file of answers, by task. InputError names every line that was changed."""
         return records.read_complete(self._lines(name), Path(name))
 
+    def counts_of(self, name: str) -> dict[Cell, int]:
+        """By cell, how many answers a file has. InputError as for `runs_of`."""
+        if name not in self._counts:
+            runs = self.runs_of(name).values()
+            self._counts[name] = {_cell(run): len(run.items) for run in runs}
+        return self._counts[name]
+
     def _lines(self, name: str) -> Iterator[bytes]:
         with self.archive.open(name) as file:
             while line := file.readline(LONGEST_LINE):
-                if len(line) == LONGEST_LINE:
+                if len(line) >= LONGEST_LINE:  # zipfile may return more than it is asked for
                     raise InputError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB: no answer is so long")
                 yield line
 
-    def about(self) -> About:
+    def about(self) -> Origin:
         try:
-            return About.model_validate_json(self.read(ABOUT))
+            return Origin.model_validate_json(self.read(ABOUT))
         except ValidationError as error:
             raise InputError(f"{ABOUT} in {self.name!r} is not as `{COMMAND}` writes it ({_first(error)})") from error
 
@@ -392,14 +401,14 @@ class _Contents:
                 f"the plan in {self.name!r} needs plug-ins, which are code: {contents['plugins']!r}. Read them, then "
                 "verify with --plugins, which imports them"
             )
+        too_large = f"{PLAN} in {self.name!r} asks for more than is computed:"
+        if any(isinstance(value, list | dict) and len(value) > LONGEST_LIST for value in contents.values()):
+            raise InputError(f"{too_large} a list in it has more than {LONGEST_LIST:,} entries")
         plan = Plan.of(contents, f"{PLAN} in {self.name!r}")
-        most = max(plan.statistics.resamples, plan.statistics.permutations)
+        draws = max(plan.statistics.resamples, plan.statistics.permutations)
         cells = len(plan.models) * len(plan.methods) * len(plan.alphas) * len(plan.steering) * len(plan.tasks)
-        if most > MOST_DRAWS or cells > MOST_CELLS:
-            raise InputError(
-                f"{PLAN} in {self.name!r} asks for {cells:,} runs and {most:,} resamples: at most {MOST_CELLS:,} and "
-                f"{MOST_DRAWS:,} are computed"
-            )
+        if draws > MOST_DRAWS or cells > MOST_CELLS:
+            raise InputError(f"{too_large} {draws:,} resamples of {MOST_DRAWS:,}, {cells:,} runs of {MOST_CELLS:,}")
         return plan
 
 
@@ -411,13 +420,10 @@ class BundledRuns(Mapping[Cell, Run]):
         self._files: dict[Cell, str] = {}
         cells = set(grid.all_cells(plan))
         for name in contents.answer_files:
-            runs = contents.runs_of(name)
-            run = next(iter(runs.values()))
-            source = run.source
-            cell = Cell(source.model, source.method, source.attribute, float(source.alpha), run.task)
-            if len(runs) > 1 or cell not in cells or cell in self._files:
-                raise InputError(f"{name} has answers that the plan does not ask for, or that another file has, too")
-            self._files[cell] = name
+            for cell in contents.counts_of(name):
+                if cell not in cells or cell in self._files:
+                    raise InputError(f"{name} has answers that the plan does not ask for, or another file has, too")
+                self._files[cell] = name
 
     def __getitem__(self, cell: Cell) -> Run:
         return self._contents.runs_of(self._files[cell])[cell.task].read_by(self._plan.parser)
@@ -427,6 +433,11 @@ class BundledRuns(Mapping[Cell, Run]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+def _cell(run: Run) -> Cell:
+    source = run.source
+    return Cell(source.model, source.method, source.attribute, float(source.alpha), run.task)
 
 
 def _computed(contents: _Contents, versions: Mapping[str, str], plugins: bool = False) -> dict[str, bytes]:
@@ -449,15 +460,15 @@ def _computed(contents: _Contents, versions: Mapping[str, str], plugins: bool = 
         after = contents.runs_of(AFTER) if AFTER in contents.names else None
         if not before:
             raise InputError(f"{contents.name!r} has neither {PLAN} nor {BEFORE}: it is no complete bundle")
-        for runs in (before, after):
-            check_one_run(runs or before, contents.name)
+        check_one_run(before, BEFORE)
+        check_one_run(after or before, AFTER)
         data = material.of_runs(before, after, Statistics(seed=about.seed), about.source)
         for table in documentation.measured_tables(data):
             computed[f"{TABLES}{table.name}.md"] = rendering.markdown(table).encode()
             computed[f"{TABLES}{table.name}.csv"] = rendering.comma_separated(table).encode()
     data = replace(data, versions=libraries)
     computed[REPORT] = _encoded(page.render(data, command=COMMAND))
-    computed[DOCUMENTATION] = _encoded(documentation.render(data, command=COMMAND))
+    computed[DOCUMENTATION] = _encoded(documentation.render(data))
     return computed
 
 
@@ -528,23 +539,15 @@ def verify(path: str | Path, plugins: bool = False) -> Verification:
                 f"{contents.name!r} is not a bundle that this ggss reads: {MANIFEST} is not as `{COMMAND}` writes it "
                 f"({_first(error)})"
             ) from error
-        differences = list(_hash_differences(contents, manifest))
         damaged, answers = _read_answers(contents)
-        differences += damaged
+        differences = [*_hash_differences(contents, manifest), *damaged]
         computed: dict[str, bytes] = {}
-        if not damaged:
-            try:
-                computed = _computed(contents, manifest.versions, plugins)
-            except InputError as error:
-                if not differences:
-                    raise
-                differences.append(Difference("answers", "", bundled=f"nothing can be computed: {error}"))
-            except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-                # Answers whose checksums are right may still be of no sense together: whoever made them signed them.
-                reason = f"{type(error).__name__}: {error}"
-                raise InputError(
-                    f"no numbers can be computed from the answers in {contents.name!r} ({reason})"
-                ) from error
+        try:
+            computed = {} if damaged else _computed_again(contents, manifest, plugins)
+        except InputError as error:
+            if not differences:
+                raise
+            differences.append(Difference("answers", PLAN, bundled=f"nothing can be computed: {error}"))
         now = _versions()
         versions = {
             name: (manifest.versions.get(name, rendering.ABSENT), number)
@@ -552,16 +555,24 @@ def verify(path: str | Path, plugins: bool = False) -> Verification:
             if manifest.versions.get(name) != number
         }
         unchecked = _unchecked(contents, computed, versions)
-        for name in sorted(computed):
-            if name not in contents.names:
-                differences.append(Difference("missing", name, expected="it follows from the answers"))
-            elif name not in unchecked:
-                differences += _file_differences(name, contents.read(name), computed[name])
+        if computed:
+            differences += _differences(contents, computed, unchecked)
         digest = hashlib.sha256(text).hexdigest()
         count = len(contents.names) - 1
         return Verification(
             manifest, digest, count, answers, tuple(sorted(computed)), unchecked, versions, tuple(differences)
         )
+
+
+def _computed_again(contents: _Contents, manifest: BundleManifest, plugins: bool) -> dict[str, bytes]:
+    try:
+        return _computed(contents, manifest.versions, plugins)
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        # Answers with the right checksums may still make no sense together: whoever wrote them made the checksums.
+        reason = f"{type(error).__name__}: {error}"
+        raise InputError(f"no numbers can be computed from the answers in {contents.name!r} ({reason})") from error
 
 
 def _hash_differences(contents: _Contents, manifest: BundleManifest) -> Iterator[Difference]:
@@ -579,7 +590,7 @@ def _read_answers(contents: _Contents) -> tuple[list[Difference], int]:
     damaged, count = [], 0
     for name in contents.answer_files:
         try:
-            count += sum(len(run.items) for run in contents.runs_of(name).values())
+            count += sum(contents.counts_of(name).values())
         except InputError as error:
             damaged.append(Difference("answers", name, bundled=str(error)))
     return damaged, count
@@ -589,17 +600,27 @@ def _unchecked(
     contents: _Contents, computed: Mapping[str, bytes], versions: Mapping[str, tuple[str, str]]
 ) -> dict[str, str]:
     """By name, why a file is only hashed: nothing computes it, or another version may write it otherwise."""
-    given = (MANIFEST, ABOUT, PLAN)
-    unchecked = {
-        name: "nothing computes it" if computed else "nothing was computed"
-        for name in contents.names
-        if name not in computed and name not in given and not name.startswith(ANSWERS)
-    }
+    attached = sorted(name for name in contents.names if name in (README, WITH_PICTURES) or name.startswith(CARDS))
+    unchecked = dict.fromkeys(attached, "it is not computed")
     for ending, library in ((".html", "ggss"), (DOCUMENTATION, "ggss"), (".png", "matplotlib")):
         if library in versions:
             reason = f"written by {library} {versions[library][0]}, and {versions[library][1]} may write it otherwise"
             unchecked |= {name: reason for name in computed if name.endswith(ending)}
     return unchecked
+
+
+def _differences(
+    contents: _Contents, computed: Mapping[str, bytes], unchecked: Mapping[str, str]
+) -> Iterator[Difference]:
+    """What differs from the files that were computed again."""
+    rest = {name for name in contents.names - {MANIFEST, ABOUT, PLAN} if not name.startswith(ANSWERS)}
+    for name in sorted((rest | computed.keys()) - unchecked.keys()):
+        if name not in computed:
+            yield Difference("extra", name, bundled="it does not follow from the answers")
+        elif name not in rest:
+            yield Difference("missing", name, expected="it follows from the answers")
+        else:
+            yield from _file_differences(name, contents.read(name), computed[name])
 
 
 def _file_differences(name: str, bundled: bytes, expected: bytes) -> Iterator[Difference]:
@@ -614,15 +635,17 @@ def _file_differences(name: str, bundled: bytes, expected: bytes) -> Iterator[Di
         # Versions are in the manifest, and what differs in them is no difference of numbers.
         if not (old.startswith(tables.TABULATED) and new.startswith(tables.TABULATED)):
             what = "last digit" if rendering.only_last_digit(old, new) else "value"
-            yield Difference(what, name, row, column, *_shortened(old, new))
+            yield Difference(what, name, row, column, *_shortened(old, new, _CELL if column else _LINE))
 
 
-def _shortened(first: str, second: str) -> tuple[str, str]:
+def _shortened(first: str, second: str, width: int) -> tuple[str, str]:
     """Two texts, if they are long, from shortly before the place where they begin to differ."""
+    if max(len(first), len(second)) <= width:
+        return first, second
     pairs = enumerate(zip(first, second, strict=False))
     same = next((place for place, (old, new) in pairs if old != new), 0)
-    begin = max(0, same - _WIDTH // 4) if max(len(first), len(second)) > _WIDTH else 0
-    return first[begin : begin + _WIDTH], second[begin : begin + _WIDTH]
+    begin = max(0, same - width // 4)
+    return f"… {first[begin : begin + width]} …", f"… {second[begin : begin + width]} …"
 
 
 def holds_bundle(path: Path) -> bool:

@@ -22,7 +22,7 @@ from ggss.analysis.selection import ComparedTasks
 from ggss.analysis.verdict import Verdict
 from ggss.errors import no_such
 from ggss.escaping import code, markdown
-from ggss.files import mark, write_whole
+from ggss.files import write_whole
 from ggss.probes.base import FLIP_RATE
 from ggss.report import cells
 from ggss.report.material import Material, ReportedModel, TaskPair
@@ -31,7 +31,6 @@ from ggss.stats import Interval
 from ggss.steering.artefact import REMOVES
 from ggss.version import __version__
 
-COMMAND = "ggss report"
 ANNEX_IV = "annex-iv"
 TEMPLATES: Mapping[str, str] = {ANNEX_IV: "annex-iv.md"}
 NOT_COMPARED = "not compared"
@@ -61,9 +60,9 @@ _TABLES = {
 }
 
 
-def write(material: Material, target: Path, template: str = ANNEX_IV, command: str = COMMAND) -> Path:
-    """Write the documentation of a study or of runs; command: recorded in the file, and may replace it."""
-    write_whole(target, render(material, template, command).encode("utf-8", "backslashreplace"))
+def write(material: Material, target: Path, template: str = ANNEX_IV) -> Path:
+    """Write the documentation of a study or of runs."""
+    write_whole(target, render(material, template).encode("utf-8", "backslashreplace"))
     return target
 
 
@@ -73,7 +72,7 @@ def check_template(name: str) -> None:
         raise no_such(f"--template {name!r} is none", name, TEMPLATES)
 
 
-def render(material: Material, template: str = ANNEX_IV, command: str = COMMAND) -> str:
+def render(material: Material, template: str = ANNEX_IV) -> str:
     """The documentation as Markdown."""
     check_template(template)
     judged = list(_judged(material))
@@ -82,7 +81,6 @@ def render(material: Material, template: str = ANNEX_IV, command: str = COMMAND)
     environment.filters |= {"text": markdown, "code": code, "pipes": pipe_table}
     text = (files("ggss.report") / "templates" / TEMPLATES[template]).read_text(encoding="utf-8")
     rendered = environment.from_string(text).render(
-        mark=mark(command),
         version=__version__,
         material=material,
         models=[model.name for model in material.models],

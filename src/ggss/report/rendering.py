@@ -212,8 +212,10 @@ def differences(first: str, second: str, is_csv: bool) -> Iterator[tuple[str, st
 
     Column is "" for a line that is in no table. An entry that a file does not have is `ABSENT`.
     """
-    read = _csv_entries if is_csv else _text_entries
-    before, after = read(first), read(second)
+    try:
+        before, after = (_csv_entries(text) if is_csv else _text_entries(text) for text in (first, second))
+    except csv.Error:  # one of them is no CSV
+        before, after = _text_entries(first), _text_entries(second)
     for place in sorted({*before, *after}):
         row, column, _ = before.get(place) or after[place]
         old, new = (entries[place][2] if place in entries else ABSENT for entries in (before, after))

@@ -137,6 +137,8 @@ def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT
     """sha256 of what the plan says about a fit, without labels, alphas and tasks. known: from `code_digests`."""
     method = plan.method(label)
     discovery = [plan.discovery, sorted(plan.steering[attribute].discover_on)] if attribute else []
+    if discovery and plan.held_out:
+        discovery.append({column: sorted(values) for column, values in plan.held_out.items()})
     settings = [
         plan.model(model).model_dump(exclude={"control"}),
         method.name,

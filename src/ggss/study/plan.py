@@ -6,6 +6,7 @@
     benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA;
                                                       # or {path: data/MMStar.tsv, suffix: " Only the letter."}
     discovery: faces.csv                              # the counterfactual set: a manifest, or a registered set's name
+    held_out: {identity: ["7", "8"]}                  # people who are asked about, and never fitted on
     models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
     alphas: [0.5, 1.0]
@@ -38,6 +39,7 @@ from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
@@ -47,11 +49,19 @@ from ggss.probes.base import CAREFUL, Parser
 from ggss.probes.questions import questions_suite
 from ggss.probes.suites import Provenance, Suite
 from ggss.probes.wording import read_wording
-from ggss.yaml_files import read_yaml
+
+
+def _texts(value: Any) -> Any:
+    """Labels of pictures are text; YAML reads some as whole numbers."""
+    if not isinstance(value, list | tuple):
+        return (str(value),) if isinstance(value, str | int) else value
+    return tuple(str(label) if isinstance(label, int) else label for label in value)
+
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 COLUMN = "occupation"  # of discovery pictures: steering is discovered on some of its values
 
+Values = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_texts)]
 Seed = Annotated[int, Field(ge=errors.SEED.least, le=errors.SEED.most)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=errors.ALPHA.most)], ...], Field(min_length=1)]
@@ -196,6 +206,7 @@ class Plan(About):
         None, description="discovery pictures have no versions of a person: the columns that they are matched by"
     )
     ordered: tuple[str, ...] = Field((), description="attributes that are numbers, such as an age in years")
+    held_out: dict[str, Values] = Field({}, description="by column, people who are asked about and never fitted on")
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     alphas: Alphas
@@ -322,9 +333,7 @@ def contradictions(plan: Plan) -> list[str]:
         except InputError as error:
             messages.append(f"tasks: {error}")
     messages += [
-        f"benchmarks: {task!r} is not read from a file"
-        for task in plan.benchmarks
-        if task not in probes.names() or not probes.get(task).from_file
+        f"benchmarks: {task!r} is not read from a file" for task in plan.benchmarks if not suites.is_benchmark(task)
     ]
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
@@ -439,8 +448,13 @@ class PlanItems:
 
     @cached_property
     def _suite(self) -> Suite:
-        wording = {} if self.plan.wording is None else {"wording": self.plan.wording}
-        return suites.load(self.plan.suite.name, **(wording | self.plan.suite.options)).shrunk(self.plan.max_side)
+        options: dict[str, Any] = {} if self.plan.wording is None else {"wording": self.plan.wording}
+        options |= self.plan.suite.options
+        if self.plan.held_out:
+            if "images" not in options:
+                raise InputError("held_out chooses among the `images` of the suite, and the plan's suite names none")
+            options["images"] = Counterfactuals.load(options["images"]).chosen(include=self.plan.held_out)
+        return suites.load(self.plan.suite.name, **options).shrunk(self.plan.max_side)
 
     @cached_property
     def _questions(self) -> Suite | None:
@@ -502,15 +516,19 @@ class DiscoverySet:
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute: those of its occupations."""
         occupations = self.plan.steering[attribute].discover_on
-        return _of_occupations(self._source(attribute), self.plan.max_side, occupations)
+        return _fitted_on(self._source(attribute), self.plan.max_side, occupations, self._held_out)
 
     def _all(self, attribute: str) -> Counterfactuals:
-        return _of_occupations(self._source(attribute), self.plan.max_side, ())
+        return _fitted_on(self._source(attribute), self.plan.max_side, (), self._held_out)
 
     def _source(self, attribute: str) -> _Source:
         plan = self.plan
         matched_by = None if plan.unpaired is None else tuple(name for name in plan.unpaired if name != attribute)
         return plan.discovery, matched_by, tuple(name for name in plan.ordered if name == attribute)
+
+    @property
+    def _held_out(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple(self.plan.held_out.items())
 
 
 @cache
@@ -521,6 +539,13 @@ def _loaded(source: _Source, max_side: int | None) -> Counterfactuals:
 
 
 @cache
-def _of_occupations(source: _Source, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
+def _fitted_on(
+    source: _Source,
+    max_side: int | None,
+    occupations: tuple[str, ...],
+    held_out: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Counterfactuals:
+    """The pictures of some occupations, () is all, without the people who are held out."""
     pictures = _loaded(source, max_side)
-    return pictures.chosen(include={COLUMN: occupations}) if occupations else pictures
+    include = {COLUMN: occupations} if occupations else None
+    return pictures.chosen(include, dict(held_out)) if include or held_out else pictures
