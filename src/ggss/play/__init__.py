@@ -361,9 +361,7 @@ def read_answer(answer: str, item: Item) -> str | None:
     """The option that the answer to an own question asserts, None if none is clear; without options the words."""
     if not item.options:
         return escaping.one_line(answer).strip() or None
-    if all(len(option) == 1 for option in item.options):
-        return parsers.letter(answer, item.options)
-    return parsers.named(answer, {option: (option, meaning) for option, meaning in item.options.items()})
+    return parsers.chosen(answer, item.options)
 
 
 def _replies(model: SteeredModel, items: Sequence[Item], max_new_tokens: int, parse: Any) -> list[ShownAnswer]:
