@@ -6,20 +6,38 @@ them (`mark`, `marked`), unless their content says so already, as a steerer's co
 """
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
-from ggss.errors import InputError
+from ggss.errors import InputError, problems
 
 LARGEST = 2**30  # bytes of a file that is read into memory
 GROWTH = 2**20  # bytes that a file may have beyond its size: those of /proc and /sys have size 0
-DEEPEST = 32  # nested lists and objects in a JSON file
+DEEPEST = 32  # nested lists and objects in a JSON or YAML file
+_LARGEST_INTEGER = 2**63  # of a YAML file: it must be smaller, to be stored
+_MERGED = 10_000  # keys of a YAML mapping, including those that `<<` adds
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = [_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 _HEAD = 2048  # bytes in which a mark is searched
+MOST_ZIPPED = 20_000  # files in a zip
+LARGEST_ZIPPED = 2**29  # bytes of one of them, unpacked
+LARGEST_SUM = 2**33  # bytes of all of them, unpacked
+LARGEST_ZIP = 2**32 - 2**20  # bytes; a larger one has another kind of directory, zip64, which is refused
+_DIRECTORY = 512 * MOST_ZIPPED  # bytes of the list of files at a zip's end
+_ZIPPED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+_LONGEST_NAME = 200
+_END, _END_SIZE = b"PK\x05\x06", 22  # a zip's last record, if it has no comment
+_ZIP64, _ZIP64_SIZE = b"PK\x06\x07", 20  # the record before it, of a zip64
 _SPECIAL = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe (FIFO)",
@@ -101,6 +119,82 @@ def _no_number(text: str) -> NoReturn:
 
 def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
+
+
+@contextlib.contextmanager
+def open_zip(path: str | os.PathLike[str], what: str) -> Iterator[ZipFile]:
+    """A zip from somebody else, open for reading. Nothing is unpacked.
+
+    InputError if it is no zip; if it is damaged, which may be noticed only while it is read; and if it has what could
+    do harm: links, names outside of its folder, names twice, more files or bytes than are read. what: its role in
+    messages.
+    """
+    name = f"{what} {str(path)!r}"
+    size = require_file(path, what)
+    try:
+        with open(path, "rb") as file:
+            _check_end(file, size, name)
+            with ZipFile(file) as archive:
+                check_zip(archive, name)
+                yield archive
+    except (BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError, OverflowError) as error:
+        raise InputError(f"{name} is damaged or cut short ({error}): get it again") from error
+
+
+def add_to_zip(archive: ZipFile, name: str, pieces: Iterable[bytes]) -> tuple[int, str]:
+    """Add a file, without a time, so that equal files make equal zips; returns its size and sha256."""
+    entry = ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    entry.compress_type, entry.create_system = ZIP_DEFLATED, 3
+    entry.external_attr = (stat.S_IFREG | 0o644) << 16
+    digest, size = hashlib.sha256(), 0
+    with archive.open(entry, "w") as file:
+        for piece in pieces:
+            file.write(piece)
+            digest.update(piece)
+            size += len(piece)
+            if size > LARGEST_ZIPPED:
+                raise InputError(f"{name} has more than {LARGEST_ZIPPED >> 20} MiB, the most of a file in a zip")
+    return size, digest.hexdigest()
+
+
+def check_zip(archive: ZipFile, name: str) -> None:
+    """InputError if a zip has something that `open_zip` refuses."""
+    entries = archive.infolist()
+    refusals = list(_refusals(entries)) + [f"it has {len(entries):,} files"] * (len(entries) > MOST_ZIPPED)
+    if refusals:
+        raise problems(f"{name} is refused", refusals)
+
+
+def _check_end(file: IO[bytes], size: int, name: str) -> None:
+    """InputError unless a zip's last record is there, and says that its list of files is not too long to be read."""
+    file.seek(max(0, size - _END_SIZE - _ZIP64_SIZE))
+    tail = file.read()
+    end = tail[-_END_SIZE:]
+    if not end.startswith(_END):
+        raise InputError(f"{name} is no zip, or it was cut short: get it again")
+    count, directory = int.from_bytes(end[10:12], "little"), int.from_bytes(end[12:16], "little")
+    if size > LARGEST_ZIP or tail.startswith(_ZIP64) or count > MOST_ZIPPED or directory > _DIRECTORY:
+        raise InputError(f"{name} is refused: at most {MOST_ZIPPED:,} files and {LARGEST_ZIP >> 20:,} MiB are read")
+
+
+def _refusals(entries: Sequence[ZipInfo]) -> Iterator[str]:
+    """A sentence for each entry of a zip that is not read."""
+    names: set[str] = set()
+    for entry in entries:
+        name, mode = entry.orig_filename, entry.external_attr >> 16
+        if not _ZIPPED_NAME.fullmatch(name) or len(name) > _LONGEST_NAME or name != entry.filename:
+            yield f"{name[:_LONGEST_NAME]!r} is not a plain name of a file inside it"
+        if name.lower() in names:
+            yield f"{name!r} is there twice"
+        if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+            yield f"{name!r} is a link or another special file"
+        if entry.flag_bits & 0x61 or entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+            yield f"{name!r} is encrypted, or compressed in an unusual way"
+        if entry.file_size > LARGEST_ZIPPED:
+            yield f"{name!r} would have {entry.file_size:,} bytes: at most {LARGEST_ZIPPED:,} are read"
+        names.add(name.lower())
+    if (total := sum(entry.file_size for entry in entries)) > LARGEST_SUM:
+        yield f"its files would have {total:,} bytes: at most {LARGEST_SUM:,} are read"
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes], advice: str = "choose another place") -> None:
@@ -204,3 +298,82 @@ def check_writable(folder: Path) -> None:
             file.write(b"?")
     except OSError as error:
         raise InputError(f"cannot write to {str(folder)!r} ({error.strerror}): choose another place") from error
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """The content of a file: text, numbers, true, false, null, lists and mappings; dates are text.
+
+    InputError if it cannot be read, is not YAML, or has a key twice. what: its name in messages, such as "the plan".
+    """
+    import yaml
+
+    text = read_utf8(path, what)
+    try:
+        return yaml.load(text, _plain_loader())
+    except (yaml.YAMLError, ValueError, KeyError) as error:
+        raise InputError(f"{what} {str(path)!r} is not usable YAML: {' '.join(str(error).split())}") from error
+
+
+@cache
+def _plain_loader() -> Any:
+    """The class that reads YAML as plain data. It is made when it is needed: importing yaml takes a while."""
+    import yaml
+
+    class PlainLoader(yaml.SafeLoader):
+        """Only the types that JSON has; `yes`, `no` and `2024-01-31` are text, as in YAML 1.2."""
+
+        yaml_constructors = {  # noqa: RUF012
+            tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _PLAIN
+        }
+        yaml_implicit_resolvers = {  # noqa: RUF012
+            first: [(tag, text) for tag, text in resolvers if tag not in (_TAG + "timestamp", _TAG + "bool")]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.YAMLError(f"it is nested too deeply, at most {DEEPEST} levels are read")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def plain_list(self, node: Any) -> list[Any]:
+            return self.construct_sequence(node, deep=True)  # all of it at once: a list inside itself is refused
+
+        def plain_mapping(self, node: Any) -> dict[Any, Any]:
+            lines: dict[Any, int] = {}
+            for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key_node, yaml.ScalarNode):
+                    key, line = key_node.value, key_node.start_mark.line + 1
+                    if key in lines:
+                        raise yaml.YAMLError(f"{key!r} is there twice, in line {lines[key]} and in line {line}")
+                    lines[key] = line
+            return self.construct_mapping(node, deep=True)
+
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            if len(node.value) > _MERGED:  # references to references of `<<` grow without end
+                raise yaml.YAMLError(f"the mapping in line {node.start_mark.line + 1} merges too many others")
+
+        def plain_int(self, node: Any) -> int:
+            text = str(self.construct_scalar(node))
+            # Python converts no more than some thousand digits.
+            number = self.construct_yaml_int(node) if len(text) < 100 else _LARGEST_INTEGER
+            if abs(number) >= _LARGEST_INTEGER:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"the whole number in line {line}, which begins {text[:20]}, is too large")
+            return number
+
+    for kind, make in (
+        ("seq", PlainLoader.plain_list),
+        ("map", PlainLoader.plain_mapping),
+        ("int", PlainLoader.plain_int),
+    ):
+        PlainLoader.add_constructor(_TAG + kind, make)
+    PlainLoader.add_implicit_resolver(
+        _TAG + "bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+    )
+    return PlainLoader

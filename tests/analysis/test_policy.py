@@ -71,7 +71,7 @@ def test_the_numbers_are_those_of_the_comparison(before, after):
     assert (mcq.change, mcq.low, mcq.high) == tuple(
         getattr(wide["mcq"].change(), name) for name in ("estimate", "low", "high")
     )
-    assert mcq.p == expected.bias_holm[0] == wide["mcq"].p, "the only test of bias"
+    assert mcq.p == expected.bias_holm[0] > wide["mcq"].p, "corrected for all tests of bias"
     bias = by_rule["mcq", "bias"]
     printed = [1000 * one.value() for one in (wide["mcq"].before, wide["mcq"].after)]
     assert [bias.before, bias.after] == printed, "in the unit that `ggss compare` prints"

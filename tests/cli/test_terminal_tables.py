@@ -10,7 +10,7 @@ from rich.table import Table
 import ggss
 import invented_study
 from ggss.analysis.selection import ComparedTasks
-from ggss.cli import compare, demo, discover, doctor, methods, probe, study, world
+from ggss.cli import compare, discover, doctor, methods, probe, study, world
 from ggss.smallworld.check import Line
 from ggss.smallworld.demo import Demo
 from ggss.steering.doctor import Examination
@@ -115,7 +115,7 @@ def show_compare():
 def show_demo():
     tasks = ComparedTasks.of(comparisons())
     found = Demo("small-world/qwen3-vl", 1.0, tasks, {}, [], Path("demo.png"), material=None)
-    demo.show(found, Path("report.html"))
+    world.show_demo(found, Path("report.html"))
 
 
 def show_world():

@@ -8,7 +8,8 @@ import pytest
 from ggss.data.pictures import AbsentPicture
 from ggss.probes import Item
 from ggss.probes.base import Answers
-from ggss.probes.metrics import flip_rates, within_person_range
+from ggss.probes.metrics import flip_rates, intersection_gaps, within_person_range
+from ggss.stats import label_null
 
 RACES, GENDERS = ("amber", "coral", "jade"), ("man", "woman")
 OPTIONS = {"a": "low", "b": "high"}
@@ -150,3 +151,36 @@ def test_the_range_of_numbers_within_a_person():
     metric = within_person_range(Answers(items, numbers), numbers, "range")
     assert float(metric) == pytest.approx((30 + 0) / 2)
     assert float(within_person_range(Answers(items, numbers), [5.0] * len(items), "range")) == 0
+
+
+def cells(answer, people=8):
+    items = portraits(people, ("pay",))
+    shown = [(int(item.cluster), *item.attributes[0].values()) for item in items]
+    return Answers(items, [answer(*of) for of in shown])
+
+
+def test_gaps_between_cells_find_what_only_the_two_attributes_together_explain():
+    """Coral women alone are answered otherwise: neither race nor gender explains all of it."""
+    planted = cells(lambda number, race, gender: "b" if (race, gender) == ("coral", "woman") else "a")
+    measured = {name: float(metric) for name, metric in intersection_gaps(planted).items()}
+    assert measured["race_x_gender_gap"] == 1.0
+    assert measured["race_x_gender_unexplained"] == pytest.approx(1 - (1 / 2 + 1 / 3 - 1 / 6))
+    additive = cells(lambda number, race, gender: "b" if race == "coral" else "a")
+    assert float(intersection_gaps(additive)["race_x_gender_gap"]) == 1.0
+    assert float(intersection_gaps(additive)["race_x_gender_unexplained"]) == pytest.approx(0)
+
+
+def test_small_cells_differ_by_chance_and_the_null_says_how_much():
+    rng = np.random.default_rng(3)
+    chance = cells(lambda number, race, gender: str(rng.choice(["a", "b"])))
+    blocks = [item.cluster for item in chance.items]
+    for metric in intersection_gaps(chance).values():
+        assert 0 < float(metric) <= label_null(metric, blocks, draws=500).quantile(0.99)
+    planted = cells(lambda number, race, gender: "b" if (race, gender) == ("coral", "woman") else "a")
+    for metric in intersection_gaps(planted).values():
+        assert label_null(metric, blocks, draws=500).p < 0.01
+
+
+def test_cells_of_too_few_people_are_not_compared():
+    assert intersection_gaps(cells(lambda *shown: "a", people=4)) == {}
+    assert len(intersection_gaps(cells(lambda *shown: "a", people=5))) == 2

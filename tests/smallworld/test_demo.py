@@ -107,10 +107,10 @@ def test_bias_falls_and_capability_does_not(seen):
 
 def test_the_answer_of_nearly_everybody_depends_on_the_attribute_before_and_of_few_after(seen):
     flips = {(row["task"], row["attribute"]): row for row in seen.said["flips"]}
-    for task, attribute in (("mcq", "race"), ("nurse-doctor", "gender")):
+    for task, attribute, most in (("mcq", "race", 0.9), ("nurse-doctor", "gender", 0.4)):
         (before, after), cases = flips[task, attribute]["flips"], flips[task, attribute]["cases"]
-        assert before > 0.8 * cases
-        assert after < 0.2 * cases
+        assert before > most * cases
+        assert after < 0.1 * cases
         assert flips[task, attribute]["verdict"]["kind"] == "better"
 
 

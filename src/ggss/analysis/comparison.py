@@ -21,6 +21,7 @@ from ggss.probes.endpoint import NOT_KNOWN
 from ggss.stats import (
     Equivalence,
     Interval,
+    Metric,
     fieller,
     jackknife,
     mcnemar,
@@ -89,6 +90,41 @@ class FlipChange:
     change: Interval
     p: float
     detectable: float
+
+
+def flip_change(
+    task: str,
+    attribute: str,
+    steered: Sequence[str],
+    flips: Sequence[tuple[int, int]],
+    rates: Sequence[Metric],
+    clusters: Sequence[str] | None,
+    statistics: Statistics,
+) -> FlipChange | None:
+    """From the flips (of cases) and their rates, before and after; None where nothing can be read.
+
+    clusters: the identity of each row of the rates; None if each row is an identity.
+    """
+    before, after = rates
+    if not np.isfinite([float(after), float(before)]).all():
+        return None
+    level = statistics.level
+    units = pseudovalues(after.minus(before).by(clusters))
+    if not np.isfinite(units).all():  # without one identity nothing can be read
+        return None
+    seed = statistics.seed_of("flip", task, attribute)
+    return FlipChange(
+        task,
+        attribute,
+        tuple(steered),
+        flips[0][1],
+        (flips[0][0], flips[1][0]),
+        jackknife(before, clusters, level=level),
+        jackknife(after, clusters, level=level),
+        share_change(after, before, clusters, level=level),
+        float(signflip(after, before, clusters=clusters, draws=statistics.permutations, seed=seed).p),
+        minimum_detectable_change(len(units), float(np.std(units))),
+    )
 
 
 def _accuracy_change(
@@ -236,7 +272,7 @@ class Comparison:
 
         Returns:
             The shares and their change; None if no pictures differ in this attribute alone, if nothing can be read,
-            or if there is only one identity.
+            or if what can be read is about one identity only.
 
         Examples:
             >>> flip = comparison.flip()
@@ -245,32 +281,18 @@ class Comparison:
         """
         attribute = attribute or self.before.about
         name = f"{attribute}{FLIP_RATE}"
-        clusters, level = self.after.clusters, self.statistics.level
+        clusters = self.after.clusters
         if name not in self.before.metrics or len(set(clusters)) < 2:
             return None
-        after, before = self.after.metric(name), self.before.metric(name)
-        if not np.isfinite([float(after), float(before)]).all():
-            return None
-        change = share_change(after, before, clusters, level=level)
-        units = pseudovalues(after.minus(before).by(clusters))
-        p = signflip(
-            after,
-            before,
-            clusters=clusters,
-            draws=self.statistics.permutations,
-            seed=self.statistics.seed_of("flip", self.task, attribute),
-        ).p
-        return FlipChange(
+        runs, steered = (self.before, self.after), steered_attributes(self.after.source.attribute)
+        return flip_change(
             self.task,
             attribute,
-            tuple(steered_attributes(self.after.source.attribute)),
-            self.before.flips(attribute)[1],
-            (self.before.flips(attribute)[0], self.after.flips(attribute)[0]),
-            self.before.corrected(name),
-            self.after.corrected(name),
-            change,
-            float(p),
-            minimum_detectable_change(len(units), float(np.std(units))),
+            steered,
+            [run.flips(attribute) for run in runs],
+            [run.metric(name) for run in runs],
+            clusters,
+            self.statistics,
         )
 
     @property

@@ -27,8 +27,8 @@ from ggss.analysis.comparison import Comparison, check_paired, compare
 from ggss.analysis.run import Run, Statistics
 from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.stats.paired import MARGIN
-from ggss.yaml_files import read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Change = Literal["decrease", "no-increase", "any"]
@@ -93,11 +93,10 @@ class Policy(Rules):
         }
         self._check_kinds(comparisons)
         tasks = ComparedTasks.of(list(comparisons.values()))
-        p_holm = {task.task: p for task, p in zip(tasks.bias, tasks.bias_holm, strict=True)}
         checks = tuple(
             check
             for task, comparison in comparisons.items()
-            for check in _checks(comparison, self.of(task), p_holm.get(task))
+            for check in _checks(comparison, self.of(task), tasks.p_holm(comparison))
         )
         if not checks:
             raise InputError("the policy checks nothing of these runs, so nothing could fail: give it a rule")

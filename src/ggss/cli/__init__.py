@@ -9,7 +9,7 @@ typer would cut it.
 | exit code | when |
 | --- | --- |
 | 0 | the command did what was asked |
-| 1 | it ran, and a check failed (`doctor`, `gate`, `world check`); or the reader of its output went away |
+| 1 | it ran, and a check failed (`doctor`, `gate`, `verify`, `world check`); or the reader of its output went away |
 | 2 | the input was wrong, or the machine has not enough room, memory or rights |
 | 70 | a defect of ggss itself |
 | 130 | stopped by Ctrl-C |
@@ -31,11 +31,11 @@ from typer import rich_utils
 
 from ggss.cli import (
     ask,
+    bundle,
     cache,
     compare,
     convert,
     data,
-    demo,
     discover,
     doctor,
     export,
@@ -48,6 +48,7 @@ from ggss.cli import (
     study,
     world,
 )
+from ggss.cli.arguments import Plugins, use_plugins, with_plugins_and_heartbeat
 from ggss.errors import InputError, nearest, out_of_memory
 from ggss.escaping import visible
 
@@ -82,6 +83,17 @@ def show_examples_last(app: typer.Typer) -> None:
             show_examples_last(group.typer_instance)
 
 
+def prepare_commands(app: typer.Typer, path: str = "ggss") -> None:
+    """Give every command of an app what all have: the option --plugin, and lines in a log while it runs."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            name = command.name or command.callback.__name__
+            command.callback = with_plugins_and_heartbeat(command.callback, f"{path} {name}")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            prepare_commands(group.typer_instance, f"{path} {group.name}")
+
+
 def flowing(text: str) -> str:
     """The text with each paragraph in one line, for the terminal to wrap; indented paragraphs stay as they are."""
     paragraphs = text.split("\n\n")
@@ -106,11 +118,12 @@ app = typer.Typer(
     "[bold]ggss recommend[/bold] writes a strength into the steerer, "
     "[bold]ggss gate[/bold] checks a run against a release policy, "
     "[bold]ggss export[/bold] puts the steering into the weights, for any engine, "
-    "[bold]ggss report[/bold] makes a page of it. "
+    "[bold]ggss report[/bold] makes a page of it, "
+    "[bold]ggss bundle[/bold] puts all of it into a zip that [bold]ggss verify[/bold] checks. "
     "MODEL is a folder, a hub id, or small-world/NAME.",
 )
 
-app.command()(demo.demo)
+app.command()(world.demo)
 app.command()(doctor.doctor)
 app.command()(discover.discover)
 app.command()(ask.ask)
@@ -120,6 +133,8 @@ app.command()(compare.recommend)
 app.command()(gate.gate)
 app.command()(export.export)
 app.command()(report.report)
+app.command()(bundle.bundle)
+app.command()(bundle.verify)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(convert.convert)
@@ -129,6 +144,7 @@ app.add_typer(data.data, name="data")
 app.add_typer(study.study, name="study")
 app.add_typer(world.world, name="world")
 app.add_typer(cache.cache, name="cache")
+prepare_commands(app)
 show_examples_last(app)
 fold_tables()
 
@@ -140,6 +156,7 @@ def root(
     quiet: bool = typer.Option(
         False, "--quiet", help="Print results and errors only: no progress, no notes. As GGSS_QUIET=1 does."
     ),
+    plugin: Plugins = None,
 ) -> None:
     if debug:
         os.environ["GGSS_DEBUG"] = "1"  # which worker processes inherit
@@ -149,6 +166,7 @@ def root(
         import logging
 
         logging.getLogger("ggss").setLevel(logging.ERROR)
+    use_plugins(plugin)
     if version:
         from ggss.version import __version__
 

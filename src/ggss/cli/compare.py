@@ -1,6 +1,6 @@
 """`ggss compare`: what changed between two runs of `ggss probe`, as tables or as data.
 
-`ggss recommend` prints the same, and writes the strength of the second run into its steerer.
+`ggss recommend` prints the same, and writes the strength of the second run into its steerer or exported model.
 """
 
 import json
@@ -225,7 +225,7 @@ def show_comparison(tasks: "ComparedTasks") -> None:
     if tasks.flips:
         _show_flips(console, tasks)
     if tasks.bias:
-        table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p, Holm", "verdict")
+        table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p(Holm)", "verdict")
         for comparison, p_holm in zip(tasks.bias, tasks.bias_holm, strict=True):
             display, change = comparison.before.display(), comparison.change()
             table.add_row(
@@ -243,7 +243,7 @@ def show_comparison(tasks: "ComparedTasks") -> None:
             table.add_row("all together", "", "", average, "", p_value(tasks.combined), "")
         console.print(table)
     if tasks.capability:
-        table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "p, Holm", "verdict")
+        table = result_table("right answers", "before", "after", "points [90 %]", "p(Holm)", "verdict")
         several = len({comparison.after.source.attribute for comparison in tasks.capability}) > 1
         for comparison, p_holm in zip(tasks.capability, tasks.capability_holm, strict=True):
             accuracy = comparison.accuracy()
@@ -253,7 +253,6 @@ def show_comparison(tasks: "ComparedTasks") -> None:
                 f"{accuracy.before.estimate:.1%}",
                 f"{accuracy.after.estimate:.1%}",
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
-                f"{accuracy.gained}/{accuracy.lost}",
                 p_value(p_holm),
                 said(verdict.of_accuracy(comparison, accuracy, p_holm)),
             )
@@ -270,7 +269,7 @@ def _show_flips(console: "Terminal", tasks: "ComparedTasks") -> None:
     """Whose answer depends on the steered attribute, then on others, and a warning where that rose."""
     from rich.text import Text
 
-    table = result_table("answer depends on", "before", "after", "points [95 %]", "p, Holm", "verdict")
+    table = result_table("answer depends on", "before", "after", "points [95 %]", "p(Holm)", "verdict")
     judged = _judged_flips(tasks)
     for flip, p_holm, verdict in judged:
         change = flip.change
@@ -339,7 +338,10 @@ def recommend(
     before: Before,
     after: After,
     steerer: Annotated[
-        Path, typer.Argument(metavar="STEERER", help="The folder of AFTER's steerer.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="STEERER", help="The folder of AFTER's steerer, or exported model.", show_default=False
+        ),
     ],
     unlike: Unlike = False,
     parser: ParserRule = "careful",
@@ -352,23 +354,47 @@ def recommend(
     it; its config and its card change, and what it does at a given strength does not. `ggss study recommend` writes
     the strength that a study chose.
 
+    An exported model has its strength in its weights, and recommends it only after this command: AFTER must be a run
+    of that very model, and its card then says what was measured. Give --unlike, as its base is another model.
+
     Example: ggss recommend before.jsonl after.jsonl race-steerer
     """
     files = ComparedFiles.read(before, after, unlike, parser, seed)
-    alpha = _write_strength(steerer, files.after)
+
+    from ggss.steering.exported_files import holds_export
+
+    alpha: float | dict[str, float]
+    if holds_export(steerer):
+        alpha = _write_export_strengths(steerer, files)
+        words = " and ".join(f"{strength:g} of {attribute}" for attribute, strength in alpha.items())
+    else:
+        alpha = _write_strength(steerer, files)
+        words = f"{alpha:g}"
     if as_json:
         print(json.dumps(files.data() | {"recommended_alpha": alpha}, indent=2))
         return
     files.show()
-    say(f"alpha {alpha:g} is now what {steerer} recommends")
+    say(f"alpha {words} is now what {steerer} recommends")
 
 
-def _write_strength(folder: Path, runs: "dict[str, Run]") -> float:
+def _write_export_strengths(folder: Path, files: ComparedFiles) -> dict[str, float]:
+    """Recommend an exported model's strengths; returns them. InputError if the second run is of another model."""
+    from ggss.steering.export import recommend as recommend_export
+
+    source = next(iter(files.after.values())).source
+    if source.steered:
+        raise InputError(
+            f"the second file was answered under a steerer ({source.label}): measure the exported model as it is"
+        )
+    return recommend_export(folder, source.identity, comparison_data(files.tasks))
+
+
+def _write_strength(folder: Path, files: ComparedFiles) -> float:
     """Write the strength of a steered run into its steerer; returns it. InputError for another steerer."""
     from ggss.steering import artefact
     from ggss.steering.steerer import Steerer
 
-    steerings = {(run.source.steerer, run.source.alpha) for run in runs.values()}
+    steerings = {(run.source.steerer, run.source.alpha) for run in files.after.values()}
     if len(steerings) != 1 or not next(iter(steerings))[0]:
         raise InputError("the second file was not answered under one steerer, so it has no strength to recommend")
     content, alpha = next(iter(steerings))

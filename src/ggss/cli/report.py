@@ -1,4 +1,4 @@
-"""`ggss report`: a study or two runs as one HTML page, and as PDF."""
+"""`ggss report`: a study or two runs as one HTML page, and as PDF; or as technical documentation."""
 
 import json
 from pathlib import Path
@@ -29,7 +29,19 @@ def report(
             callback=checked_run_file,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="The file to write; report.html by default.", show_default=False),
+    ] = None,
+    template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="annex-iv",
+            help="Instead of the page, technical documentation in Markdown under the headings of the EU AI Act's "
+            "Annex IV. No legal advice.",
+            show_default=False,
+        ),
+    ] = None,
     public: Annotated[bool, typer.Option("--public", help="Leave out pictures and raw answers.")] = False,
     method: Annotated[
         str | None,
@@ -58,14 +70,27 @@ def report(
 ) -> None:
     """Write one self-contained HTML page: bias, people, capability, discovery, method and limits.
 
-    It opens without a network, also from a mail. An unfinished study says what is missing.
+    It opens without a network, also from a mail. An unfinished study says what is missing. --template annex-iv writes
+    annex-iv.md instead: what was measured is filled in, the rest is marked "To be written by you".
 
     Example: ggss report my-study -o report.html
     """
-    from ggss.files import check_file, marked
+    from ggss.files import check_file, marked, never
 
     study = source.is_dir()
     _check(source, after, study, method, gates, images)
+    if template is not None:
+        from ggss.report import documentation
+
+        documentation.check_template(template)
+        if public or gates or images or pdf:
+            raise InputError("--public, --gates, --images and --pdf are of the page: leave them out with --template")
+        target = out or Path(documentation.TEMPLATES[template])
+        check_file(target, "ggss report", never, force)  # somebody may have written into it
+        documentation.write(_material(source, after, study, method, gates, images, seed), target, template)
+        _say_written([target], "Search for 'To be written by you'; it is no legal advice:", as_json)
+        return
+    out = out or Path("report.html")
     check_file(out, "ggss report", marked("ggss report"), force)
     printed = out.with_suffix(".pdf")
     if pdf is not False:
@@ -79,11 +104,16 @@ def report(
     failed = page.print_pdf(out, printed) if with_pdf else ""
     if failed and pdf:
         raise InputError(f"the page is in {str(out)!r}, but there is no PDF: {failed}")
-    files = [str(out), *([str(printed)] if with_pdf and not failed else [])]
+    _say_written([out, *([printed] if with_pdf and not failed else [])], "Open", as_json)
+
+
+def _say_written(files: list[Path], words: str, as_json: bool) -> None:
+    """Print the files, and the size of the first."""
+    size = files[0].stat().st_size
     if as_json:
-        print(json.dumps({"files": files, "bytes": out.stat().st_size}))
+        print(json.dumps({"files": [str(file) for file in files], "bytes": size}))
         return
-    say(f"Open {' or '.join(files)} ({out.stat().st_size / 1e6:.1f} MB).")
+    say(f"{words} {' or '.join(map(str, files))} ({size / 1e6:.1f} MB).")
 
 
 def _check(

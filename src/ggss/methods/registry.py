@@ -59,6 +59,8 @@ class Method:
     steers: False for a baseline that does not change activations, so that it has no strength and no attribute.
     prompt_suffix: the text appended to every prompt; only the prompt baseline has one.
     takes_neutral: `fit` has a fourth argument, `neutral`: activations of pictures that show nobody, or None.
+    takes_unpaired: it needs no more than covariances with the labels (`subspace.targets`), so that pictures may be
+    unpaired, and an attribute ordered.
     fit_live: for a method that learns from a live model's answers; its `fit` raises. It gets (vlm, questions, sites,
     attribute, options), has a budget among its options, and returns a `Fitted` for each site.
     """
@@ -72,6 +74,7 @@ class Method:
     steers: bool = True
     prompt_suffix: str = ""
     takes_neutral: bool = False
+    takes_unpaired: bool = False
     fit_live: Callable[..., Mapping[str, Fitted]] | None = None
 
 
@@ -88,6 +91,26 @@ register, names, get = METHODS.register, METHODS.names, METHODS.get
 def fitted_names() -> list[str]:
     """The names of the methods that are fitted to activations: all but those that need a live model."""
     return [name for name in names() if get(name).fit_live is None]
+
+
+def check_pairing(method: Method, unpaired: bool, ordered: Iterable[str] = ()) -> None:
+    """InputError if the method needs the versions of a person, or classes, and the data have none.
+
+    ordered: those of the steered attributes that are.
+    """
+    if method.takes_unpaired or not method.steers:
+        return
+    using = ", ".join(name for name in names() if get(name).takes_unpaired)
+    if unpaired:
+        raise InputError(
+            f"{method.name} compares the versions of a person, and these pictures are unpaired; methods that compare "
+            f"groups of pictures are {using}"
+        )
+    for attribute in ordered:
+        raise InputError(
+            f"{method.name} compares classes, and {attribute!r} is ordered; methods that regress on a number are "
+            f"{using}"
+        )
 
 
 def checked_options(method: Method, options: Mapping[str, Any]) -> Options:

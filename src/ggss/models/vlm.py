@@ -438,7 +438,7 @@ def load_vlm(
             f"{unusable[0]}): get the model again"
         )
     use_float32_products(model)
-    if words := exported_words(model):
+    if words := exported_words(vars(model.config)):
         log.warning("%s has steering in its weights (%s): always on, for pictures only", name, words)
     return Vlm(model, processor, name)
 

@@ -24,9 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ggss.data.pictures import PICTURE, SYSTEM
 from ggss.errors import InputError, no_such, problems
-from ggss.files import read_utf8
+from ggss.files import read_utf8, read_yaml
 from ggss.probes.base import PROBES
-from ggss.yaml_files import read_yaml
 
 SHAPES = "families"  # the key of a wording file that is no probe
 

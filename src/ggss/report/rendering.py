@@ -1,16 +1,22 @@
 """A table as a value, and its forms: Markdown to read, CSV to compute with, LaTeX to print.
 
 Every number, interval, mark and note is in each of them. All words are plain text, which each form escapes.
+`differences` compares two such files cell by cell.
 """
 
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Literal
 
 from ggss import escaping
+
+ABSENT = "(not there)"
+_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -199,6 +205,75 @@ def latex(table: Table) -> str:
     caption = " ".join([f"\\textbf{{{title}.}}", *words]).strip()
     lines += [f"\\caption{{{caption}}}", f"\\label{{tab:{table.name}}}", "\\end{table*}"]
     return "\n".join(lines) + "\n"
+
+
+def differences(first: str, second: str, is_csv: bool) -> Iterator[tuple[str, str, str, str]]:
+    """Row, column and both texts of all entries in which two files differ: cells of tables, lines of other text.
+
+    Column is "" for a line that is in no table. An entry that a file does not have is `ABSENT`.
+    """
+    try:
+        before, after = (_csv_entries(text) if is_csv else _text_entries(text) for text in (first, second))
+    except csv.Error:  # one of them is no CSV
+        before, after = _text_entries(first), _text_entries(second)
+    for place in sorted({*before, *after}):
+        row, column, _ = before.get(place) or after[place]
+        old, new = (entries[place][2] if place in entries else ABSENT for entries in (before, after))
+        if old != new:
+            yield row, column, old, new
+
+
+_Entries = dict[tuple[int, int], tuple[str, str, str]]
+"""By line and place in it: the names of row and column, and the text."""
+
+
+def _csv_entries(text: str) -> _Entries:
+    entries: _Entries = {}
+    head: Sequence[str] = ()
+    for number, line in enumerate(csv.reader(io.StringIO(text))):
+        head = head or line
+        label = " ".join(line[: 2 if head[:1] == ["section"] else 1])
+        entries |= _named_entries(number, f"row {number} ({label})", line, head)
+    return entries
+
+
+def _text_entries(text: str) -> _Entries:
+    """The cells of the pipe tables in a text, and its other lines."""
+    entries: _Entries = {}
+    head: Sequence[str] = ()
+    last: Sequence[str] = ()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.startswith("| ") and line.endswith(" |"):
+            cells = line[2:-2].split(" | ")  # a bar in a cell has a backslash before it
+            head = last if line.startswith("| ---") else head
+            entries |= _named_entries(number, f"line {number} ({cells[0]})", cells, head)
+            last = cells
+        else:
+            entries[number, 0] = f"line {number}", "", line
+            head = ()
+    return entries
+
+
+def _named_entries(number: int, row: str, cells: Sequence[str], head: Sequence[str]) -> _Entries:
+    names = [*head, *map(str, range(len(head) + 1, len(cells) + 1))]
+    return {(number, place): (row, names[place], cell) for place, cell in enumerate(cells)}
+
+
+def only_last_digit(first: str, second: str) -> bool:
+    """Whether two texts differ only in numbers, and each of these by at most one unit of its last printed digit."""
+    if _NUMBER.sub("#", first) != _NUMBER.sub("#", second):
+        return False
+    return all(map(_near, _NUMBER.findall(first), _NUMBER.findall(second)))
+
+
+def _near(first: str, second: str) -> bool:
+    if first == second:
+        return True
+    if len(first) > 40 or len(second) > 40:  # no number of a table
+        return False
+    numbers = [Decimal(text.replace(",", "").replace("−", "-")) for text in (first, second)]
+    finest = min(int(number.as_tuple().exponent) for number in numbers)
+    return abs(numbers[0] - numbers[1]) <= Decimal(1).scaleb(finest)
 
 
 def _number(value: float, spec: str) -> str:

@@ -37,6 +37,7 @@ Build = Callable[[Figures], Table | str]
 
 COMMAND = "ggss study tables"
 REPORT, INDEX = "results_report", "README"
+TABULATED = "- tabulated with "  # and versions: how a line of the index begins
 FORMS: Mapping[str, Callable[[Table], str]] = {
     "md": rendering.markdown,
     "csv": rendering.comma_separated,
@@ -126,6 +127,7 @@ for _name, _build in {
     "beyond": bias_tables.beyond,
     "control": bias_tables.control,
     "pace_against": ablation_tables.pace_against,
+    "spillover": bias_tables.spillover,
 }.items():
     register(_name, _build)
 
@@ -359,7 +361,7 @@ def _index(results: Results, titles: Mapping[str, str], left_out: Mapping[str, s
         f"- models: {markdown(', '.join(results.models))}",
         f"- statistics: {statistics.resamples:,} resamples, {statistics.permutations:,} permutations, "
         f"seed {statistics.seed}",
-        f"- tabulated with {', '.join(f'{name} {number}' for name, number in versions.items())}",
+        f"{TABULATED}{', '.join(f'{name} {number}' for name, number in versions.items())}",
         "",
         *([f"![{_PICTURE_TITLE}]({NAME})", ""] if NAME in files else []),
         "| table | what it says | files |",

@@ -40,13 +40,10 @@ from ggss.smallworld.suite import small_world
 from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
+from ggss.version import hardware
 
 COMMAND = "ggss demo"
 FACES, PICTURE, PAGE = "faces", "demo.png", "report.html"
-DESCRIPTION = (
-    "The town, its people and its bias are painted and planted: this page shows that the machinery works and is "
-    "measured correctly. It is no evidence about any model trained on photographs."
-)
 PICTURED = ("teacher", "cook")  # occupations of the people in the picture
 INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5)
@@ -112,7 +109,11 @@ def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
     target = write_picture(people, alpha, folder / PICTURE)
     pictures = [picture for _, run, _, _ in pairs if run.about for item in run.items for picture in item.images]
     discoveries = [discovered(attribute, steerer, plain.cache, pictures) for attribute, steerer in steerers.items()]
-    material = of_pairs(pairs, Statistics(), "ggss demo", discoveries, DESCRIPTION)
+    material = replace(
+        of_pairs(pairs, Statistics(), COMMAND, discoveries),
+        commands=(f"{COMMAND} --model {short_name(model)} --alpha {alpha:g}",),
+        machine=hardware(),
+    )
     return Demo(plain.vlm.name, alpha, tasks, steerers, people, target, material)
 
 

@@ -235,7 +235,7 @@ def _reuse(vlm: Vlm, steerer: Steerer, encoded: Sequence[Features], steered: Cal
 
 
 def _exported(vlm: Vlm) -> list[str]:
-    if not (words := exported_words(vlm.model)):
+    if not (words := exported_words(vars(vlm.model.config))):
         return []
     return [f"Steering is in this model's weights ({words}): always on, not adjustable. Do not steer it so again."]
 

@@ -13,7 +13,7 @@ from ggss.errors import InputError
 from ggss.methods import registry
 from ggss.methods.registry import METHODS, UNSTEERED
 from ggss.models.families import FAMILIES
-from ggss.probes.base import PROBES, split_task
+from ggss.probes.base import PROBES, attribute_named
 from ggss.probes.suites import SUITES
 from ggss.study.plan import MethodPlan, Plan, PlanItems
 from ggss.version import ggss_code, library_versions
@@ -70,7 +70,7 @@ def attribute_of(plan: Plan, task: str) -> str:
     for attribute, steering in plan.steering.items():
         if task in steering.tasks:
             return attribute
-    if (named := split_task(task)[1]) in plan.steering:
+    if (named := attribute_named(task)) in plan.steering:
         return named
     raise InputError(f"{task} was measured under {' and '.join(plan.steering)} steering: say which attribute")
 
@@ -137,6 +137,8 @@ def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT
     """sha256 of what the plan says about a fit, without labels, alphas and tasks. known: from `code_digests`."""
     method = plan.method(label)
     discovery = [plan.discovery, sorted(plan.steering[attribute].discover_on)] if attribute else []
+    if discovery and plan.held_out:
+        discovery.append({column: sorted(values) for column, values in plan.held_out.items()})
     settings = [
         plan.model(model).model_dump(exclude={"control"}),
         method.name,
@@ -147,7 +149,12 @@ def recipe(plan: Plan, model: str, label: str, attribute: str, known: Code = NOT
         plan.seed,
     ]
     return hashing.of(
-        settings + _prompted(method) + _pooled(plan, method) + _capped(plan) + _chosen(known, _code_of_fit(method))
+        settings
+        + _prompted(method)
+        + _pooled(plan, method)
+        + _capped(plan)
+        + _compared(plan)
+        + _chosen(known, _code_of_fit(method))
     )
 
 
@@ -201,6 +208,13 @@ def _chosen(known: Code, names: Iterable[str]) -> list[dict[str, str]]:
 def _capped(plan: Plan) -> list[dict[str, int]]:
     """Nothing if pictures are as large as their files."""
     return [] if plan.max_side is None else [{"max_side": plan.max_side}]
+
+
+def _compared(plan: Plan) -> list[dict[str, list[str]]]:
+    """Nothing for a complete counterfactual set whose attributes are classes."""
+    unpaired = {} if plan.unpaired is None else {"unpaired": sorted(plan.unpaired)}
+    ordered = {"ordered": sorted(plan.ordered)} if plan.ordered else {}
+    return [unpaired | ordered] if unpaired or ordered else []
 
 
 def _pooled(plan: Plan, method: MethodPlan) -> list[dict[str, str]]:

@@ -32,6 +32,7 @@ from ggss.study.store import Fit, Key, Store, reading
 
 IDENTITY = "identity of "  # and a model's name: a fact about the study
 FAILURE = "failure of "  # and a method on a model
+VERSIONS, MACHINES = "versions", "machines"  # of the libraries, and where and when the study was run
 CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
 CACHED_RUNS = 256  # with their metrics
 FORMATS = (".jsonl", ".parquet")
@@ -173,7 +174,8 @@ def stored(folder: str | Path) -> "Results":
     fits = runs.fits()
     gates = {names: fit.gates for names, fit in fits.items() if fit.gates}
     cosines = {names: fit.cosine for names, fit in fits.items() if fit.cosine is not None}
-    return Results(plan, runs, gates, cosines)
+    facts = {name: runs.store.about(name) or {} for name in (VERSIONS, MACHINES)}
+    return Results(plan, runs, gates, cosines, facts)
 
 
 def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:
@@ -191,6 +193,7 @@ class Results:
 
     gates and cosines are by model, method and attribute. gates: how far a gate opens on the discovery tokens.
     cosines: of the largest angle between the subspace that was discovered with a prompt and the one without.
+    facts: what the store has under VERSIONS and MACHINES.
     """
 
     def __init__(
@@ -199,10 +202,12 @@ class Results:
         runs: Mapping[Cell, Run],
         gates: Mapping[Fitted, Gates] | None = None,
         cosines: Mapping[Fitted, float] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.plan = plan
         self.gates = gates or {}
         self.cosines = cosines or {}
+        self.facts = facts or {}
         self._runs = runs
         self._baselines: dict[Cell, Measured] = {}
         self._comparisons: dict[Cell, Comparison | None] = {}
@@ -386,14 +391,21 @@ def _pyarrow() -> Any:
 
 def recommended_alpha(folder: str | Path, steerer: Steerer, label: str = "") -> float:
     """best-avg-alpha of the steerer's method on its model. InputError unless the study fitted the same steerer."""
+    plan, runs = check_steerer(folder, steerer, label)
+    method = label or steerer.method
+    alpha = Results(plan, runs).best_alpha(str(steerer.source["model"]), method)
+    if alpha is None:
+        raise InputError(f"the study in {str(folder)!r} has chosen no alpha for {method!r} yet: run it further")
+    return alpha
+
+
+def check_steerer(folder: str | Path, steerer: Steerer, label: str = "") -> tuple[Plan, StoredRuns]:
+    """A study's plan and runs; InputError unless it fitted this steerer. label: the method's in the plan."""
     plan, runs = opened(folder)
     method = plan.method(label or steerer.method)
     if differences := _differences(plan, method, steerer, runs):
         raise problems(f"the study in {str(folder)!r} did not measure this steerer", differences)
-    alpha = Results(plan, runs).best_alpha(str(steerer.source["model"]), method.label)
-    if alpha is None:
-        raise InputError(f"the study in {str(folder)!r} has chosen no alpha for {method.label!r} yet: run it further")
-    return alpha
+    return plan, runs
 
 
 def _differences(plan: Plan, method: MethodPlan, steerer: Steerer, runs: StoredRuns) -> list[str]:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -24,10 +25,10 @@ from ggss.study.checking import CheckedPlan
 from ggss.study.executors import Executor, WorkerDied, executor
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, Plan, PlanItems
-from ggss.study.results import Results, StoredRuns
+from ggss.study.results import MACHINES, VERSIONS, Results, StoredRuns
 from ggss.study.store import Fit, Store, StoreError, writing
 from ggss.terminal import note, track
-from ggss.version import library_versions
+from ggss.version import hardware, library_versions
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +201,8 @@ def run(
                     "their old key; --keep-answers goes on with them instead"
                 )
             store.tell("plan", plan.model_dump(mode="json"))
-            store.tell("versions", library_versions())
+            store.tell(VERSIONS, library_versions())
+            _tell_machine(store)
             slots = [driver.work(pool, slot) for slot in range(pool.slots)]
             done = merged(slots, driver.scheduler.close, pool.close)
             counts = with_estimate(done, driver.questions(), say, pool.slots)
@@ -213,6 +215,13 @@ def run(
     if driver.scheduler.failures:
         raise problems("the rest is done, but these could not be run", driver.scheduler.failures)
     return Summary(asked, reused, tuple(driver.changed))
+
+
+def _tell_machine(store: Store) -> None:
+    """Record on which machines and between which days the study was run; a report shows it."""
+    known, today = store.about(MACHINES) or {}, date.today().isoformat()
+    machines = dict.fromkeys([*known.get("hardware", ()), hardware()])
+    store.tell(MACHINES, {"hardware": list(machines), "first": known.get("first", today), "last": today})
 
 
 @dataclass
