@@ -73,12 +73,12 @@ def test_a_step_that_takes_long_says_so_in_a_log(clock, capsys):
     beats.beat()
     assert lines(capsys) == [], "its own line was the last"
     beats.beat()
-    assert lines(capsys) == ["asking: 1 of 3 (33%), about 1 min left"]
+    assert lines(capsys) == ["asking: 40 s so far"]
     next(work)
-    assert lines(capsys) == ["asking: 1 of 3 (33%), about 3 min left"], "that of the track, after the step"
+    assert lines(capsys) == ["asking: 1 of 3 (33%), about 1 min left"], "that of the track, between two steps"
     beats.beat()
     beats.beat()
-    assert lines(capsys) == ["asking: 2 of 3 (67%), about 40 s left"]
+    assert lines(capsys) == ["asking: 1 of 3 (33%), about 3 min left"], "the second step has taken long, too"
     list(work)
     lines(capsys)
     beats.beat()

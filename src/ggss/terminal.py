@@ -206,9 +206,9 @@ def _logged(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
     """Yield the items; print a line every EVERY seconds, and at the end if there was any. Short work prints none."""
     with _step(what, total) as step:
         last_note = step.start
-        for step.count, item in enumerate(items, start=1):
+        for count, item in enumerate(items, start=1):
             yield item
-            now = monotonic()
+            step.count, now = count, monotonic()
             if now - last_note >= EVERY:
                 last_note = now
                 note(f"{what}: {_counted(step.count, total, now - step.start)}")

@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.models import ArgumentInfo
 
+from conftest import command_of
 from ggss import cli
 from ggss.cli import app
 
@@ -91,7 +92,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
 
 def spelled(words, given):
     """The command line; arguments come after `--`, so that a value may begin with a dash."""
-    command = typer.main.get_command(app)
+    command = command_of(app)
     for word in words:
         command = command.commands[word]
     options, arguments = [], []
