@@ -1,5 +1,6 @@
 """Tiny random models of the real classes and pictures of noise, shared by all tests. Nothing here needs a network."""
 
+import functools
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 
 from experiments.training.architectures import NAMES, build
@@ -40,10 +42,16 @@ def as_loud_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.getLogger("ggss").setLevel(logging.NOTSET)
 
 
+# From typer's declarations to a command takes longer than most commands that are refused.
+command_of = functools.cache(typer.main.get_command)
+
+
 @pytest.fixture
 def ggss_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple]:
     """Runs `ggss ...` in this process; gives exit code, stdout, stderr."""
     from ggss import cli
+
+    monkeypatch.setattr("typer.main.get_command", command_of)
 
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])

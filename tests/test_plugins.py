@@ -4,19 +4,23 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+import fresh_python
 import ggss as ggss_package
 from ggss.errors import InputError
 from ggss.methods.registry import METHODS
 from ggss.plugins import Registry, load_files
 from ggss.probes import suites
-from ggss.study import executors
+from ggss.probes.base import PROBES
+from ggss.probes.suites import SUITES
+from ggss.study import executors, grid
+from ggss.study.plan import Plan, PlanItems
 from test_cli_help import VERBS
 
 MODULE = """
@@ -90,12 +94,11 @@ def install(folder: Path, module: str = MODULE, groups: str = "methods probes su
     return written
 
 
-def python(code: str, *arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: object, path: Path | None = None) -> CompletedProcess[str]:
     """Fresh registries: a process of its own, with a folder on its path."""
     tested = Path(ggss_package.__file__).parents[1]  # the same ggss as here, wherever it is installed from
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (path, tested))))}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment | {"COLUMNS": "200"})
+    folders = os.pathsep.join(map(str, filter(None, (path, tested))))  # for the workers that it starts
+    return fresh_python.python(code, *arguments, path=path, env={"PYTHONPATH": folders, "COLUMNS": "200"})
 
 
 def ggss(*arguments: object, path: Path | None = None) -> str:
@@ -328,6 +331,27 @@ def test_answers_of_other_plug_in_code_are_not_those_of_this_code(tmp_path):
     assert run(CHANGED, "--keep-answers")[:2] == (0, 80)  # also for those who read the sentence too late
     assert run(METHOD)[:2] == (0, 80)
     assert run(METHOD, helper="SIGN = -1\n")[:2] == (40, 40)  # a module that the plug-in imports
+
+
+def test_the_key_of_a_task_has_the_code_of_the_plug_ins_that_ask_it(monkeypatch):
+    pieces = {"suite": "small-world", "discovery": "small-world", "models": ["small-world/qwen3-vl"], "limit": 2}
+    steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq"]}}
+    plan = Plan.of({"name": "x", **pieces, "methods": ["none", "ggss"], "alphas": [1.0], "steering": steering})
+    items = PlanItems(plan)
+
+    def key(**digests: str) -> str:
+        for registry, name in ((PROBES, "probe"), (SUITES, "suite"), (METHODS, "method")):
+            code = {f"x_{name}": digests.get(name, "before")}
+            monkeypatch.setattr(registry, "code", lambda entry, code=code: code)
+        return grid.questions_hash(items, "mcq", grid.code_digests(plan))
+
+    before = key()
+    assert key() == before
+    assert key(method="edited") == before, "the unsteered answers do not depend on it"
+    assert len({before, key(probe="edited"), key(suite="edited")}) == 3
+    monkeypatch.setattr(PlanItems, "max_new_tokens", lambda *_: 99)
+    assert key() != before
+    assert grid.questions_hash(items, "mcq") == items.hash("mcq"), "as before code was recorded"
 
 
 REGISTER = "from ggss.methods import Method, register\n"

@@ -14,11 +14,10 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
-
-import yaml
 
 from ggss.errors import InputError, problems
 
@@ -306,66 +305,75 @@ def read_yaml(path: Path, what: str) -> Any:
 
     InputError if it cannot be read, is not YAML, or has a key twice. what: its name in messages, such as "the plan".
     """
+    import yaml
+
     text = read_utf8(path, what)
     try:
-        return yaml.load(text, _PlainLoader)
+        return yaml.load(text, _plain_loader())
     except (yaml.YAMLError, ValueError, KeyError) as error:
         raise InputError(f"{what} {str(path)!r} is not usable YAML: {' '.join(str(error).split())}") from error
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Only the types that JSON has; `yes`, `no` and `2024-01-31` are text, as in YAML 1.2."""
+@cache
+def _plain_loader() -> Any:
+    """The class that reads YAML as plain data. It is made when it is needed: importing yaml takes a while."""
+    import yaml
 
-    yaml_constructors = {  # noqa: RUF012
-        tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _PLAIN
-    }
-    yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, text) for tag, text in resolvers if tag not in (_TAG + "timestamp", _TAG + "bool")]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+    class PlainLoader(yaml.SafeLoader):
+        """Only the types that JSON has; `yes`, `no` and `2024-01-31` are text, as in YAML 1.2."""
 
-    depth = 0
+        yaml_constructors = {  # noqa: RUF012
+            tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _PLAIN
+        }
+        yaml_implicit_resolvers = {  # noqa: RUF012
+            first: [(tag, text) for tag, text in resolvers if tag not in (_TAG + "timestamp", _TAG + "bool")]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
 
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        self.depth += 1
-        if self.depth > DEEPEST:
-            raise yaml.YAMLError(f"it is nested too deeply, at most {DEEPEST} levels are read")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+        depth = 0
 
-    def plain_list(self, node: Any) -> list[Any]:
-        return self.construct_sequence(node, deep=True)  # all of it at once: a list inside itself is refused
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.YAMLError(f"it is nested too deeply, at most {DEEPEST} levels are read")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
-    def plain_mapping(self, node: Any) -> dict[Any, Any]:
-        lines: dict[Any, int] = {}
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if isinstance(key_node, yaml.ScalarNode):
-                key, line = key_node.value, key_node.start_mark.line + 1
-                if key in lines:
-                    raise yaml.YAMLError(f"{key!r} is there twice, in line {lines[key]} and in line {line}")
-                lines[key] = line
-        return self.construct_mapping(node, deep=True)
+        def plain_list(self, node: Any) -> list[Any]:
+            return self.construct_sequence(node, deep=True)  # all of it at once: a list inside itself is refused
 
-    def flatten_mapping(self, node: Any) -> None:
-        super().flatten_mapping(node)
-        if len(node.value) > _MERGED:  # references to references of `<<` grow without end
-            raise yaml.YAMLError(f"the mapping in line {node.start_mark.line + 1} merges too many others")
+        def plain_mapping(self, node: Any) -> dict[Any, Any]:
+            lines: dict[Any, int] = {}
+            for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key_node, yaml.ScalarNode):
+                    key, line = key_node.value, key_node.start_mark.line + 1
+                    if key in lines:
+                        raise yaml.YAMLError(f"{key!r} is there twice, in line {lines[key]} and in line {line}")
+                    lines[key] = line
+            return self.construct_mapping(node, deep=True)
 
-    def plain_int(self, node: Any) -> int:
-        text = str(self.construct_scalar(node))
-        # Python converts no more than some thousand digits.
-        number = self.construct_yaml_int(node) if len(text) < 100 else _LARGEST_INTEGER
-        if abs(number) >= _LARGEST_INTEGER:
-            line = node.start_mark.line + 1
-            raise yaml.YAMLError(f"the whole number in line {line}, which begins {text[:20]}, is too large")
-        return number
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            if len(node.value) > _MERGED:  # references to references of `<<` grow without end
+                raise yaml.YAMLError(f"the mapping in line {node.start_mark.line + 1} merges too many others")
 
+        def plain_int(self, node: Any) -> int:
+            text = str(self.construct_scalar(node))
+            # Python converts no more than some thousand digits.
+            number = self.construct_yaml_int(node) if len(text) < 100 else _LARGEST_INTEGER
+            if abs(number) >= _LARGEST_INTEGER:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"the whole number in line {line}, which begins {text[:20]}, is too large")
+            return number
 
-for _kind, _make in (
-    ("seq", _PlainLoader.plain_list),
-    ("map", _PlainLoader.plain_mapping),
-    ("int", _PlainLoader.plain_int),
-):
-    _PlainLoader.add_constructor(_TAG + _kind, _make)
-_PlainLoader.add_implicit_resolver(_TAG + "bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    for kind, make in (
+        ("seq", PlainLoader.plain_list),
+        ("map", PlainLoader.plain_mapping),
+        ("int", PlainLoader.plain_int),
+    ):
+        PlainLoader.add_constructor(_TAG + kind, make)
+    PlainLoader.add_implicit_resolver(
+        _TAG + "bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+    )
+    return PlainLoader

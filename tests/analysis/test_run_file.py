@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
+from fresh_python import FORKED, python
 from ggss.analysis import records
 from ggss.analysis.records import Questions, check_place, open_run_file, part_path
 from ggss.analysis.run import Run
@@ -196,19 +195,24 @@ def test_two_processes_do_not_write_one_file(some, tmp_path):
     assert os.listdir(tmp_path) == [path.name]
 
 
+def write_until_killed(path, connection):
+    with open_run_file(path, {}):
+        connection.send("writing")
+        connection.recv()
+
+
 def test_a_killed_process_frees_its_file(some, tmp_path):
     path = tmp_path / "run.jsonl"
-    writer = (
-        "import sys; from pathlib import Path; from ggss.analysis.records import open_run_file\n"
-        "with open_run_file(Path(sys.argv[1]), {}): print('writing', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", writer, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "writing\n"
+    here, there = FORKED.Pipe()
+    other = FORKED.Process(target=write_until_killed, args=(path, there))
+    other.start()
+    try:
+        assert here.recv() == "writing"
         with pytest.raises(InputError, match="another process is writing"):
             ask(path, some)
+    finally:
         other.kill()
+        other.join()
     assert ask(path, some) == 36
 
 
@@ -219,7 +223,7 @@ def test_where_fcntl_does_not_exist_everything_can_be_imported():
         "sys.modules['fcntl'] = None\n"
         "import ggss.analysis, ggss.study, ggss.analysis.records, ggss.study.runner, ggss.cli"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
 
 

@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.models import ArgumentInfo
 
+from conftest import command_of
 from ggss import cli
 from ggss.cli import app
 
@@ -67,6 +68,12 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("data", "focus"): {"folder": none, "out": str(folder / "out.csv")},
         ("data", "pairs"): {"folder": none, "out": str(folder / "out.csv")},
         ("data", "social-counterfactuals"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "genderbias-vl"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "fairface"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "utkface"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "facet"): {"folder": none, "out": str(folder / "out.csv"), "crops": str(folder / "crops")},
+        ("data", "mmstar"): {"to": none},
+        ("data", "mme"): {"to": none},
         ("data", "wording"): {"folder": none, "out": str(folder / "out.yaml")},
         ("study", "new"): {"source": none},
         ("study", "plan"): {"file": none},
@@ -85,7 +92,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
 
 def spelled(words, given):
     """The command line; arguments come after `--`, so that a value may begin with a dash."""
-    command = typer.main.get_command(app)
+    command = command_of(app)
     for word in words:
         command = command.commands[word]
     options, arguments = [], []

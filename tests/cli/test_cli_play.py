@@ -9,7 +9,7 @@ import ggss
 from ggss import cli
 from ggss.analysis import records
 from ggss.cli.play import MeasuringCommands, fitted_steerers
-from ggss.play import Playground, RowQuestion, row_questions
+from ggss.play import Playground, RowQuestion, own_question, row_questions
 from ggss.probes import suites
 from ggss.smallworld import demo
 
@@ -41,6 +41,17 @@ def test_the_commands_measure_what_is_shown(suite, question, tmp_path, monkeypat
     for line in lines:
         words = shlex.split(line)[1:]
         run(monkeypatch, *words, *(["--limit", "10"] if words[0] == "probe" else []))
+    own = own_question("is this person nurse or doctor ?", "nurse, doctor", question.rows[0][0].images)
+    text = MeasuringCommands("small-world/qwen3-vl", suite)(question, [], 0.75, own)
+    head, _, written = text.partition("\n")
+    written, _, line = written.partition("END\n")
+    assert head == "cat > questions.yaml <<'END'"
+    (tmp_path / "questions.yaml").write_text(written, encoding="utf-8")
+    run(monkeypatch, *shlex.split(line.replace("before", "own"))[1:], "--limit", "10")
+    measured = records.load(tmp_path / "own.jsonl")["divergence-own"]
+    assert {(item.prompt, *item.options, item.about) for item in measured.items} == {
+        (own.prompt, "nurse", "doctor", "race")
+    }
     assert ggss.Steerer.from_pretrained("race-steerer").content_hash == playground.steerers["race"].content_hash
     runs = {when: records.load(tmp_path / f"{when}.jsonl")["mcq"] for when in ("before", "after")}
     answers = {
@@ -91,6 +102,18 @@ def test_a_task_of_another_attribute_is_measured_with_its_own_recognition(suite)
     question = RowQuestion("nurse-doctor", "nurse-doctor", "gender", ())
     line = MeasuringCommands("small-world/pixtral", suite)(question, [], 1.0)
     assert "--tasks nurse-doctor,recognition-gender,smallstar " in line
+
+
+def test_an_own_question_is_measured_or_the_box_says_why_not(suite, question):
+    commands, pictures = MeasuringCommands("org/model", suite), [item.images[0] for item in question.rows[0]]
+    pair = commands(question, [], 1.0, own_question("who earns more ?", "first, second", pictures[:2]))
+    assert "metric: win-rate" in pair
+    assert "--tasks win-rate-own,recognition-race,smallstar --questions questions.yaml" in pair
+    for options, said in (("", "give the question some"), ("a=low, b=high", "it does not say what a, b stand for")):
+        text = commands(question, ["race"], 1.0, own_question("how much ?", options, pictures[:1]))
+        assert text.startswith("# ")
+        assert said in text
+        assert "ggss" not in text
 
 
 def test_without_pictures_the_box_says_what_to_give():

@@ -18,8 +18,8 @@ from ggss.errors import InputError
 from ggss.play import (
     LARGEST,
     Playground,
-    Reply,
-    Row,
+    ShownAnswer,
+    VariantRow,
     Version,
     depends,
     own_question,
@@ -178,7 +178,7 @@ def test_a_step_of_the_slider_encodes_no_picture(playground, world, question, mo
     ],
 )
 def test_the_verdict_is_that_of_the_metric(question, answers, verdict):
-    assert depends([Reply("", answer, {}) for answer in answers]) == verdict
+    assert depends([ShownAnswer("", answer, {}) for answer in answers]) == verdict
     rate = float(flip_rates(Answers(question.rows[0][:3], answers))["race_flip_rate"])
     assert rate == pytest.approx({"yes": 1.0, "no": 0.0}.get(verdict, np.nan), nan_ok=True)
 
@@ -194,15 +194,15 @@ def test_the_difference_is_that_of_the_metric(playground, question):
 
 def test_the_numbers_count_what_could_be_read():
     options = {"low": 0.5, "top": 0.5}
-    replies = [Reply("", answer, options) for answer in ("top", "low", None)]
+    replies = [ShownAnswer("", answer, options) for answer in ("top", "low", None)]
     versions = tuple(Version(str(n), (), reply, replies[0]) for n, reply in enumerate(replies))
-    said = Row("ceo", "who ?", "race", versions, "race at strength 1").numbers
+    said = VariantRow("ceo", "who ?", "race", versions, "race at strength 1").numbers
     assert said == (
         "Before: low, top (2 different answers, 1 of 3 not clear). After: top (all 3 the same). "
         "The probabilities of two versions differ by 0 % before, 0 % after (mean total variation)."
     )
     unread = tuple(replace(version, before=replies[2], after=None) for version in versions)
-    assert Row("ceo", "who ?", "race", unread).numbers.startswith("Before: 3 of 3 not clear. ")
+    assert VariantRow("ceo", "who ?", "race", unread).numbers.startswith("Before: 3 of 3 not clear. ")
 
 
 def test_the_gate_lies_over_the_picture(playground, question):
@@ -269,9 +269,9 @@ def test_the_html_of_unsteered_and_of_pending_answers(playground, question):
 def test_the_html_escapes_what_comes_from_outside(playground):
     bad = '<script>x</script>"\x1b&'
     picture = playground.upload(png(noise(5)))
-    reply = Reply(bad, bad, {bad: 0.75, "b": 0.25})
-    unread = Reply(bad, None, {bad: 0.5, "b": 0.5})
-    shown = playground.html(Row(bad, bad, bad, (Version(bad, (picture,), reply, unread),), bad))
+    reply = ShownAnswer(bad, bad, {bad: 0.75, "b": 0.25})
+    unread = ShownAnswer(bad, None, {bad: 0.5, "b": 0.5})
+    shown = playground.html(VariantRow(bad, bad, bad, (Version(bad, (picture,), reply, unread),), bad))
     assert "<script>" not in shown
     assert "\x1b" not in shown
     for tag in re.findall(r"<[^/!][^>]*>", re.sub(r"<style>.*?</style>", "", shown, flags=re.DOTALL)):

@@ -178,7 +178,7 @@ def test_a_probe_and_a_plan_ask_in_the_words_of_a_file(release, tmp_path, focus,
     mock_paper.mmstar(tmp_path / "MMStar.tsv", 6)
     monkeypatch.setenv("GGSS_DATA", str(tmp_path))
     file = written(release, tmp_path)
-    asked = _suites("reflect", str(focus), str(file), "mcq,mmstar", 8)
+    asked = _suites("reflect", str(focus), str(file), None, "mcq,mmstar", 8)
     assert asked["mcq"].items("mcq")[0].prompt.startswith("What may this {person} earn?")
     assert asked["mmstar"].items("mmstar")[0].prompt.endswith("please.")
     assert {size_of(picture) for item in asked["mmstar"].items("mmstar") for picture in item.images} == {(8, 8)}

@@ -323,15 +323,14 @@ def test_a_plan_that_was_edited_and_cannot_be_read_is_a_difference(evidence, tmp
     assert "is not JSON" in verification.differences[1].words
 
 
-def test_answers_that_make_no_sense_together_get_a_sentence(evidence, tmp_path):
-    """Signed by whoever made them, but a picture has no value of the attribute that the task is about."""
+def test_answers_that_make_no_sense_get_a_sentence(evidence, tmp_path):
+    """Signed by whoever made them, but one has the probability of a single option."""
     name = answers_of(evidence, "none-mcq")
-    lines = files_of(evidence)[name].splitlines()
+    lines = files_of(evidence)[name].splitlines(keepends=True)
     record = Record.model_validate(json.loads(lines[0]))
-    lines[0] = record.model_copy(update={"attributes": ({"hat": "red"},)}).signed().line.strip()
-    path = changed(evidence, tmp_path / "edited.zip", {name: b"\n".join(lines) + b"\n"}, True)
-    with pytest.raises(InputError):
-        verify(path)
+    lines[0] = record.model_copy(update={"probabilities": (0.5,)}).signed().line
+    with pytest.raises(InputError, match=r"no numbers can be computed from the answers in .*ValueError"):
+        verify(changed(evidence, tmp_path / "edited.zip", {name: b"".join(lines)}, True))
 
 
 @pytest.mark.parametrize("name", [MANIFEST, ABOUT])

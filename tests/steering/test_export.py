@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
@@ -15,6 +14,7 @@ from torch import nn
 
 import ggss
 from experiments.tools import deploy
+from fresh_python import python
 from ggss import InputError
 from ggss.methods.operator import Affine, explained, nearest_map
 from ggss.methods.projection import Euclidean, Oblique
@@ -237,7 +237,8 @@ def test_a_process_without_ggss_has_the_steered_model(tiny, pictures, tmp_path):
     made = ggss.export(tmp_path / "model", {"race": steerer}, 1.0, tmp_path / "out")
     pictures[0].save(tmp_path / "picture.png")
     words = [str(made.folder), str(tmp_path / "picture.png"), QUESTION, str(tmp_path / "logits.pt")]
-    subprocess.run([sys.executable, "-c", PLAIN, *words], check=True, cwd=tmp_path, capture_output=True)
+    done = python(PLAIN, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     found = torch.load(tmp_path / "logits.pt")
     unsteered = vlm.logits([QUESTION], [[pictures[0]]])[0]
     with steerer.attach(vlm, 1.0):

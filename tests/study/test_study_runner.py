@@ -1,7 +1,6 @@
 """Running a study: right answers, each asked once, the same whoever asks and whatever dies on the way."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -20,6 +19,7 @@ from typer.testing import CliRunner
 
 import ggss
 from conftest import exported
+from fresh_python import FORKED
 from ggss import smallworld
 from ggss.activations import SITE, Activations
 from ggss.analysis import average_change, compare
@@ -434,11 +434,9 @@ def life(plan, folder, statement):
 
 @pytest.mark.slow
 def test_killed_at_any_statement_a_study_ends_as_if_nothing_had_happened(study, tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ggss.study.runner", "ggss.study.worker"])
     rng, kills = random.Random(0), []
     for statement in [rng.randrange(1, 30), *(rng.randrange(30, 200) for _ in range(4)), 0]:
-        process = context.Process(target=life, args=(PLAN.model_dump_json(), tmp_path, statement))
+        process = FORKED.Process(target=life, args=(PLAN.model_dump_json(), tmp_path, statement))
         process.start()
         process.join()
         kills.append(process.exitcode == -signal.SIGKILL)

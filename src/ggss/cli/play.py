@@ -16,10 +16,12 @@ from ggss.smallworld import DEFAULT, NAME
 if TYPE_CHECKING:
     from ggss.models import Vlm
     from ggss.play import RowQuestion
+    from ggss.probes import Item
     from ggss.probes.suites import Suite
     from ggss.steering.steerer import Steerer
 
 SCOPE = "painted people, planted bias: no evidence about any model trained on photographs"
+OWN, QUESTIONS = "own", "questions.yaml"  # an own question, and the file that `ggss probe` reads it from
 SITES = "all"  # where the steerers of the small world steer, as in the demo
 
 
@@ -137,8 +139,13 @@ class MeasuringCommands:
     fitted: bool = False
     any_model: bool = False
 
-    def __call__(self, question: "RowQuestion | None", steerers: Sequence[str], alpha: float) -> str:
-        """One command a line. Without pictures of people there is nothing to measure on, and the text says so."""
+    def __call__(
+        self, question: "RowQuestion | None", steerers: Sequence[str], alpha: float, own: "Item | None" = None
+    ) -> str:
+        """One command a line; own: an own question, which is measured instead, from a file that is written first.
+
+        What cannot be measured is said in a comment: without pictures of people there is nobody to ask about.
+        """
         if self.suite is None or question is None:
             return (
                 "# ggss play MODEL --images MANIFEST shows people, and here the commands that ask about all of them"
@@ -148,25 +155,30 @@ class MeasuringCommands:
             ["discover", self.model, *self._discovery(attribute), *self._given(loading)]
             for attribute in (steerers if self.fitted else ())
         ]
-        probe = ["probe", self.model, "--tasks", ",".join(self._tasks(question)), *self._given(self.options)]
+        file, task, asked = "", question.task, []
+        if own is not None:
+            file, metric = _question_file(own, question.about)
+            if not metric:
+                return file
+            task, asked = f"{metric}-{OWN}", ["--questions", QUESTIONS]
+        tasks = ",".join(self._tasks(task, question.about))
+        probe = ["probe", self.model, "--tasks", tasks, *asked, *self._given(self.options)]
         lines.append([*probe, "-o", "before.jsonl"])
         for name in steerers:  # `ggss probe` takes one steerer
             after = "after.jsonl" if len(steerers) == 1 else f"after-{len(lines)}.jsonl"
             force = ["--any-model"] if self.any_model else []
             lines.append([*probe, "--steer", self._folder(name), "--alpha", f"{alpha:g}", *force, "-o", after])
             lines.append(["compare", "before.jsonl", after])
-        return "\n".join(shlex.join(["ggss", *words]) for words in lines)
+        return file + "\n".join(shlex.join(["ggss", *words]) for words in lines)
 
-    def _tasks(self, question: "RowQuestion") -> list[str]:
-        """The question's task, and what steering may cost: recognition of the attribute, and capability."""
+    def _tasks(self, task: str, about: str) -> list[str]:
+        """The task, and what steering may cost: recognition of the attribute, and capability."""
         from ggss.probes import get
 
         assert self.suite is not None
-        costs = [task for task in self.suite.default if get(task).kind != "bias"]
-        others = [
-            task for task in costs if not task.startswith("recognition-") or task.endswith(f"-{question.about}")
-        ]
-        return list(dict.fromkeys([question.task, *others]))
+        costs = [other for other in self.suite.default if get(other).kind != "bias"]
+        others = [other for other in costs if not other.startswith("recognition-") or other.endswith(f"-{about}")]
+        return list(dict.fromkeys([task, *others]))
 
     def _discovery(self, attribute: str) -> list[str]:
         from ggss.smallworld.demo import HELD_OUT
@@ -181,6 +193,22 @@ class MeasuringCommands:
     def _given(self, names: Sequence[str] | Mapping[str, Any]) -> list[str]:
         values = [(option, self.options[option]) for option in names if self.options[option] is not None]
         return [word for option, value in values for word in ([option] if value is True else [option, str(value)])]
+
+
+def _question_file(item: "Item", about: str) -> tuple[str, str]:
+    """The shell's words that write an own question into a file, and its metric; or why it is no task, and ""."""
+    import yaml
+
+    from ggss.probes.questions import DIVERGENCE, WIN_RATE, QuestionEntry
+
+    if not item.options:
+        return "# only answers with options are measured: give the question some", ""
+    metric = DIVERGENCE if len(item.images) == 1 else WIN_RATE
+    entry = {"text": item.prompt, "options": dict(item.options), "metric": metric, "attribute": about}
+    if mistakes := QuestionEntry.model_validate(entry).mistakes():
+        return "\n".join(f"# to measure this question, change its {mistake}" for mistake in mistakes), ""
+    text = yaml.safe_dump({OWN: entry}, sort_keys=False, allow_unicode=True, width=100)
+    return f"cat > {QUESTIONS} <<'END'\n{text}END\n", metric
 
 
 def _address(port: int) -> str:

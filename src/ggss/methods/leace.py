@@ -116,7 +116,7 @@ def fit_erasure(activations: Activations, attribute: Attribute, options: LeaceOp
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
     rows = activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points)
-    data = span(rows + known.unconfounded(rows) if activations.unpaired else rows)
+    data = span(rows + known.independent @ known.slopes(known.z.T @ rows) if activations.unpaired else rows)
     count, rank = data.coordinates.shape
     lengths, needed = data.coordinates.norm(dim=0), known.directions
     if (varying := int((lengths > ROUNDING * lengths[0]).sum())) < needed:

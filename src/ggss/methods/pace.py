@@ -39,10 +39,12 @@ Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 **An ordered attribute** (an age in years) has one contrast for each part instead of one for each value: the slope,
 sum over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to length 1.
 
-**Unpaired pictures** have no positions in common, and no group whose mean could say what a token shows. So all tokens
-are one part, and the contrasts are those of the pictures' mean tokens within strata (`subspace.targets`), times the
-root of the mean number of tokens: for a complete set these are the contrasts of one part. Labels are permuted within
-strata. S is of all tokens, with those of a picture moved so that labels are independent of strata.
+**Unpaired pictures** have no group whose mean could say what a token shows, so parts are positions where all pictures
+have the same number of tokens, and whole pictures elsewhere. The contrasts are those within strata
+(`subspace.targets`): class means, or a slope, at a position. They are right whatever the positions show. Where
+positions show the same thing in all pictures, as in faces that are cut out alike, they are as sharp as those of a
+complete set; where they do not, they are those of whole pictures (docs/unpaired.md). Labels are permuted within strata.
+S is of all tokens, moved so that labels are independent of strata.
 
 **Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 
@@ -64,7 +66,7 @@ shrinkage included.
     pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -80,6 +82,7 @@ from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import (
     POSITIONS,
+    Targets,
     aligned_blocks,
     oriented,
     permuted_within,
@@ -97,6 +100,7 @@ SEED = 42
 MOST_BYTES = 2**30  # what the sums of positions may take, those with permuted labels included
 PERMUTATIONS = 16
 SHRINKAGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+TOGETHER = 8  # unpaired images that are read at once
 MANY = 4.0  # standard deviations above the mean largest eigenvalue with permuted labels: the threshold of chance
 MOST_DIRECTIONS = 64
 DISPLACEMENT_IMAGES = 32  # whose tokens are steered to report how far they move
@@ -126,10 +130,7 @@ def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu
         return Parts(1, "all tokens are one part, as asked", mu, torch.zeros(1, len(mu), dtype=torch.float64))
     size = max(counts) * len(groups.values) * len(mu) * 4 * copies
     if option == "positions" and len(counts) > 1:
-        raise InputError(
-            f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
-            "use parts='auto' or a number of content clusters"
-        )
+        raise _unequal(counts)
     if option == "positions" or (option == "auto" and len(counts) == 1 and size <= MOST_BYTES):
         reason = ", as asked" if option == "positions" else ": all images have that many tokens"
         return Parts(max(counts), f"the {max(counts)} positions of a picture{reason}", mu)
@@ -143,15 +144,35 @@ def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu
     return Parts(clusters, f"{clusters} clusters of content: {why}", mu, _clusters(activations, groups, clusters, mu))
 
 
-def one_part(option: PartsOption, mu: Tensor) -> Parts:
-    """The one part of unpaired pictures; InputError if others were asked for."""
-    if option not in ("auto", 1):
+def unpaired_parts(activations: Activations, option: PartsOption, columns: int, mu: Tensor) -> Parts:
+    """The parts of unpaired pictures: positions, or whole pictures. columns: of the labels' targets.
+
+    InputError if clusters of content were asked for.
+    """
+    whole = torch.zeros(1, len(mu), dtype=torch.float64)
+    if option == 1:
+        return Parts(1, "whole pictures, as asked", mu, whole)
+    if option not in ("auto", "positions"):
         raise InputError(
-            f"parts={option!r} compares the same part of the versions of a person, and these pictures are unpaired: "
-            "leave it at 'auto'"
+            f"parts={option!r} are clusters of what the versions of a person show, and these pictures are unpaired: "
+            "use 'auto', 'positions' or 1"
         )
-    centre = torch.zeros(1, len(mu), dtype=torch.float64)
-    return Parts(1, "whole pictures: those of different people have no positions in common", mu, centre)
+    counts = {len(tokens) for tokens in activations.tokens}
+    size = max(counts) * columns * len(mu) * 4 * (PERMUTATIONS + 2)
+    if option == "positions" and len(counts) > 1:
+        raise _unequal(counts)
+    if option == "positions" or (len(counts) == 1 and size <= MOST_BYTES):
+        return Parts(max(counts), f"the {max(counts)} positions of a picture: all images have that many tokens", mu)
+    if len(counts) > 1:
+        return Parts(1, f"whole pictures: these have {min(counts)} to {max(counts)} tokens", mu, whole)
+    return Parts(1, f"whole pictures: the sums of positions would take {size / 2**30:.1f} GiB", mu, whole)
+
+
+def _unequal(counts: set[int]) -> InputError:
+    return InputError(
+        f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
+        "use parts='auto' or a number of content clusters"
+    )
 
 
 def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
@@ -251,38 +272,70 @@ def gather(
 
 
 def gather_unpaired(
-    activations: Activations, attributes: Sequence[str], mu: Tensor
+    activations: Activations, known: Mapping[str, Targets], parts: Parts
 ) -> tuple[dict[str, Contrasts], Moments]:
-    """The contrasts of each attribute, and the moments, of unpaired pictures, of which all tokens are one part."""
-    pooled, count = activations.pooled.double(), len(activations)
-    known = {name: targets(activations, name) for name in attributes}
-    centres = mu - torch.stack([target.unconfounded(pooled) for target in known.values()]).sum(0)
-    moments = token_moments(activations, centres, "tokens of unpaired pictures", by_position=True)
+    """The contrasts of each attribute, and the moments, of unpaired pictures. known: the targets by attribute.
+
+    The tokens are read twice: the moments are those of tokens whose labels are independent of strata.
+    """
+    width, count = len(parts.mu), len(activations)
+    generator = torch.Generator().manual_seed(SEED)
+    nulls = {
+        name: torch.stack([permuted_within(t.strata, t.z, generator) for _ in range(PERMUTATIONS)]).float()
+        for name, t in known.items()
+    }
+    sums = {n: torch.zeros(t.z.shape[1], parts.count * width, dtype=torch.float64) for n, t in known.items()}
+    null_sums = {n: torch.zeros(PERMUTATIONS, t.z.shape[1], parts.count * width) for n, t in known.items()}
+    for images, rows in _part_rows(activations, parts):
+        for name, target in known.items():
+            sums[name] += target.z[images].T @ rows
+            null_sums[name] += nulls[name][:, images].transpose(1, 2) @ rows.float()
+    by_part = {name: sums[name].unflatten(1, (parts.count, width)).transpose(0, 1) for name in known}
+    slopes = {name: target.slopes(by_part[name]) for name, target in known.items()}
+
+    def centres(image: int) -> Tensor:
+        moved = [target.independent[image] @ slopes[name] for name, target in known.items()]
+        return parts.mu - torch.stack(moved).sum(0)
+
+    moments = token_moments(activations, centres, width, "tokens of unpaired pictures", by_position=True)
+    tokens = float(moments.counts.sum()) / count / parts.count
     contrasts = {}
     for name, target in known.items():
-        generator = torch.Generator().manual_seed(SEED)
-        # As many pictures for a contrast as there are groups in a complete set.
-        rows = (pooled - mu) * (float(moments.counts.sum()) * target.z.shape[1]) ** 0.5 / count
-        null = [permuted_within(target.strata, target.z, generator).T @ rows for _ in range(PERMUTATIONS)]
-        contrasts[name] = Contrasts((target.z.T @ rows)[None], torch.stack(null)[:, None].float())
+        # As many tokens for a contrast as a part has in the groups of a complete set.
+        scale = (tokens * target.z.shape[1] / count) ** 0.5
+        null = null_sums[name].unflatten(2, (parts.count, width)).transpose(1, 2)
+        contrasts[name] = Contrasts(by_part[name] * scale, null * scale)
     return contrasts, moments
+
+
+def _part_rows(activations: Activations, parts: Parts) -> Iterator[tuple[list[int], Tensor]]:
+    """Batches of images, and their rows relative to mu, [images, P D] in float64: positions, or mean tokens."""
+    batches = [list(range(i, min(i + TOGETHER, len(activations)))) for i in range(0, len(activations), TOGETHER)]
+    for images in track(batches, "contrasts of unpaired pictures"):
+        if parts.centres is None:
+            rows = torch.stack([activations.tokens[image].double() for image in images])
+        else:
+            rows = activations.pooled[images].double()[:, None]
+        yield images, (rows - parts.mu).flatten(1)
 
 
 def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
     """Second moments around mu of pictures without people."""
-    return token_moments(neutral, mu.expand(len(neutral), -1), "neutral pictures", by_position=False)
+    return token_moments(neutral, lambda image: mu[None], len(mu), "neutral pictures", by_position=False)
 
 
-def token_moments(activations: Activations, centres: Tensor, what: str, by_position: bool) -> Moments:
-    """Second moments of all tokens, around the centre of their picture [N, D]. what: the title of the progress bar.
+def token_moments(
+    activations: Activations, centres: Callable[[int], Tensor], width: int, what: str, by_position: bool
+) -> Moments:
+    """Second moments of all tokens around the centres [1 or T, D] of their image. what: the progress bar's title.
 
     by_position: every second token is in the other fold; else every second picture is.
     """
-    width = centres.shape[1]
     folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
     for number, tokens in enumerate(track(activations.tokens, what, len(activations))):
+        centre = centres(number).expand(len(tokens), -1)
         for start in range(0, len(tokens), POSITIONS):
-            rows = (tokens[start : start + POSITIONS].double() - centres[number]).float()
+            rows = (tokens[start : start + POSITIONS].double() - centre[start : start + POSITIONS]).float()
             for fold in (0, 1):
                 block = rows[fold::2] if by_position else rows[: len(rows) if number % 2 == fold else 0]
                 folds[fold] += block.T @ block
@@ -353,8 +406,10 @@ def fit_form(
     mu = activations.pooled.double().mean(0)
     parts_option = options.parts if form.parts is None else form.parts
     if activations.unpaired:
-        parts = one_part(parts_option, mu)
-        contrasts, moments = gather_unpaired(activations, names, mu)
+        known = {name: targets(activations, name) for name in names}
+        columns = sum(target.z.shape[1] for target in known.values())
+        parts = unpaired_parts(activations, parts_option, columns, mu)
+        contrasts, moments = gather_unpaired(activations, known, parts)
     else:
         statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
         for name in names:

@@ -23,7 +23,7 @@ and Lovell). A stratum counts as far as its labels differ; one with a single val
 
 How rows vary matters, too: where the label goes with strata, a covariance would explain the one by the other, and
 what is detected as the attribute would be the attribute minus what goes with it. So unpaired rows are moved along the
-contrasts until their labels are independent of strata (`Targets.unconfounded`), before their covariance is taken:
+contrasts until their labels are independent of strata (`Targets.independent`), before their covariance is taken:
 
     x_i = a_s + coded_i B + e_i          ->          a_s + scale z_i B + e_i,        scale: as much variance as before
 
@@ -186,14 +186,15 @@ class Targets:
         """[N, m] in float64: deviations from the mean of each image's stratum."""
         return self.coded - stratum_means(self.coded, self.strata)
 
-    def unconfounded(self, rows: Tensor) -> Tensor:
-        """By how much [N, D] rows [N, D] in float64 are moved so that their label is independent of strata.
+    def slopes(self, contrasts: Tensor) -> Tensor:
+        """B [.., m, D] of contrasts X^T z [.., m, D]: by how much rows change with the label, within strata."""
+        return torch.linalg.pinv(self.z.T @ self.z, rtol=TOLERANCE, hermitian=True) @ contrasts
 
-        Zero where there is one stratum.
-        """
+    @cached_property
+    def independent(self) -> Tensor:
+        """[N, m]: by how many B each row is moved so that its label is independent of strata; 0 for one stratum."""
         centred = self.coded - self.coded.mean(0)
-        slopes = torch.linalg.pinv(self.z.T @ self.z, rtol=TOLERANCE, hermitian=True) @ (self.z.T @ rows)
-        return (self.z * (centred.norm() / self.z.norm()) - centred) @ slopes
+        return self.z * (centred.norm() / self.z.norm()) - centred
 
 
 def targets(activations: Activations, attribute: Attribute) -> Targets:

@@ -105,7 +105,7 @@ def _others(item: Item) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Reply:
+class ShownAnswer:
     """An answer as it was given, and as it was read: None if it is not clear. probabilities: of each option."""
 
     text: str
@@ -127,13 +127,13 @@ class Version:
 
     label: str
     pictures: tuple[Picture, ...]
-    before: Reply
-    after: Reply | None = None
+    before: ShownAnswer
+    after: ShownAnswer | None = None
     gates: tuple[np.ndarray | None, ...] = ()
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """The versions of a person with the replies to one question.
 
     about: what changes along the row, "" for one version. steering: what steers the second replies, "" if none does.
@@ -146,11 +146,11 @@ class Row:
     steering: str = ""
 
     @property
-    def before(self) -> list[Reply]:
+    def before(self) -> list[ShownAnswer]:
         return [version.before for version in self.versions]
 
     @property
-    def after(self) -> list[Reply]:
+    def after(self) -> list[ShownAnswer]:
         """Empty until all are there."""
         replies = [version.after for version in self.versions if version.after is not None]
         return replies if len(replies) == len(self.versions) else []
@@ -177,7 +177,7 @@ class Row:
             parts.append(f"The probabilities of two versions differ by {shares} (mean total variation).")
         return " ".join(parts)
 
-    def _counted(self, replies: Sequence[Reply]) -> str:
+    def _counted(self, replies: Sequence[ShownAnswer]) -> str:
         """The different answers, in the options' order, and how many there are."""
         readable = [reply.answer for reply in replies if reply.answer is not None]
         place = {option: number for number, option in enumerate(self.options)}
@@ -192,7 +192,7 @@ class Row:
         return f"{', '.join(answers)} ({', '.join(counts)})" if answers else ", ".join(counts)
 
 
-def depends(replies: Sequence[Reply]) -> str:
+def depends(replies: Sequence[ShownAnswer]) -> str:
     """Whether the answers are not all alike, as `ggss probe` counts it: yes, no, or not known if none can be read.
 
     An answer that cannot be read differs from those that can (`ggss.probes.metrics.flip_rates`).
@@ -203,11 +203,11 @@ def depends(replies: Sequence[Reply]) -> str:
     return YES if len(answers) > 1 else NO
 
 
-def _difference(replies: Sequence[Reply]) -> float:
+def _difference(replies: Sequence[ShownAnswer]) -> float:
     return mean_total_variation([list(reply.probabilities.values()) for reply in replies])
 
 
-def _change(before: Reply, after: Reply) -> str:
+def _change(before: ShownAnswer, after: ShownAnswer) -> str:
     if before.answer is None or after.answer is None:
         return "An answer could not be read."
     return "The answer stays." if before.answer == after.answer else "The answer changes."
@@ -230,7 +230,7 @@ class Playground:
             steerer.check(vlm, force=force)
         self.vlm, self.steerers, self.questions = vlm, dict(steerers), list(questions)
         self._model = SteeredModel(FeatureCache(vlm, ROOM))
-        self._unsteered: dict[object, list[Reply]] = {}
+        self._unsteered: dict[object, list[ShownAnswer]] = {}
         self._faces: dict[str, Markup] = {}
 
     def upload(self, data: bytes) -> BytesPicture:
@@ -253,7 +253,7 @@ class Playground:
         alpha: float = 1.0,
         task: str = "",
         max_new_tokens: int = TOKENS,
-    ) -> Iterator[Row]:
+    ) -> Iterator[VariantRow]:
         """Yields the row of these items with the unsteered answers alone, unless they are known, then with both.
 
         Without a steerer there is only the first. task: whose parser reads the answers; "" is for own questions.
@@ -292,7 +292,7 @@ class Playground:
             for features in self._model.cache.features(pictures)
         ]
 
-    def html(self, row: Row) -> str:
+    def html(self, row: VariantRow) -> str:
         """The row as HTML, with its pictures and its style inside."""
         return _template().render(
             row=row,
@@ -361,27 +361,25 @@ def read_answer(answer: str, item: Item) -> str | None:
     """The option that the answer to an own question asserts, None if none is clear; without options the words."""
     if not item.options:
         return escaping.one_line(answer).strip() or None
-    if all(len(option) == 1 for option in item.options):
-        return parsers.letter(answer, item.options)
-    return parsers.named(answer, {option: (option, meaning) for option, meaning in item.options.items()})
+    return parsers.chosen(answer, item.options)
 
 
-def _replies(model: SteeredModel, items: Sequence[Item], max_new_tokens: int, parse: Any) -> list[Reply]:
+def _replies(model: SteeredModel, items: Sequence[Item], max_new_tokens: int, parse: Any) -> list[ShownAnswer]:
     replies = []
     for item, read in zip(items, model.read(items, max_new_tokens, show=False), strict=True):
         parsed = parse(read.text, item)
         answer = None if parsed is None else item.options.get(str(parsed), str(parsed))
         shares = zip(item.options.values(), read.probabilities, strict=True) if read.probabilities else ()
-        replies.append(Reply(read.text, answer, dict(shares)))
+        replies.append(ShownAnswer(read.text, answer, dict(shares)))
     return replies
 
 
-def _row(items: Sequence[Item], replies: Sequence[Reply], steering: str) -> Row:
+def _row(items: Sequence[Item], replies: Sequence[ShownAnswer], steering: str) -> VariantRow:
     first = items[0]
     person = " · ".join(_held_fixed(first)) if first.about else ""
     pairs = zip(items, replies, strict=True)
     versions = tuple(Version(_label(item), item.images, reply) for item, reply in pairs)
-    return Row(person, first.prompt, first.about, versions, steering)
+    return VariantRow(person, first.prompt, first.about, versions, steering)
 
 
 def _label(item: Item) -> str:

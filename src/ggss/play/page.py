@@ -32,8 +32,8 @@ ROW, OWN = "row", "own"  # the two tabs
 FIRST_WORDS = "What is the occupation of this person?"  # of an own question, where there is no example
 QUIET = {"show_progress": "hidden", "api_name": False}  # of events: a row that fades at each step would flicker
 
-Commands = Callable[[RowQuestion | None, Sequence[str], float], str]
-"""From a question, the steerers in use and their strength to the commands that measure it."""
+Commands = Callable[[RowQuestion | None, Sequence[str], float, Item | None], str]
+"""From a question, the steerers in use, their strength and an own question to the commands that measure it."""
 
 # On a phone there is less space around everything, so that the row and the slider are seen together. Keys work
 # wherever nothing is typed. The heat of the gate is in the page already, so that it is shown at once.
@@ -108,7 +108,7 @@ class Handlers:
     ) -> Iterator[tuple[Any, Any, Any]]:
         """For the page's row, own answer and commands: those of the tab that is open, at these settings."""
         gr, question = self.gr, self.questions.get(title)
-        measured = self.measuring(question, names, alpha)
+        measured = self.measuring(question, names, alpha, asked[0] if tab == OWN and asked else None)
         if tab == ROW and question:
             for html in self.shown(self.row(title, number), question, names, alpha):
                 yield html, gr.skip(), measured
@@ -118,10 +118,14 @@ class Handlers:
         else:
             yield gr.skip(), gr.skip(), measured
 
-    def measuring(self, question: RowQuestion | None, names: Sequence[str], alpha: float) -> str:
+    def measuring(
+        self, question: RowQuestion | None, names: Sequence[str], alpha: float, own: Item | None = None
+    ) -> str:
         """The box with the commands that measure what is shown."""
         words = line("One person is an example and no measurement. These commands ask many, and give intervals:")
-        return f'<div class="ggss-commands">{words}<pre>{text(self.commands(question, names, alpha))}</pre></div>'
+        return (
+            f'<div class="ggss-commands">{words}<pre>{text(self.commands(question, names, alpha, own))}</pre></div>'
+        )
 
     def ask_pictures(
         self, words: str, options: str, first: str, second: str, uploads: list[Picture]

@@ -203,7 +203,7 @@ def _checked_metric(value: Any) -> str:
     return value
 
 
-class Question(BaseModel):
+class QuestionEntry(BaseModel):
     """A question of the file. worth: by option, its number. answer: the option whose share a gap is of."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -287,7 +287,7 @@ def _pictures(count: int) -> str:
     return "one picture" if count == 1 else f"{count} pictures"
 
 
-def read_questions(file: str | Path) -> dict[str, Question]:
+def read_questions(file: str | Path) -> dict[str, QuestionEntry]:
     """The questions of a YAML or JSON file by task; InputError lists every mistake in it."""
     content = read_yaml(Path(file), "the file of questions")
     if not isinstance(content, dict) or not content:
@@ -297,7 +297,7 @@ def read_questions(file: str | Path) -> dict[str, Question]:
             "text, options and metric"
         )
     mistakes: list[str] = []
-    questions: dict[str, Question] = {}
+    questions: dict[str, QuestionEntry] = {}
     for name, entry in content.items():
         if not isinstance(name, str) or not _QUESTION.fullmatch(name):
             mistakes.append(f"{name}: a name is lower-case words and numbers, joined by hyphens or underscores")
@@ -314,12 +314,12 @@ def read_questions(file: str | Path) -> dict[str, Question]:
     return questions
 
 
-def _read_question(name: str, entry: Any, mistakes: list[str]) -> Question | None:
+def _read_question(name: str, entry: Any, mistakes: list[str]) -> QuestionEntry | None:
     if not isinstance(entry, dict):
         mistakes.append(f"{name}: it needs a text, options and a metric")
         return None
     try:
-        question = Question.model_validate(entry)
+        question = QuestionEntry.model_validate(entry)
     except ValidationError as error:
         mistakes += [f"{name}: {_sentence(details)}" for details in error.errors()]
         return None
@@ -331,7 +331,7 @@ def _sentence(details: Any) -> str:
     """What is wrong with a key, from one of pydantic's errors."""
     place, key = ".".join(map(str, details["loc"])), str(details["loc"][0])
     if details["type"] == "extra_forbidden":
-        return str(no_such(f"there is no key {key!r}", key, Question.model_fields))
+        return str(no_such(f"there is no key {key!r}", key, QuestionEntry.model_fields))
     if details["type"] == "missing":
         return f"it has no {key}"
     return f"{place}: {details['msg'].removeprefix('Value error, ')}"
