@@ -13,7 +13,7 @@ ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tes
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock full-size world clean sites pace dial test-browser
+.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf test-wheel bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock fidelity full-size world clean sites pace dial test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -112,6 +112,14 @@ test-gguf: .venv-gguf/.ready  ## an exported mmproj in llama.cpp's own server, o
 	.venv-gguf/bin/python -m pip install -q -c constraints.txt torch==2.13.0
 	.venv-gguf/bin/python -m pip install -q -c constraints.txt -e '.[gguf]' pytest xllamacpp
 	touch $@
+
+test-wheel: pyproject.toml constraints.txt  ## the four walks of docs/walks.md, from the wheel in an empty environment (minutes)
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip wheel -q --no-deps -w .venv-wheel/dist .
+	.venv-wheel/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-wheel/bin/python -m pip install -q -c constraints.txt .venv-wheel/dist/*.whl pytest
+	cd .venv-wheel && bin/python -m pytest --confcutdir=../tests/environments/wheel -c /dev/null --rootdir=. -p no:cacheprovider ../tests/environments/wheel
 
 test-play: .venv-play/.ready  ## the playground's page in a real Chromium
 	.venv-play/bin/python -m pytest -W default --confcutdir=tests/environments/play tests/environments/play  # Gradio's own warnings are no errors of ours
@@ -213,6 +221,10 @@ paper-mock: $(READY)  ## the paper's whole plan and that of its release on mock 
 		$(BIN)/ggss study tables mock-out/$$plan-study -o mock-out/$$plan-tables || exit 1; done
 	$(BIN)/python -m experiments.tools.mock_paper --check mock-out
 
+fidelity: $(READY)  ## measure each setting of the authors' code; writes docs/fidelity.md (10 minutes)
+	$(BIN)/python -m experiments.tools.release_differences
+	$(BIN)/python -m experiments.tools.fidelity
+
 full-size: $(READY)  ## random models of real ones' dimensions through the commands; writes docs/full-size.md
 	$(BIN)/python -m experiments.bench.full_size
 	$(BIN)/python -m experiments.bench.full_size --size llava-7b
@@ -230,4 +242,4 @@ world: $(READY)  ## train the five small-world models again (about two hours on 
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-gguf .venv-docs site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-gguf .venv-docs .venv-wheel site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out

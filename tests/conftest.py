@@ -1,7 +1,9 @@
 """Tiny random models of the real classes and pictures of noise, shared by all tests. Nothing here needs a network."""
 
+import functools
 import logging
 import os
+import sys
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Some virtual machines announce AMX and then refuse its instructions: bfloat16 products would end the process.
@@ -17,6 +19,7 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 
 from experiments.training.architectures import NAMES, build
@@ -37,6 +40,29 @@ def as_loud_as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv(name, "")
     yield
     logging.getLogger("ggss").setLevel(logging.NOTSET)
+
+
+# From typer's declarations to a command takes longer than most commands that are refused.
+command_of = functools.cache(typer.main.get_command)
+
+
+@pytest.fixture
+def ggss_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple]:
+    """Runs `ggss ...` in this process; gives exit code, stdout, stderr."""
+    from ggss import cli
+
+    monkeypatch.setattr("typer.main.get_command", command_of)
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return code, *capsys.readouterr()
+
+    return call
 
 
 @pytest.fixture(scope="session")

@@ -4,18 +4,24 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+import fresh_python
 import ggss as ggss_package
+from ggss.errors import InputError
 from ggss.methods.registry import METHODS
-from ggss.plugins import Registry
+from ggss.plugins import Registry, load_files
 from ggss.probes import suites
-from ggss.study import executors
+from ggss.probes.base import PROBES
+from ggss.probes.suites import SUITES
+from ggss.study import executors, grid
+from ggss.study.plan import Plan, PlanItems
+from test_cli_help import VERBS
 
 MODULE = """
 from ggss import methods
@@ -88,12 +94,11 @@ def install(folder: Path, module: str = MODULE, groups: str = "methods probes su
     return written
 
 
-def python(code: str, *arguments: object, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: object, path: Path | None = None) -> CompletedProcess[str]:
     """Fresh registries: a process of its own, with a folder on its path."""
     tested = Path(ggss_package.__file__).parents[1]  # the same ggss as here, wherever it is installed from
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (path, tested))))}
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment | {"COLUMNS": "200"})
+    folders = os.pathsep.join(map(str, filter(None, (path, tested))))  # for the workers that it starts
+    return fresh_python.python(code, *arguments, path=path, env={"PYTHONPATH": folders, "COLUMNS": "200"})
 
 
 def ggss(*arguments: object, path: Path | None = None) -> str:
@@ -155,6 +160,83 @@ def test_a_module_that_a_plan_names_is_imported_by_its_workers(tmp_path):
     gone = refused("study", "status", study)
     assert "the plug-in 'x_plugin' cannot be imported" in gone
     assert "PYTHONPATH" in gone
+
+
+def test_a_file_is_a_plug_in_of_every_command(tmp_path):
+    """Before the command and after it. It can import the modules beside it, and worker processes know of it."""
+    file = tmp_path / "here" / "x_plugin.py"
+    file.parent.mkdir()
+    file.write_text("import x_helper\n" + MODULE.replace('"x-work"', "x_helper.NAME"))
+    (file.parent / "x_helper.py").write_text('NAME = "x-work"\n')
+    packages = {row["name"]: row["package"] for row in json.loads(ggss("--plugin", file, "probes", "--json"))}
+    assert packages["x-work"] == "x_plugin"
+    code = (
+        "import subprocess, sys\n"
+        "from ggss.cli import main\n"
+        "main()\n"
+        "code = 'from ggss.methods.registry import METHODS; print(METHODS.package(\"x-method\"))'\n"
+        "print(subprocess.run([sys.executable, '-c', code], capture_output=True, text=True).stdout)\n"
+    )
+    said = python(code, "probes", "--plugin", file).stdout
+    assert " x-work " in said
+    assert said.strip().endswith("x_plugin")
+
+
+def test_every_command_takes_a_plug_in():
+    for words, command in VERBS.items():
+        assert "--plugin" in [name for option in command.params for name in option.opts], words
+
+
+def test_a_file_that_is_no_plug_in_gets_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("GGSS_PLUGINS", "")
+    (tmp_path / "random.py").write_text("")
+    (tmp_path / "my-plugin.py").write_text("")
+    (tmp_path / "x_fails.py").write_text("1 / 0")
+    (tmp_path / "x_needs.py").write_text("import x_absent")
+    for name, sentence in {
+        "absent.py": "there is no plug-in",
+        "random.py": "has the name of another module",
+        "my-plugin.py": "cannot be imported by its name",
+        "x_fails.py": "fails (ZeroDivisionError: division by zero): fix it",
+        "x_needs.py": "cannot be imported (No module named 'x_absent')",
+        "x_plugin": "is no Python file",
+    }.items():
+        with pytest.raises(InputError) as error:
+            load_files([str(tmp_path / name)])
+        assert sentence in str(error.value)
+        assert name in str(error.value)
+    assert os.environ["GGSS_PLUGINS"] == "", "workers are not told of what cannot be used"
+
+
+def test_the_folder_of_a_plan_is_searched_for_its_plug_ins(tmp_path):
+    """By name and by file; a plan that is kept has the file's place. Its code counts, as ever."""
+    here = tmp_path / "here"
+    (here / "x_package").mkdir(parents=True)
+    (here / "x_plugin.py").write_text(MODULE)
+    (here / "x_package" / "__init__.py").write_text("")
+    for name, plugins in {
+        "names": ["x_plugin", "x_package"],
+        "files": ["x_plugin.py"],
+        "none": ["x_no", "y.py"],
+    }.items():
+        (here / f"{name}.yaml").write_text(json.dumps(PLAN | {"plugins": plugins}))
+    code = (
+        "import sys\n"
+        "from ggss.study.plan import Plan\n"
+        "from ggss.methods.registry import METHODS\n"
+        "for name in ('names', 'files'):\n"
+        "    plan = Plan.read(f'{sys.argv[1]}/{name}.yaml')\n"
+        "    print(*plan.plugins)\n"
+        "print(METHODS.package('x-method'), *METHODS.code('x-method'))\n"
+        "Plan.model_validate_json(plan.model_dump_json())\n"
+        "Plan.read(f'{sys.argv[1]}/none.yaml')\n"
+    )
+    done = python(code, here)
+    places = [f"{here}/x_plugin.py {here}/x_package", f"{here}/x_plugin.py"]
+    assert done.stdout.splitlines() == [*places, "x_plugin x_plugin"]
+    assert "the plug-in 'x_no' cannot be imported" in done.stderr
+    assert f"there is no plug-in '{here}/y.py'" in done.stderr
 
 
 def test_what_belongs_to_ggss_stays_its_own_whoever_imports_it_first(tmp_path):
@@ -249,6 +331,27 @@ def test_answers_of_other_plug_in_code_are_not_those_of_this_code(tmp_path):
     assert run(CHANGED, "--keep-answers")[:2] == (0, 80)  # also for those who read the sentence too late
     assert run(METHOD)[:2] == (0, 80)
     assert run(METHOD, helper="SIGN = -1\n")[:2] == (40, 40)  # a module that the plug-in imports
+
+
+def test_the_key_of_a_task_has_the_code_of_the_plug_ins_that_ask_it(monkeypatch):
+    pieces = {"suite": "small-world", "discovery": "small-world", "models": ["small-world/qwen3-vl"], "limit": 2}
+    steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq"]}}
+    plan = Plan.of({"name": "x", **pieces, "methods": ["none", "ggss"], "alphas": [1.0], "steering": steering})
+    items = PlanItems(plan)
+
+    def key(**digests: str) -> str:
+        for registry, name in ((PROBES, "probe"), (SUITES, "suite"), (METHODS, "method")):
+            code = {f"x_{name}": digests.get(name, "before")}
+            monkeypatch.setattr(registry, "code", lambda entry, code=code: code)
+        return grid.questions_hash(items, "mcq", grid.code_digests(plan))
+
+    before = key()
+    assert key() == before
+    assert key(method="edited") == before, "the unsteered answers do not depend on it"
+    assert len({before, key(probe="edited"), key(suite="edited")}) == 3
+    monkeypatch.setattr(PlanItems, "max_new_tokens", lambda *_: 99)
+    assert key() != before
+    assert grid.questions_hash(items, "mcq") == items.hash("mcq"), "as before code was recorded"
 
 
 REGISTER = "from ggss.methods import Method, register\n"

@@ -13,7 +13,7 @@ from ggss.analysis.run import Statistics
 from ggss.errors import InputError
 from ggss.probes.steered_model import batches
 from ggss.probes.suites import subset
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 from ggss.stats import bootstrap, signflip
 from ggss.steering.steerer import checked_alpha
 from ggss.study.executors import executor

@@ -3,9 +3,9 @@
 import pytest
 
 from ggss.errors import InputError
-from ggss.probes import reflect
+from ggss.files import read_yaml
+from ggss.probes import suites
 from ggss.study.plan import Plan
-from ggss.yaml_files import read_yaml
 
 
 def read(tmp_path, text):
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
 def test_plans_and_wordings_are_read_like_this(tmp_path):
     file = tmp_path / "file.yaml"
     file.write_text("mcq: {text: x}\nmcq: {text: y}")
-    for read_file in (Plan.load, reflect.wordings):
+    for read_file in (Plan.load, suites.wordings):
         with pytest.raises(InputError, match="'mcq' is there twice, in line 1 and in line 2"):
             read_file(file)
 
@@ -82,4 +82,4 @@ def test_an_option_that_is_a_number_is_refused(tmp_path):
     file = tmp_path / "file.yaml"
     file.write_text("mcq: {questions: {a: {text: '{options}', options: {1: few, no: 2}}}}")
     with pytest.raises(InputError, match="its options are text, not 1, 2: put them in quotes"):
-        reflect.wordings(file)
+        suites.wordings(file)

@@ -53,7 +53,7 @@ def measured(name: str, keep: bool) -> list[dict[str, Any]]:
         kept = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(kept, dict) and kept["where"] == where:
             return kept["rows"]
-    rows = importlib.import_module(f"bench.{name}").run()
+    rows = importlib.import_module(f"experiments.bench.{name}").run()
     OUT.mkdir(exist_ok=True)
     file.write_text(json.dumps({"where": where, "rows": rows}), encoding="utf-8")
     return rows

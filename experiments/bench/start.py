@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.bench.timing import alternate, milliseconds, row
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 
 MODEL, QUESTION = "small-world/llava-vicuna", "which race is this person ?"
 

@@ -25,12 +25,11 @@ from experiments.fuzz import runs, studies, tables, tensors, texts
 from experiments.fuzz.harness import Target
 from ggss import cli
 from ggss.activations.collect import collect
-from ggss.cli import WRONG
-from ggss.cli.app import app
+from ggss.cli import WRONG, app
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError
 from ggss.methods import registry
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 from ggss.steering.checkpoints import write_pt
 from ggss.steering.fitting import fit
 
@@ -162,8 +161,8 @@ def stubs(folder: Path, vlm: Any) -> list[Any]:
 
     return [
         patch.dict(os.environ, {"GGSS_CACHE": str(folder / "cache")}),
-        patch("ggss.models.loading.load_vlm", lambda *given, **named: vlm),
-        patch("ggss.smallworld.sets.paint_focus_set", paint),
+        patch("ggss.models.vlm.load_vlm", lambda *given, **named: vlm),
+        patch("ggss.smallworld.painter.paint_focus_set", paint),
         patch("ggss.smallworld.demo.run", demo),
         patch("ggss.study.runner.DiscoverySet"),
         patch("ggss.study.runner.Driver", side_effect=Reached),

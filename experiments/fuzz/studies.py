@@ -19,7 +19,7 @@ from ggss.models import Answer, ModelIdentity
 from ggss.probes import suites
 from ggss.probes.suites import Suite
 from ggss.steering.fitting import Gates
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.plan import Plan, PlanItems
 from ggss.study.results import StoredRuns, export, opened
 from ggss.study.status import status
@@ -101,7 +101,7 @@ def answered_study(folder: Path) -> None:
 
 
 def _fit(plan: Plan, cell: grid.Cell) -> Fit:
-    recipe = hashes.recipe(plan, *cell[:3])
+    recipe = grid.recipe(plan, *cell[:3])
     return Fit(recipe, IDENTITY.hash, f"{cell.method}/{cell.attribute}", ("a note",), GATES)
 
 

@@ -46,7 +46,7 @@ def results(name: str) -> list[str]:
         alpha = 1.0 if method == DERIVED else selected_alpha(plain, steerers)
         models = {attribute: plain.steered(steerer, alpha) for attribute, steerer in steerers.items()}
         found = bias_changes(before, models)
-        cost = 100 * compare(smallstar, ask(models["race"], suite(), "smallstar")).kept().same.difference
+        cost = 100 * compare(smallstar, ask(models["race"], suite(), "smallstar")).accuracy().same.difference
         shown = [_shown(cells.changed(found[task])) for task in TASKS]
         mean, own = average_change(list(found.values())), corrected_average(list(found.values()))
         average = cells.figure(own, "+.0f", unit="%", published=mean.estimate) if mean and own else None

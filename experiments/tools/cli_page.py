@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from ggss.cli.app import app
+from ggss.cli import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 OPENING = """# Command line

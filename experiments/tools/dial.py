@@ -29,7 +29,7 @@ from ggss.models.features import FeatureCache
 from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld import folders, short_name
 from ggss.smallworld.demo import HELD_OUT, load_model, suite
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 from ggss.steering.fitting import fit
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +142,7 @@ def _percent(comparison: Comparison, metric: str = "") -> list[float] | None:
 
 
 def _points(comparison: Comparison) -> list[float]:
-    same = comparison.kept().same
+    same = comparison.accuracy().same
     return [100 * same.difference, 100 * same.low, 100 * same.high]
 
 

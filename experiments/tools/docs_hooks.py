@@ -52,5 +52,9 @@ def on_page_content(content: str, **_: Any) -> str:
 
 
 def _formula(found: re.Match[str]) -> str:
-    display = "block" if found[2] == "[" else "inline"
-    return convert(html.unescape(found[3]).strip(), display=display)
+    """A formula as MathML. Parts of a display formula that are set apart by \\qquad may go on lines of their own."""
+    latex = html.unescape(found[3]).strip()
+    if found[2] != "[":
+        return convert(latex)
+    parts = [convert(part.strip(), display="block") for part in latex.split(r"\qquad")]
+    return f'<div class="formula">{"".join(parts)}</div>'

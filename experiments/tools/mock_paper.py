@@ -35,7 +35,9 @@ from ggss.models import Vlm
 from ggss.probes.benchmarks import DIMENSIONS
 from ggss.probes.wording import released
 from ggss.report.tables import REPORT, TABLES
+from ggss.study.plan import Plan, PlanItems
 from ggss.study.results import Results
+from ggss.study.status import status
 from tests import invented_release
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
@@ -238,30 +240,50 @@ def model(kind: str, seed: int, folder: Path, width: int) -> None:
     processor.save_pretrained(folder)
 
 
-def check(folder: Path) -> None:
-    """Every table of the paper came out, with every question of the files in the second plan."""
-    absent = [
-        name
-        for name in (*TABLES.names(), REPORT)
-        if name not in NONE and not _written(folder, "paper", name).exists()
-    ]
-    if absent:
-        raise SystemExit(f"{folder} lacks the tables {', '.join(absent)}: see paper-tables/README.md")
-    if not _written(folder, "release", "main_results").exists():
-        raise SystemExit(f"{folder} lacks the main results of the plan release: see release-tables/README.md")
-    asked = {run.task: len(run.items) for run in Results.load(folder / "whole-study")}
-    expected = {
+NONE = ("control", "pace_against")  # the paper has no model on which steering should fail, and no PACE
+# The authors' code does not ask these questions, and does not have these methods.
+NOT_RELEASED = (
+    "mme",
+    "mme_categories",
+    "recognition",
+    "ceo_salary",
+    "gate_calibration",
+    "prompt_invariance",
+    "beyond",
+)
+LACKING = {"paper": NONE, "release": (*NONE, *NOT_RELEASED)}
+ASKED = {
+    "whole": {
         "mcq": 160,
         "2afc": 2160,
         "mmstar": 1500,
         "mme": 2 * sum(count for count, _ in MME.values()),
         "ceo": 800,
-    }
+    },
+    "release": {"mcq": 80, "2afc": 360, "nurse-doctor": 160, "mmstar": 1500},
+}
+
+
+def check(folder: Path) -> None:
+    """Every table of the paper and of the release came out, and all questions were answered; there are as many as
+    published, in the plan `release` without the limit of the mock."""
+    for plan, lacking in LACKING.items():
+        names = [name for name in (*TABLES.names(), REPORT) if name not in lacking]
+        if absent := [name for name in names if not _written(folder, plan, name).exists()]:
+            raise SystemExit(f"{folder} lacks the tables {', '.join(absent)}: see {plan}-tables/README.md")
+    items = PlanItems(Plan.load(folder / "release.yaml").model_copy(update={"limit": None}))
+    _compare(folder, "release", {task: len(items.items(task)) for task in ASKED["release"]})
+    _compare(folder, "whole", {run.task: len(run.items) for run in Results.load(folder / "whole-study")})
+    for plan in ("paper", "whole", "release"):
+        left = [str(unit.unit) for unit in status(folder / f"{plan}-study")[1] if unit.answered < unit.of]
+        if left:
+            raise SystemExit(f"{folder}/{plan}-study is not finished: {', '.join(left)}")
+
+
+def _compare(folder: Path, plan: str, asked: dict[str, int]) -> None:
+    expected = ASKED[plan]
     if wrong := {task: asked.get(task) for task, count in expected.items() if asked.get(task) != count}:
-        raise SystemExit(f"{folder} has other numbers of questions than {expected}: {wrong}")
-
-
-NONE = ("control", "pace_against")  # the paper has no model on which steering should fail, and no PACE
+        raise SystemExit(f"{folder}/{plan}.yaml has other numbers of questions than {expected}: {wrong}")
 
 
 def _written(folder: Path, plan: str, name: str) -> Path:

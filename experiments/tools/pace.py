@@ -24,8 +24,8 @@ from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld.bias_questions import portraits
 from ggss.smallworld.check import CONTROL
 from ggss.smallworld.demo import HELD_OUT, load_model, suite
+from ggss.smallworld.painter import town
 from ggss.smallworld.scenes import PLANS, draw_scene
-from ggss.smallworld.sets import town
 from ggss.steering.fitting import AUTO, fit
 from ggss.steering.steerer import Steerer
 

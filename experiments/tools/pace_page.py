@@ -55,7 +55,7 @@ class Line:
 
     @cached_property
     def cost(self) -> Any:
-        return self.compared[CAPABILITY].kept().same
+        return self.compared[CAPABILITY].accuracy().same
 
     @cached_property
     def named(self) -> float:
@@ -180,7 +180,7 @@ def between(model: str, one: str, other: str) -> Any:
     before, after = runs_of(model, one), runs_of(model, other)
     assert before is not None
     assert after is not None
-    return compare(before[1][CAPABILITY], after[1][CAPABILITY], unlike=True).kept().same
+    return compare(before[1][CAPABILITY], after[1][CAPABILITY], unlike=True).accuracy().same
 
 
 def significance() -> list[str]:

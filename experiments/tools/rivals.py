@@ -27,10 +27,10 @@ def kept(found: Comparison | None) -> str:
     """Points of capability; "same" where the change is shown to be within the margin."""
     if found is None:
         return "-"
-    change = found.kept().change
+    change = found.accuracy().change
     low, high = 100 * change.low, 100 * change.high
     return f"{100 * change.difference:+.1f} [{low:+.1f}, {high:+.1f}]" + (
-        ", same" if found.kept().same.equivalent else ""
+        ", same" if found.accuracy().same.equivalent else ""
     )
 
 

@@ -42,9 +42,9 @@ def kept(found: Comparison | None) -> str:
     """Points of capability; "same" where the change is shown to be within the margin."""
     if found is None:
         return "-"
-    change = found.kept().change
+    change = found.accuracy().change
     text = f"{100 * change.difference:+.1f} [{100 * change.low:+.1f}, {100 * change.high:+.1f}]"
-    return text + (", same" if found.kept().same.equivalent else "")
+    return text + (", same" if found.accuracy().same.equivalent else "")
 
 
 def parts_of(results: Results) -> tuple[list[str], list[str]]:
@@ -91,7 +91,7 @@ def by_site(results: Results, sites: list[str], methods: list[str]) -> list[str]
                 continue
             found = [cells(results, model, label) for model in models if runs_on(results, model, label)]
             changes = [change for *bias, _ in found for one in bias if one and (change := one.change())]
-            same = [own.kept().same.equivalent for *_, own in found if own]
+            same = [own.accuracy().same.equivalent for *_, own in found if own]
             if not changes:
                 continue
             mean = mean_change(results, label)

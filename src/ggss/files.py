@@ -14,6 +14,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, NoReturn
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
@@ -22,7 +23,11 @@ from ggss.errors import InputError, problems
 
 LARGEST = 2**30  # bytes of a file that is read into memory
 GROWTH = 2**20  # bytes that a file may have beyond its size: those of /proc and /sys have size 0
-DEEPEST = 32  # nested lists and objects in a JSON file
+DEEPEST = 32  # nested lists and objects in a JSON or YAML file
+_LARGEST_INTEGER = 2**63  # of a YAML file: it must be smaller, to be stored
+_MERGED = 10_000  # keys of a YAML mapping, including those that `<<` adds
+_TAG = "tag:yaml.org,2002:"
+_PLAIN = [_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map")]
 _HEAD = 2048  # bytes in which a mark is searched
 MOST_ZIPPED = 20_000  # files in a zip
 LARGEST_ZIPPED = 2**29  # bytes of one of them, unpacked
@@ -293,3 +298,82 @@ def check_writable(folder: Path) -> None:
             file.write(b"?")
     except OSError as error:
         raise InputError(f"cannot write to {str(folder)!r} ({error.strerror}): choose another place") from error
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """The content of a file: text, numbers, true, false, null, lists and mappings; dates are text.
+
+    InputError if it cannot be read, is not YAML, or has a key twice. what: its name in messages, such as "the plan".
+    """
+    import yaml
+
+    text = read_utf8(path, what)
+    try:
+        return yaml.load(text, _plain_loader())
+    except (yaml.YAMLError, ValueError, KeyError) as error:
+        raise InputError(f"{what} {str(path)!r} is not usable YAML: {' '.join(str(error).split())}") from error
+
+
+@cache
+def _plain_loader() -> Any:
+    """The class that reads YAML as plain data. It is made when it is needed: importing yaml takes a while."""
+    import yaml
+
+    class PlainLoader(yaml.SafeLoader):
+        """Only the types that JSON has; `yes`, `no` and `2024-01-31` are text, as in YAML 1.2."""
+
+        yaml_constructors = {  # noqa: RUF012
+            tag: make for tag, make in yaml.SafeLoader.yaml_constructors.items() if tag is None or tag in _PLAIN
+        }
+        yaml_implicit_resolvers = {  # noqa: RUF012
+            first: [(tag, text) for tag, text in resolvers if tag not in (_TAG + "timestamp", _TAG + "bool")]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        depth = 0
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise yaml.YAMLError(f"it is nested too deeply, at most {DEEPEST} levels are read")
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
+
+        def plain_list(self, node: Any) -> list[Any]:
+            return self.construct_sequence(node, deep=True)  # all of it at once: a list inside itself is refused
+
+        def plain_mapping(self, node: Any) -> dict[Any, Any]:
+            lines: dict[Any, int] = {}
+            for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if isinstance(key_node, yaml.ScalarNode):
+                    key, line = key_node.value, key_node.start_mark.line + 1
+                    if key in lines:
+                        raise yaml.YAMLError(f"{key!r} is there twice, in line {lines[key]} and in line {line}")
+                    lines[key] = line
+            return self.construct_mapping(node, deep=True)
+
+        def flatten_mapping(self, node: Any) -> None:
+            super().flatten_mapping(node)
+            if len(node.value) > _MERGED:  # references to references of `<<` grow without end
+                raise yaml.YAMLError(f"the mapping in line {node.start_mark.line + 1} merges too many others")
+
+        def plain_int(self, node: Any) -> int:
+            text = str(self.construct_scalar(node))
+            # Python converts no more than some thousand digits.
+            number = self.construct_yaml_int(node) if len(text) < 100 else _LARGEST_INTEGER
+            if abs(number) >= _LARGEST_INTEGER:
+                line = node.start_mark.line + 1
+                raise yaml.YAMLError(f"the whole number in line {line}, which begins {text[:20]}, is too large")
+            return number
+
+    for kind, make in (
+        ("seq", PlainLoader.plain_list),
+        ("map", PlainLoader.plain_mapping),
+        ("int", PlainLoader.plain_int),
+    ):
+        PlainLoader.add_constructor(_TAG + kind, make)
+    PlainLoader.add_implicit_resolver(
+        _TAG + "bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+    )
+    return PlainLoader

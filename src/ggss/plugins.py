@@ -1,19 +1,22 @@
 """Registries that other packages can extend: methods, probes, suites, families, picture sets, executors, tables.
 
-An entry comes from ggss itself, from an installed package by an entry point of the registry's group, or from a module
-that a study plan names under `plugins`. The entry point's value is a module that registers its entries when it is
-imported. Every entry is stored with its package, and the error of a refused registration names the package. Its
+An entry comes from ggss itself, from an installed package by an entry point of the registry's group, from a module
+that a study plan names under `plugins`, or from a file: `ggss --plugin FILE.py` names it, and so does the variable
+GGSS_PLUGINS, which worker processes inherit. The entry point's value is a module. A module registers its entries when
+it is imported. Every entry is stored with its package, and the error of a refused registration names the package. Its
 module is stored too: stored answers depend on a digest of the code that registered an entry (`Registry.code`).
 """
 
 import ast
 import linecache
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Generic, NamedTuple, TypeVar
@@ -23,6 +26,7 @@ from ggss.version import code_digest, files_under
 
 T = TypeVar("T")
 OURS = "ggss"
+PLUGINS = "GGSS_PLUGINS"  # the variable that names files, separated as those of PATH
 
 _package = OURS  # the package whose entries are being registered
 
@@ -176,6 +180,7 @@ class Registry(Generic[T]):
         try:
             for point in sorted(entry_points(group=self.group), key=lambda point: (point.name, point.value)):
                 _load(point, self.group)
+            load_plugins(_files_of_variable())
         except BaseException:
             self._complete = False
             raise
@@ -230,18 +235,71 @@ def _load(point: EntryPoint, group: str) -> None:
             ) from error
 
 
-def load_plugins(modules: Sequence[str]) -> None:
-    """Import modules that register entries. Each must be installed, or be in a folder on PYTHONPATH."""
-    for module in modules:
+def load_plugins(plugins: Sequence[str]) -> None:
+    """Import plug-ins, which register entries: modules that are installed or on PYTHONPATH, or paths of files."""
+    for plugin in plugins:
+        module = _module_name(plugin)
         with _registering(module):
             try:
-                import_module(module)
+                imported = import_module(module)
             except InputError:
                 raise
             except ModuleNotFoundError as error:
                 raise InputError(
-                    f"the plug-in {module!r} cannot be imported ({error}): "
-                    "install it, or put its folder on PYTHONPATH"
+                    f"the plug-in {plugin!r} cannot be imported ({error}): install it, put its folder on PYTHONPATH, "
+                    "or give its file"
                 ) from error
             except Exception as error:  # as above
-                raise InputError(f"the plug-in {module!r} fails ({type(error).__name__}: {error}): fix it") from error
+                raise InputError(f"the plug-in {plugin!r} fails ({type(error).__name__}: {error}): fix it") from error
+        if _is_path(plugin) and _source(plugin).resolve() != Path(imported.__file__ or "").resolve():
+            raise InputError(
+                f"the plug-in {plugin!r} has the name of another module, {imported.__file__ or module}: rename it"
+            )
+
+
+def load_files(files: Sequence[str]) -> None:
+    """Import plug-ins that are files, in this process and, when they need them, in those that it starts."""
+    paths = [str(Path(file).expanduser().resolve()) for file in files]
+    if wrong := [file for file, path in zip(files, paths, strict=True) if Path(path).suffix != ".py"]:
+        raise InputError(f"the plug-in {wrong[0]!r} is no Python file: give one, such as my_methods.py")
+    load_plugins(paths)
+    os.environ[PLUGINS] = os.pathsep.join(dict.fromkeys([*_files_of_variable(), *paths]))
+
+
+def beside(folder: Path, plugin: str) -> str:
+    """The path of a plug-in in a folder; its name, if there is none or a module of that name is found elsewhere."""
+    if plugin.endswith(".py"):
+        return str((folder / Path(plugin).expanduser()).resolve())
+    if not plugin.isidentifier() or plugin in sys.modules or find_spec(plugin) is not None:
+        return plugin
+    candidates = folder / f"{plugin}.py", folder / plugin
+    return next((str(path.resolve()) for path in candidates if _source(str(path)).is_file()), plugin)
+
+
+def _files_of_variable() -> list[str]:
+    return list(filter(None, os.environ.get(PLUGINS, "").split(os.pathsep)))
+
+
+def _is_path(plugin: str) -> bool:
+    return plugin.endswith(".py") or os.sep in plugin
+
+
+def _source(path: str) -> Path:
+    """The file of a plug-in that is a file or a package's folder."""
+    return Path(path) if path.endswith(".py") else Path(path) / "__init__.py"
+
+
+def _module_name(plugin: str) -> str:
+    """The name by which a plug-in is imported. The folder of a file becomes the last on Python's path."""
+    if not _is_path(plugin):
+        return plugin
+    path = Path(plugin)
+    if not _source(plugin).is_file():
+        raise InputError(f"there is no plug-in {plugin!r}: give a Python file, such as my_methods.py")
+    if not path.stem.isidentifier():
+        raise InputError(
+            f"the plug-in {plugin!r} cannot be imported by its name: use letters, digits and underscores"
+        )
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)
+    return path.stem

@@ -2,12 +2,15 @@
 
 No other module makes a rich console, so text is never read as markup and no table is cut. Style is given separately
 from the text: `Text(question, "bold")`, `Text.assemble((name, "bold"), ": ", answer)`. Progress is a bar on a
-terminal, and a line every `EVERY` seconds in a log.
+terminal, and a line every `EVERY` seconds in a log; a `Heartbeat` prints one where a single step takes longer.
 """
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sized
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -58,7 +61,7 @@ class Terminal(Console):
 
     def status(self, status: RenderableType, **options: Any) -> Status:
         """A spinner with a text while a block runs; rich itself would read the text as markup."""
-        return super().status(Text(status) if isinstance(status, str) else status, **options)
+        return _LoggedStatus(status, self, **options)
 
     def fitting(self, table: Table) -> RenderableType:
         """The table, its column headers wrapped if needed; a list, if names and numbers would have to be wrapped."""
@@ -74,6 +77,87 @@ class Terminal(Console):
     def _measured(self, renderable: RenderableType) -> Measurement:
         """The width with all lines wrapped between words (minimum), and with none (maximum)."""
         return Measurement.get(self, self.options.update(width=UNLIMITED), renderable)
+
+
+@dataclass
+class _Step:
+    """A step of the work that is going on: what, and of what can be counted how many are done."""
+
+    what: str
+    total: int | None = None
+    count: int = 0
+    start: float = field(default_factory=lambda: monotonic())
+
+    def __str__(self) -> str:
+        seconds = monotonic() - self.start
+        if self.count:
+            return f"{self.what}: {_counted(self.count, self.total, seconds)}"
+        return f"{self.what}: {_duration(seconds)} so far"
+
+
+_steps: list[_Step] = []  # the innermost last
+_lines = 0  # how many were printed on stderr
+
+
+@contextmanager
+def _step(what: str, total: int | None = None) -> Iterator[_Step]:
+    step = _Step(what, total)
+    _steps.append(step)
+    try:
+        yield step
+    finally:
+        _steps.remove(step)
+
+
+class _LoggedStatus(Status):
+    """A spinner whose text is the step that a log's heartbeat names."""
+
+    def __init__(self, status: RenderableType, console: Console, **options: Any) -> None:
+        super().__init__(Text(status) if isinstance(status, str) else status, console=console, **options)
+        self._step = _Step(str(status))
+
+    def start(self) -> None:
+        _steps.append(self._step)
+        super().start()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._step in _steps:
+            _steps.remove(self._step)
+
+
+class Heartbeat:
+    """While a block runs, prints a line on stderr if nothing else was printed there for `EVERY` seconds.
+
+    It says which step is going on; what: the work as a whole. On a terminal, where there is a bar, and with `--quiet`
+    nothing is printed. wait: waits so many seconds, and says whether the block has ended.
+    """
+
+    def __init__(self, what: str, wait: Callable[[float], bool] | None = None) -> None:
+        self._end = threading.Event()
+        self._wait = wait or self._end.wait
+        self._whole, self._known = _Step(what), _lines
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def __enter__(self) -> "Heartbeat":
+        if not quiet() and not Terminal(stderr=True).is_terminal:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._wait(EVERY / 2):
+            self.beat()
+
+    def beat(self) -> None:
+        """Print a line if none was printed since the last call. Between two lines are at most two calls."""
+        silent, self._known = _lines == self._known, _lines
+        if silent:
+            note(str(_steps[-1] if _steps else self._whole))
 
 
 def _as_list(table: Table) -> Group:
@@ -112,22 +196,24 @@ def track(items: Iterable[T], what: str, total: int | None = None, show: bool | 
 
 def note(*lines: str) -> None:
     """Print lines on stderr that are not errors; none with `--quiet`."""
+    global _lines
     for line in () if quiet() else lines:
         print(visible(line), file=sys.stderr, flush=True)
+        _lines += 1
 
 
 def _logged(items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
     """Yield the items; print a line every EVERY seconds, and at the end if there was any. Short work prints none."""
-    start = last_note = monotonic()
-    count = 0
-    for count, item in enumerate(items, start=1):
-        yield item
-        now = monotonic()
-        if now - last_note >= EVERY:
-            last_note = now
-            note(f"{what}: {_counted(count, total, now - start)}")
-    if last_note > start:
-        note(f"{what}: {count:,} done in {_duration(monotonic() - start)}")
+    with _step(what, total) as step:
+        last_note = step.start
+        for count, item in enumerate(items, start=1):
+            yield item
+            step.count, now = count, monotonic()
+            if now - last_note >= EVERY:
+                last_note = now
+                note(f"{what}: {_counted(step.count, total, now - step.start)}")
+        if last_note > step.start:
+            note(f"{what}: {step.count:,} done in {_duration(monotonic() - step.start)}")
 
 
 def _counted(count: int, total: int | None, seconds: float) -> str:

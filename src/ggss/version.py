@@ -1,4 +1,4 @@
-"""The version of ggss and of the libraries that determine its numbers, and digests of code.
+"""The version of ggss and of the libraries that determine its numbers, digests of code, and the machine.
 
 A version number does not change when code is edited, so what is kept across runs depends on a digest of the code. The
 digest is of the syntax tree without comments and docstrings: editing a comment or breaking a line elsewhere changes
@@ -8,6 +8,9 @@ change no number.
 
 import ast
 import hashlib
+import os
+import platform
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
@@ -33,6 +36,23 @@ def library_versions() -> dict[str, str]:
 def installed_version(name: str) -> str:
     """The version of an installed package. Cached: a study needs it before every question."""
     return version(name)
+
+
+@cache
+def hardware() -> str:
+    """The machine in words: its CPU, its system, and the GPUs if torch is loaded and sees any.
+
+    It decides no key: a run may be finished on another machine.
+    """
+    name = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    words = [name, f"{os.cpu_count() or 1} CPUs", f"{platform.system()} {platform.machine()}"]
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_available():
+        words = [f"{cuda.device_count()} × {cuda.get_device_name(0)}", *words]
+    return ", ".join(words)
 
 
 def ggss_code() -> dict[str, str]:

@@ -2,12 +2,11 @@
 
 import json
 import os
-import sys
+from functools import partial
 
 import pytest
 import torch
 
-from ggss import cli
 from ggss.activations.cache import ABANDONED, FOLDER, POOLED, CacheContents, CacheEntry, delete
 
 NOW = 1_800_000_000.0
@@ -47,20 +46,10 @@ def foreign(folder):
 
 
 @pytest.fixture
-def run(folder, monkeypatch, capsys):
+def run(folder, monkeypatch, ggss_command):
     monkeypatch.setenv("GGSS_CACHE", str(folder))
     monkeypatch.setattr("time.time", lambda: NOW)
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["ggss", "cache", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return (code, *capsys.readouterr())
-
-    return call
+    return partial(ggss_command, "cache")
 
 
 def test_list_by_model_and_site(run, folder):

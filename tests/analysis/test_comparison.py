@@ -150,14 +150,14 @@ def test_broken_records_are_all_listed(tmp_path):
 
 def test_a_run_does_not_differ_from_itself():
     before = runs(0.6)
-    found = ComparedTasks.of(compare_all(before, before))
+    found = ComparedTasks.of(list(compare_all(before, before).values()))
     assert [one.task for one in found.bias] == ["mcq", "nurse-doctor", "ceo"]
     assert [one.change().estimate for one in found.bias] == [0, 0, 0]
     assert [one.p for one in found.bias] == [1, 1, 1]
-    assert found.combined == found.combined_holm == 1
+    assert found.combined == 1
     assert found.average.estimate == 0
     (same,) = found.capability
-    kept = same.kept()
+    kept = same.accuracy()
     assert (kept.gained, kept.lost, kept.p) == (0, 0, 1)
     assert kept.same.difference == 0
 
@@ -165,7 +165,7 @@ def test_a_run_does_not_differ_from_itself():
 def test_a_smaller_bias_is_found_with_the_statistics_of_the_library():
     before, after = runs(0.9), runs(0.0, seed=1, source=STEERED)
     turned = {task: reordered(run, slice(None, None, -1)) for task, run in reversed(after.items())}
-    found = ComparedTasks.of(compare_all(before, turned))
+    found = ComparedTasks.of(list(compare_all(before, turned).values()))
     asked = "576 items, 4 tasks of own"
     assert found.before.said == f"m, unsteered; {asked}"
     assert found.after.said == f"m, ggss of race at alpha 1, steerer s; {asked}"
@@ -198,15 +198,14 @@ def test_a_smaller_bias_is_found_with_the_statistics_of_the_library():
     assert found.average.estimate == pytest.approx(np.mean([one.change().estimate for one in found.bias]))
     assert found.average == average_change(found.bias)
     (capability,) = found.capability
-    kept = capability.kept()
+    kept = capability.accuracy()
     right = [[answer == "a" for answer in run["smallstar"].texts] for run in (before, after)]
     gained, lost = (sum(x and not y for x, y in zip(*pair, strict=True)) for pair in (right[::-1], right))
     assert (kept.gained, kept.lost) == (gained, lost)
     assert (kept.before.estimate, kept.after.estimate) == pytest.approx([np.mean(own) for own in right])
     assert kept.p == pytest.approx(binomtest(gained, gained + lost).pvalue)
-    adjusted = holm([*tests, kept.p, found.combined])
-    told = [found.p_holm[task] for task in ("mcq", "nurse-doctor", "ceo", "smallstar")]
-    assert [*told, found.combined_holm] == pytest.approx(adjusted.tolist())
+    assert found.bias_holm == pytest.approx(holm(tests).tolist())
+    assert found.capability_holm == pytest.approx([kept.p]), "the only test of right answers"
 
 
 def reordered(run, order):
@@ -239,14 +238,14 @@ def test_yes_or_no_questions_in_pairs_are_compared_question_by_question():
     )
     said = [np.random.default_rng(seed).choice(["Yes", "no", "hm"], size=80).tolist() for seed in (0, 1)]
     before, after = (Run("mme", items, tuple(map(Answer, own)), SOURCE) for own in said)
-    kept = compare(before, after).kept()
+    kept = compare(before, after).accuracy()
     right = [[a.title() == item.expected for a, item in zip(own, items, strict=True)] for own in said]
     assert kept.gained == sum(y and not x for x, y in zip(*right, strict=True))
     assert kept.lost == sum(x and not y for x, y in zip(*right, strict=True))
     assert (kept.before.estimate, kept.after.estimate) == pytest.approx([np.mean(own) for own in right])
     assert kept.after.units == 40
     counts = [np.mean([ok for ok, item in zip(own, items, strict=True) if item.question == "count"]) for own in right]
-    assert compare(before, after).kept("count").same.difference == pytest.approx(counts[1] - counts[0])
+    assert compare(before, after).accuracy("count").same.difference == pytest.approx(counts[1] - counts[0])
 
 
 def test_questions_about_one_picture_have_a_difference_and_no_interval():
@@ -255,7 +254,7 @@ def test_questions_about_one_picture_have_a_difference_and_no_interval():
     named = [
         replace(item, question="rare" if item.cluster == before.items[0].cluster else "") for item in before.items
     ]
-    kept = compare(replace(before, items=tuple(named)), replace(after, items=tuple(named))).kept("rare")
+    kept = compare(replace(before, items=tuple(named)), replace(after, items=tuple(named))).accuracy("rare")
     assert kept.change.difference == pytest.approx(kept.after.estimate - kept.before.estimate)
     assert np.isnan([kept.after.low, kept.change.high, kept.same.p]).all()
     assert not kept.same.equivalent
@@ -277,17 +276,17 @@ def test_steered_salaries_are_capped_by_the_baseline():
 def test_a_run_that_can_hardly_be_read_is_marked_and_one_that_cannot_is_left_out():
     before, after = runs(0.6), runs(0.3, seed=1)
     hardly = after | {"mcq": answering(after["mcq"], lambda number, answer: "?" if number % 3 else answer)}
-    found = ComparedTasks.of(compare_all(before, hardly))
+    found = ComparedTasks.of(list(compare_all(before, hardly).values()))
     assert [one.degenerate for one in found.bias] == [True, False, False]
     assert found.bias[0].reached == hardly["mcq"].measured().value()
     assert np.isfinite(found.bias[0].p)
     mute = after | {"mcq": answering(after["mcq"], lambda number, answer: "?")}
-    found = ComparedTasks.of(compare_all(before, mute))
+    found = ComparedTasks.of(list(compare_all(before, mute).values()))
     assert found.bias[0].reached is None
     assert np.isnan(found.bias[0].p)
-    assert "mcq" not in found.p_holm
+    assert found.bias_holm[0] is None
     others = [{task: run for task, run in own.items() if task != "mcq"} for own in (before, mute)]
-    without = ComparedTasks.of(compare_all(*others))
+    without = ComparedTasks.of(list(compare_all(*others).values()))
     assert found.combined == without.combined
     assert found.average.estimate == without.average.estimate
 
@@ -304,7 +303,8 @@ def test_a_single_cluster_has_a_value_and_no_interval():
 def test_the_published_metric_alone_gives_the_same_numbers():
     found = compare(runs(0.9)["mcq"], runs(0.3)["mcq"])
     alone = found.published()
-    assert list(alone.after.metrics) == ["mean_race_jsd"]
+    assert [name for name in alone.after.metrics if not name.endswith("flip_rate")] == ["mean_race_jsd"]
+    assert alone.flip() == found.flip()
     assert alone.change() == found.change()
     assert alone.p == found.p
     half = {f"cluster-{number}" for number in range(6)}
@@ -387,6 +387,6 @@ def test_win_rates_and_accuracies_stay_within_their_range_and_have_a_width():
         assert 0 <= one.low <= one.estimate <= one.high <= 1, name
         assert one.low < one.high, name
     assert any(one.method == "wilson" for one in rates.values())
-    kept = compare(right, right).kept()
+    kept = compare(right, right).accuracy()
     assert kept.after.low < kept.after.high == 1
     assert -1 <= kept.change.low <= 0 <= kept.change.high <= 1

@@ -134,10 +134,10 @@ def test_bias_as_world_check_and_the_demo_measure_it(results, compared, monkeypa
 @pytest.mark.parametrize("task", ["mmstar", "mme", "recognition-race"])
 def test_right_answers_by_files_and_by_study(results, compared, task):
     by_files, by_study = compared[task], of_study(results, task)
-    assert by_files.kept() == by_study.kept()
+    assert by_files.accuracy() == by_study.accuracy()
     assert by_files.detectable == by_study.detectable
     assert numbers(by_files.value()) == numbers(by_study.value())
-    assert by_files.kept().after.estimate == pytest.approx(run(results, "ggss", task).measured().value())
+    assert by_files.accuracy().after.estimate == pytest.approx(run(results, "ggss", task).measured().value())
 
 
 def test_a_steered_salary_counts_no_more_than_the_largest_unsteered_one(results, statistics, compared):

@@ -2,17 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
+from fresh_python import FORKED, python
 from ggss.analysis import records
 from ggss.analysis.records import Questions, check_place, open_run_file, part_path
 from ggss.analysis.run import Run
 from ggss.errors import InputError
 from ggss.models.reading import Answer
+from ggss.version import hardware
 from test_comparison import SOURCE, STEERED, runs
 
 HARD = ("\u2028", "a\u0085b", "\x1c\x1d\x1e\x0b\x0c", "one\r\ntwo\n", "\0", "\ud800 alone \udfff", "", '"\\', "é😀")
@@ -42,7 +42,7 @@ def ask(path, some, stop_after=None, force=False, suffix=""):
 
 @pytest.fixture
 def some():
-    return runs(0.6, tasks=("mcq", "ceo"))
+    return {task: replace(run, hardware=hardware()) for task, run in runs(0.6, tasks=("mcq", "ceo")).items()}
 
 
 @pytest.fixture
@@ -195,19 +195,24 @@ def test_two_processes_do_not_write_one_file(some, tmp_path):
     assert os.listdir(tmp_path) == [path.name]
 
 
+def write_until_killed(path, connection):
+    with open_run_file(path, {}):
+        connection.send("writing")
+        connection.recv()
+
+
 def test_a_killed_process_frees_its_file(some, tmp_path):
     path = tmp_path / "run.jsonl"
-    writer = (
-        "import sys; from pathlib import Path; from ggss.analysis.records import open_run_file\n"
-        "with open_run_file(Path(sys.argv[1]), {}): print('writing', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", writer, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdout.readline() == "writing\n"
+    here, there = FORKED.Pipe()
+    other = FORKED.Process(target=write_until_killed, args=(path, there))
+    other.start()
+    try:
+        assert here.recv() == "writing"
         with pytest.raises(InputError, match="another process is writing"):
             ask(path, some)
+    finally:
         other.kill()
+        other.join()
     assert ask(path, some) == 36
 
 
@@ -218,7 +223,7 @@ def test_where_fcntl_does_not_exist_everything_can_be_imported():
         "sys.modules['fcntl'] = None\n"
         "import ggss.analysis, ggss.study, ggss.analysis.records, ggss.study.runner, ggss.cli"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python(code)
     assert done.returncode == 0, done.stderr
 
 
@@ -346,3 +351,32 @@ def test_a_file_that_has_lost_lines_is_no_run_and_the_same_call_completes_it(som
         records.load(path)
     assert ask(path, some) > 0
     assert path.read_bytes() == whole
+
+
+def test_a_file_names_the_machines_that_were_asked_and_older_files_are_read(some, tmp_path, monkeypatch):
+    path = tmp_path / "run.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        ask(path, some, stop_after=1)
+    monkeypatch.setattr(records, "hardware", lambda: "another machine")
+    ask(path, some)
+    loaded = records.load(path)
+    assert loaded == some, "no result depends on it"
+    assert loaded["mcq"].hardware == f"{hardware()}; another machine"
+    assert loaded["ceo"].hardware == "another machine"
+    older = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in older:
+        del line["hardware"]
+    path.write_text("".join(json.dumps(line) + "\n" for line in older))
+    with pytest.raises(InputError, match="it was changed after it was written"):
+        records.load(path)
+    records.write([replace(run, hardware="") for run in some.values()], path)
+    unnamed = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps({k: v for k, v in line.items() if k != "hardware"}) + "\n" for line in unnamed)
+    )
+    assert records.load(path)["mcq"].hardware == "", "as a file was before the machine was recorded"
+    served = replace(SOURCE, identity={"endpoint": "http://there"})
+    questions = {"mcq": Questions(some["mcq"].items, served)}
+    with open_run_file(path, questions, force=True) as file:
+        file.keep("mcq", {some["mcq"].items[0].key: some["mcq"].answers[0]})
+        assert json.loads(file.part.read_text())["hardware"] == "", "whose machine is not known"

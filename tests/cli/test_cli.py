@@ -2,12 +2,10 @@
 
 import json
 import re
-import sys
 
 import pytest
 
 from conftest import noise
-from ggss import cli
 from ggss.data.manifests import write_manifest
 
 
@@ -41,20 +39,8 @@ def own_cache(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs `ggss ...` in this process; gives exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+def run(ggss_command):
+    return ggss_command
 
 
 @pytest.fixture
@@ -95,6 +81,55 @@ def test_discover_holds_fixed_what_it_is_told_to(run, model, faces, tmp_path):
     code, _, err = run(*asked, "--context", "identity", "-o", tmp_path / "t")
     assert code == 2
     assert "identity=0 race=amber has 2 images" in err
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    """One picture of each of sixty people; their race goes with their place, and their ages are numbers."""
+    folder = tmp_path_factory.mktemp("people")
+    rows = []
+    for number in range(60):
+        noise(200 + number, 28 + 28 * (number % 2), 28).save(folder / f"{number}.png")
+        race, north = ("amber", "jade")[number % 2], (number % 10 < 8) == (number % 2)
+        labels = {"race": race, "place": "north" if north else "south", "age": 20 + number // 2}
+        rows.append({"path": f"{number}.png", **labels})
+    write_manifest(rows, folder / "people.csv")
+    return folder / "people.csv"
+
+
+def test_discover_on_unpaired_pictures(run, model, people, tmp_path):
+    asked = ("discover", model, "--images", people, "--attribute", "race", "-o", tmp_path / "s", "--unpaired")
+    code, _, err = run(*asked, "--context", "place")
+    assert code == 2
+    assert "ggss compares the versions of a person, and these pictures are unpaired" in err
+    assert not (tmp_path / "s").exists()
+    code, out, err = run(*asked, "--method", "leace-spherical", "--context", "place", "--json")
+    assert code == 0, err
+    said = json.loads(out)
+    compared = said["matching"]["race"]
+    assert compared["matched_by"] == ["place"]
+    assert (compared["images"], compared["compared"]) == (60, 60)
+    assert list(compared["left"]) == ["age"]
+    assert "Confounded: what pictures are matched by explains" in said["warnings"][0]
+    assert json.loads((tmp_path / "s" / "config.json").read_text())["source"]["matching"]["race"] == compared
+    code, out, err = run(*asked, "--method", "pace", "--context", "place", "--option", "k=1")
+    assert code == 0, err
+    text = " ".join(out.split())
+    assert "Fitted to unpaired pictures, matched by place: 60 of 60 are in 2 of 2 strata" in text
+    assert "Warning: Confounded" in text
+
+
+def test_discover_an_ordered_attribute(run, model, people, tmp_path):
+    asked = ("discover", model, "--images", people, "--attribute", "age", "-o", tmp_path / "s", "--unpaired")
+    asked = (*asked, "--context", "place", "--method", "leace-spherical")
+    code, _, err = run(*asked)
+    assert code == 2
+    assert "'age' has 30 values, all numbers: say that it is ordered (--ordered age" in " ".join(err.split())
+    code, out, err = run(*asked, "--ordered", "age", "--json")
+    assert code == 0, err
+    assert json.loads(out)["ordered"] == ["age"]
+    code, _, err = run(*asked[:-1], "ggss", "--ordered", "age")
+    assert code == 2
 
 
 def test_ask_side_by_side(run, model, faces, steerer):

@@ -1,15 +1,14 @@
 """`ggss ask`: the steerer's prompt suffix is asked with, and its recommended strength is used and named."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 import torch
 
 from conftest import noise
-from ggss import cli
+from ggss.methods.operator import Identity
 from ggss.methods.spherical import Geodesic
-from ggss.methods.unsteered import Identity
 from ggss.steering.steerer import Steerer
 
 QUESTION = "what colour is the hat ?"
@@ -33,22 +32,10 @@ def vlm(tiny, monkeypatch):
 
 
 @pytest.fixture
-def ask(monkeypatch, capsys, tmp_path):
+def ask(monkeypatch, ggss_command, tmp_path):
     noise(0).save(tmp_path / "face.png")
-
-    def call(*arguments):
-        given = ["ggss", "ask", "a-model", tmp_path / "face.png", QUESTION, *arguments]
-        monkeypatch.setattr(sys, "argv", [str(argument) for argument in given])
-        monkeypatch.setenv("COLUMNS", "150")
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+    monkeypatch.setenv("COLUMNS", "150")
+    return partial(ggss_command, "ask", "a-model", tmp_path / "face.png", QUESTION)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 
 from conftest import noise
 from ggss import cli
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.cli.arguments import Loading
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError, keeps
@@ -20,20 +20,8 @@ from ggss.methods.registry import METHODS
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    monkeypatch.setenv("GGSS_DEBUG", "")
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+def run(ggss_command):
+    return ggss_command
 
 
 @pytest.fixture

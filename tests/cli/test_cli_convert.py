@@ -1,13 +1,12 @@
 """`ggss convert` in both directions; nothing is overwritten that is not ours; bad input is one sentence, exit 2."""
 
-import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 import ggss
-from ggss import cli
 from ggss.probes.steered_model import SteeredModel
 from ggss.steering.checkpoints import read_pt, write_pt
 from planted import planted
@@ -22,20 +21,8 @@ def steerer():
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs `ggss convert ...` in this process; gives exit code, stdout, stderr."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ggss", "convert", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+def run(ggss_command):
+    return partial(ggss_command, "convert")
 
 
 def published(operator, path, **more):

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from ggss import cli
-from ggss.cli.app import app, flowing
+from ggss.cli import app, flowing
 from ggss.cli.arguments import Loading, loads_model
 from ggss.cli.doctor import VARIABLES, environment
 from ggss.errors import InputError, nearest, no_such
@@ -31,21 +31,10 @@ VERBS = dict(verbs(typer.main.get_command(app)))
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("GGSS_QUIET", "")
+def run(monkeypatch, ggss_command, tmp_path):
     monkeypatch.setenv("GGSS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-
-    def call(*words):
-        monkeypatch.setattr(sys, "argv", ["ggss", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return (code, *capsys.readouterr())
-
-    return call
+    return ggss_command
 
 
 @pytest.mark.parametrize("words", VERBS, ids=" ".join)
@@ -96,7 +85,7 @@ def test_every_command_that_loads_a_model_has_the_same_options_for_it():
 
 @pytest.mark.parametrize("left_out", [None, *LOADING])
 def test_what_is_typed_is_how_the_model_is_loaded(left_out, run, monkeypatch):
-    from ggss.models.loading import load_vlm
+    from ggss.models.vlm import load_vlm
 
     def loads(*how, **named):
         seen.update(inspect.signature(load_vlm).bind(*how, **named).arguments)

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -10,8 +9,9 @@ import pytest
 import typer
 from typer.models import ArgumentInfo
 
+from conftest import command_of
 from ggss import cli
-from ggss.cli.app import app
+from ggss.cli import app
 
 NUMBERS = ("", "-1", "0", "nan", "-inf", "1e308", "1e999", "0x10", "9" * 5000, "[/bold]")
 TEXTS = (
@@ -68,6 +68,12 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("data", "focus"): {"folder": none, "out": str(folder / "out.csv")},
         ("data", "pairs"): {"folder": none, "out": str(folder / "out.csv")},
         ("data", "social-counterfactuals"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "genderbias-vl"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "fairface"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "utkface"): {"folder": none, "out": str(folder / "out.csv")},
+        ("data", "facet"): {"folder": none, "out": str(folder / "out.csv"), "crops": str(folder / "crops")},
+        ("data", "mmstar"): {"to": none},
+        ("data", "mme"): {"to": none},
         ("data", "wording"): {"folder": none, "out": str(folder / "out.yaml")},
         ("study", "new"): {"source": none},
         ("study", "plan"): {"file": none},
@@ -86,7 +92,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
 
 def spelled(words, given):
     """The command line; arguments come after `--`, so that a value may begin with a dash."""
-    command = typer.main.get_command(app)
+    command = command_of(app)
     for word in words:
         command = command.commands[word]
     options, arguments = [], []
@@ -106,22 +112,10 @@ def is_number(kind):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
+def run(monkeypatch, ggss_command, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GGSS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("GGSS_DEBUG", "")
-
-    def call(words):
-        monkeypatch.setattr(sys, "argv", ["ggss", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+    return lambda words: ggss_command(*words)
 
 
 def test_the_table_has_every_command(tmp_path):

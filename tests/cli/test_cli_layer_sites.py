@@ -6,7 +6,7 @@ import json
 import pytest
 
 from ggss.analysis import records
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 from ggss.study.results import Results
 from test_cli import own_cache, run  # noqa: F401 (fixtures)
 

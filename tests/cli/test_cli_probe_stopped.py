@@ -5,12 +5,11 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
+from fresh_python import python
 from ggss import probes
 from ggss.analysis import asking, records
 from ggss.probes import suites
@@ -118,8 +117,7 @@ cli.main()
 
 def test_kill_in_the_middle_of_a_line_loses_that_line_alone(run, asked, tmp_path, monkeypatch):
     out = tmp_path / "run.jsonl"
-    command = [sys.executable, "-c", KILLED, *map(str, asked), "-o", str(out)]
-    ended = subprocess.run(command, capture_output=True, check=False)
+    ended = python(KILLED, *asked, "-o", out)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     part = tmp_path / "run.jsonl.part"
     torn = part.read_bytes()

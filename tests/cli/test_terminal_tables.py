@@ -10,9 +10,9 @@ from rich.table import Table
 import ggss
 import invented_study
 from ggss.analysis.selection import ComparedTasks
-from ggss.cli import compare, demo, discover, doctor, methods, probe, study, world
+from ggss.cli import compare, discover, doctor, methods, probe, study, world
 from ggss.smallworld.check import Line
-from ggss.smallworld.demo import BiasRow, Demo
+from ggss.smallworld.demo import Demo
 from ggss.steering.doctor import Examination
 from ggss.study.grid import Unit
 from ggss.study.status import Progress
@@ -109,14 +109,13 @@ def show_probe():
 
 
 def show_compare():
-    compare.show_comparison(ComparedTasks.of({one.task: one for one in comparisons()}))
+    compare.show_comparison(ComparedTasks.of(comparisons()))
 
 
 def show_demo():
-    *bias, capability = comparisons()
-    rows, kept = [BiasRow(one) for one in bias], {"race": capability.kept()}
-    found = Demo("small-world/qwen3-vl", 1.0, rows, kept, {}, {}, [], Path("demo.png"), material=None)
-    demo.show(found, Path("report.html"))
+    tasks = ComparedTasks.of(comparisons())
+    found = Demo("small-world/qwen3-vl", 1.0, tasks, {}, [], Path("demo.png"), material=None)
+    world.show_demo(found, Path("report.html"))
 
 
 def show_world():

@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import tempfile
 from io import BytesIO
-from itertools import product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from ggss.data.counterfactuals import Counterfactuals
@@ -437,10 +440,48 @@ def matched(folder, pattern):
     return [{key: cell for key, cell in row.items() if key != "path"} for row in read_rows(folder / pattern)]
 
 
-def test_a_placeholder_stays_in_its_component_and_takes_the_least(tmp_path):
-    touched(tmp_path, "mixed_race_man.png", "deep/jade_man.png", ".opal_man.png", "_man.png", "jade_man.jpg")
-    assert matched(tmp_path, "{race}_{gender}.png") == [{"race": "mixed", "gender": "race_man"}]
+def test_a_placeholder_stays_in_its_component(tmp_path):
+    touched(tmp_path, "opal_man.png", "deep/jade_man.png", ".opal_man.png", "_man.png", "jade_man.jpg")
+    assert matched(tmp_path, "{race}_{gender}.png") == [{"race": "opal", "gender": "man"}]
     assert matched(tmp_path, "{folder}/{race}_man.png") == [{"folder": "deep", "race": "jade"}]
+
+
+def test_a_name_that_can_be_read_in_two_ways_is_refused_with_both(tmp_path):
+    touched(tmp_path, "f/jade_man.png", "f/mixed_race_man.png", "f/mixed_race_woman.png")
+    said = refused(read_rows, tmp_path / "f" / "{race}_{gender}.png")
+    assert (
+        "fits 'mixed_race_man.png' in two ways, race=mixed gender=race_man or race=mixed_race gender=man "
+        "(2 of 3 names can be read in two ways): rename the files"
+    ) in said
+    assert said.count("\n") == 0
+    assert matched(tmp_path, "f/mixed_race_{gender}.png") == [{"gender": "man"}, {"gender": "woman"}]
+    touched(tmp_path, "g/a_b_c/x_y.png")
+    assert "fits 'x_y.png' in two ways, a=a b=b_c c=x d=y or a=a_b b=c c=x d=y: rename" in refused(
+        read_rows, tmp_path / "g" / "{a}_{b}" / "{c}_{d}.png"
+    )
+    touched(tmp_path, "h/ab", "i/abc")
+    assert matched(tmp_path, "h/{x}{y}") == [{"x": "a", "y": "b"}]
+    assert "x=a y=bc or x=ab y=c" in refused(read_rows, tmp_path / "i" / "{x}{y}")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("ab_", min_size=1, max_size=9), st.integers(2, 3))
+def test_a_name_is_refused_if_and_only_if_there_are_two_readings(name, count):
+    """Against all ways to split the name, one by one."""
+    names = [f"p{place}" for place in range(count)]
+    ways = {
+        tuple("_".join(words) for words in (parts[i:j] for i, j in pairwise((0, *cuts, len(parts)))))
+        for parts in [name.split("_")]
+        for cuts in combinations(range(1, len(parts)), count - 1)
+    }
+    ways = {way for way in ways if all(way)}
+    with tempfile.TemporaryDirectory() as folder:
+        touched(Path(folder), name)
+        pattern = Path(folder) / "_".join(f"{{{own}}}" for own in names)
+        if len(ways) == 1:
+            assert matched(Path(folder), pattern.name) == [dict(zip(names, *ways, strict=True))]
+        else:
+            assert ("in two ways" if ways else "matches nothing") in refused(read_rows, pattern)
 
 
 def test_a_repeated_placeholder_reads_the_same_text(tmp_path):
@@ -464,8 +505,7 @@ def test_a_pattern_with_many_ways_to_read_a_name_takes_no_time(tmp_path):
     touched(tmp_path, "a" * 200, "a" * 199 + "b")
     many = "".join(f"{{n{i}}}a" for i in range(12))
     assert "matches nothing" in refused(read_rows, tmp_path / f"{many}c")
-    (found,) = matched(tmp_path, f"{many}{{last}}b")
-    assert list(found.values()) == ["a"] * 12 + ["a" * 175]
+    assert "in two ways, n0=a n1=a" in refused(read_rows, tmp_path / f"{many}{{last}}b")
     touched(tmp_path, "aba")
     assert len(matched(tmp_path, "{x}{y}{x}")) == 2
     assert "too many ways to read a name" in refused(read_rows, tmp_path / "{x}a{y}a{z}a{x}c")
@@ -524,3 +564,86 @@ def test_a_bad_pattern_is_refused(folder, pattern, message):
 @pytest.mark.parametrize("character", ["\x00", "\ud800"])
 def test_a_pattern_with_a_character_that_no_file_name_has_is_refused(character):
     assert "has a character that no file name has" in refused(Counterfactuals.load, character + "/{race}.png")
+
+
+# Unpaired pictures, and attributes that are numbers.
+
+
+@pytest.fixture
+def people(tmp_path):
+    """One picture of each of 24 people, of different sizes, and their labels."""
+    rows = []
+    for number in range(24):
+        (tmp_path / f"{number}.png").write_bytes(painted(number, size=(6 + number % 3, 6)))
+        labels = {"race": RACES[number % 3], "gender": GENDERS[number // 3 % 2], "age": 20 + number}
+        rows.append({"path": f"{number}.png", **labels, "age_group": "20-31" if number < 12 else "32-43"})
+    write_manifest(rows, tmp_path / "people.csv")
+    return tmp_path / "people.csv"
+
+
+def test_unpaired_pictures_are_matched_by_the_context(people):
+    matched = Counterfactuals.load(people, context=["gender", "age_group"], unpaired=True)
+    matched.validate("race")
+    assert list(dict(matched.pictures[0].context)) == ["gender", "age_group"]
+    assert list(matched.attributes) == ["race", "age"]
+    assert matched.chosen(include={"gender": "man"}).unpaired
+    assert matched.shrunk(4).unpaired
+    assert "4 unpaired" in matched.chosen(include={"age": ["20", "21", "22", "23"]})._repr_html_()
+    by_all = Counterfactuals.load(people, attributes="race", unpaired=True)
+    (line,) = unpaired_problems(by_all, "race")  # every picture has an age of its own
+    assert line.startswith("no two pictures of different 'race' agree in all that they are matched by")
+
+
+def unpaired_problems(images, attributes):
+    head, *lines = refused(images.validate, attributes).splitlines()
+    assert head.startswith(f"set of {len(images)} unpaired images: ")
+    return [line.removeprefix("  - ") for line in lines]
+
+
+def test_flaws_of_unpaired_pictures_are_listed(people):
+    people.write_text(people.read_text().replace("0.png,jade,man,20", "0.png,,man,20").replace("5.png", "1.png"))
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    text = "\n".join(unpaired_problems(images, "race"))
+    assert "has an empty 'race'" in text
+    assert "the same image is labelled" in text
+    assert "different sizes" not in text
+    rows = read_rows(people)
+    write_manifest([row for row in rows if row["race"] != "ruby" or row["gender"] == "man"], people)
+    write_manifest([row for row in read_rows(people) if row["gender"] == "woman" or row["race"] == "ruby"], people)
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    assert "no stratum links ruby of 'race'" in "\n".join(unpaired_problems(images, "race"))
+
+
+def test_a_complete_set_by_its_name_is_not_unpaired():
+    assert "is a complete counterfactual set" in refused(Counterfactuals.load, "small-world", unpaired=True)
+
+
+def test_how_pictures_are_compared_is_part_of_the_hash(people):
+    kinds = [
+        Counterfactuals.load(people, context=context, unpaired=unpaired, ordered=ordered).content_hash
+        for context, unpaired, ordered in (
+            (["gender"], False, ()),
+            (["gender"], True, ()),
+            (["gender"], True, "age"),
+            (["gender", "age_group"], True, "age"),
+        )
+    ]
+    assert len(set(kinds)) == 4
+
+
+def test_many_numbers_are_asked_about(people):
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    (line,) = unpaired_problems(images, "age")
+    assert line.startswith("attribute 'age' has 24 values, all numbers: say that it is ordered (--ordered age")
+    Counterfactuals.load(people, context=["gender"], unpaired=True, ordered="age").validate("age")
+
+
+@pytest.mark.parametrize(
+    ("column", "problem"),
+    [
+        ("race", "'race' is to be ordered, and 3 of its values are no numbers"),
+        ("aje", "did you mean 'age'?"),
+    ],
+)
+def test_only_numbers_are_ordered(people, column, problem):
+    assert problem in refused(Counterfactuals.load, people, context=["gender"], unpaired=True, ordered=column)

@@ -25,7 +25,7 @@ BESIDES = (
     *(ggss.Steerer.steer, ggss.Steerer.gate, ggss.Steerer.attach, ggss.Steerer.save_pretrained),
     *(ggss.Steerer.from_pretrained, ggss.Counterfactuals.load, ggss.Counterfactuals.chosen),
     *(ggss.Counterfactuals.validate, ggss.Vlm.answer, ggss.analysis.Run.metrics, ggss.analysis.Run.measured),
-    *(ggss.analysis.Comparison.change, ggss.analysis.Comparison.kept),
+    *(ggss.analysis.Comparison.change, ggss.analysis.Comparison.accuracy),
     *(records.load, suites.load, SteeredModel),
 )
 WITHOUT = {"InputError", "norm"}  # an exception; and a helper of the sphere that is no part of the contract

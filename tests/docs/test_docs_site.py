@@ -13,7 +13,7 @@ import yaml
 
 from experiments.tools import cli_page, docs_nav, notebook_page, site_check
 from ggss.analysis.records import Record
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.report.bundle import About, BundleManifest, FileHash
 from ggss.steering.artefact import Description
 from ggss.study.plan import MeasurePlan, MethodPlan, ModelPlan, Plan, StatisticsPlan

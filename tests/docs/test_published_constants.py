@@ -11,9 +11,8 @@ from ggss import sphere
 from ggss.activations import collect
 from ggss.methods.inlp import CHANCE_MARGIN
 from ggss.methods.operator import Steered
-from ggss.methods.registry import METHODS
+from ggss.methods.registry import FAIRNESS_INSTRUCTION, METHODS
 from ggss.methods.spherical import gate
-from ggss.methods.unsteered import FAIRNESS_INSTRUCTION
 from ggss.steering.attach import attached
 from ggss.study.plan import Plan
 

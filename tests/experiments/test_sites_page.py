@@ -5,8 +5,8 @@ import pytest
 import invented_study
 from experiments.tools import sites
 from ggss import smallworld
-from ggss.models.loading import load_description
 from ggss.models.sites import layer_counts
+from ggss.models.vlm import load_description
 from ggss.study.plan import Plan
 from invented_study import CONTROL, QWEN
 

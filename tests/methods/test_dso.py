@@ -13,7 +13,7 @@ from ggss.methods.registry import Comparisons, LiveQuestion, PersonShown
 from ggss.models.features import FeatureCache
 from ggss.probes.steered_model import live_questions
 from ggss.smallworld.demo import load_model
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 from ggss.smallworld.suite import small_world
 from ggss.study.plan import Plan
 from ggss_rivals.dso import DsoOptions, _live, divergence, shrunk

@@ -11,6 +11,7 @@ import torch
 
 import ggss
 from ggss.activations import Rows
+from ggss.methods.operator import Identity
 from ggss.methods.pace import (
     Contrasts,
     PaceOptions,
@@ -23,7 +24,6 @@ from ggss.methods.pace import (
     union,
 )
 from ggss.methods.projection import Oblique
-from ggss.methods.unsteered import Identity
 from planted import GENDERS, RACES
 
 SITE = "projection-mlp2"

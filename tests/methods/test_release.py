@@ -5,8 +5,18 @@ import pytest
 import torch
 
 import ggss
+import paper_transcription
 import release_transcription
-from experiments.tools.release_differences import OWNERS, PAIR, TABLE, planted_activations, released_options
+from experiments.tools.release_differences import (
+    OWNERS,
+    PAIR,
+    TABLE,
+    fitted,
+    planted_activations,
+    released_options,
+    share,
+    steered,
+)
 from ggss.methods.bend import released_basis
 from ggss.models.features import FeatureCache
 from ggss.probes import suites
@@ -20,9 +30,16 @@ OPTIONS = released_options()
 def apart(name, options, alpha=1.0, table=TABLE):
     """How far the steered tokens are from those of the authors' code, as a share of the movement."""
     theirs = release_transcription.METHODS[name](table)(PAIR, alpha)
-    steerer = ggss.fit(name, planted_activations(table), attribute="value", **options)
-    ours = steerer.steer(torch.tensor(PAIR).float(), OWNERS, alpha).double().numpy()
-    return np.linalg.norm(ours - theirs) / np.linalg.norm(theirs - PAIR)
+    return share(steered(fitted(name, options, table), alpha), theirs)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.5])
+@pytest.mark.parametrize("name", paper_transcription.METHODS)
+def test_the_defaults_steer_as_the_papers_text(name, alpha):
+    """BendVLM of all tokens has a name of its own."""
+    theirs = paper_transcription.METHODS[name](TABLE)(PAIR, alpha)
+    steerer = fitted(name.replace("bend-", "bend-token-"), {})
+    assert share(steered(steerer, alpha), theirs) < CLOSE
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5])

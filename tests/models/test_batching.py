@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ggss.errors import InputError, out_of_memory
-from ggss.models.inputs import Batches
+from ggss.models.reading import Batches
 from ggss.models.vlm import encoded
 
 OUT = (torch.OutOfMemoryError("CUDA out of memory"), MemoryError(), RuntimeError("DefaultCPUAllocator: not enough"))

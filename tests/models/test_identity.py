@@ -15,7 +15,7 @@ from ggss.activations import SITE
 from ggss.data.manifests import write_manifest
 from ggss.models import ModelIdentity, Vlm, load_vlm
 from ggss.models.features import FeatureCache
-from ggss.models.identity import checksums
+from ggss.models.identity import checksums, mixed_sum
 from rounding import assert_same
 
 
@@ -419,25 +419,39 @@ def test_a_changed_template_writes_other_prompts_at_once(folder):
     assert torch.equal(vlm.logits([question], [[image]]), Vlm(vlm.model, vlm.processor).logits([question], [[image]]))
 
 
+def on_cpu(values):
+    return checksums({"": values})[""][-1]  # not the address and the version
+
+
+def on_other_devices(values):
+    return int(mixed_sum(values.contiguous().view(-1).view(torch.uint8)))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(5,), (700,), (130, 65), (1024, 1030)])
-def test_a_checksum_sees_every_value_its_sign_and_its_place(shape, dtype):
-    tensor = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)
-    flat = tensor.view(-1)
+@pytest.mark.parametrize("checksum", [on_cpu, on_other_devices])
+def test_a_checksum_sees_every_value_its_sign_and_its_place(shape, dtype, checksum, monkeypatch):
+    monkeypatch.setattr("ggss.models.identity._BLOCK", 2**20)  # so that the largest has several
+    flat = torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype).view(-1)
+    last = len(flat) - 1
 
-    def checksum(values):
-        return checksums({"": values.view(shape)})[""][-1]  # not the address and the version
-
-    def with_value(number, value):
+    def edited(places, values):
+        """A copy with other values at some places."""
         changed = flat.clone()
-        changed[number] = value
+        changed[places] = values
         return changed
 
     before = checksum(flat.clone())
     assert checksum(flat.clone()) == before
-    numbers = [*range(0, len(flat), 1 + len(flat) // 100), len(flat) - 1]
-    assert all(checksum(with_value(n, -flat[n])) != before for n in numbers)
-    assert all(checksum(with_value(n, flat[n] * 1.01)) != before for n in numbers)
-    pairs = torch.cat([-flat[:2], flat[2:]])
-    moved = [flat.flip(0), flat.roll(1), flat.roll(2), torch.cat([flat[-1:], flat[1:-1], flat[:1]])]
-    assert all(checksum(own) != before for own in (-flat, pairs, *moved))
+    assert checksum(torch.cat([flat[:1], flat])[1:]) == before, "wherever it is in memory"
+    numbers = [*range(0, len(flat), 1 + len(flat) // 50), last]
+    assert all(checksum(edited(n, -flat[n])) != before for n in numbers)
+    assert all(checksum(edited(n, flat[n] * 1.01)) != before for n in numbers)
+    block = 2**20 // flat.element_size()
+    for apart in {1, 2, 4, min(64, last), min(block, last), last}:  # neighbours, in the next word or block, the ends
+        for first in {0, (last - apart) // 2, last - apart}:
+            pair = [first, first + apart]
+            assert checksum(edited(pair, -flat[pair])) != before, "two signs"
+            assert checksum(edited(pair, flat[pair[::-1]])) != before, "two values that change places"
+    moved = [flat.flip(0), flat.roll(1), flat.roll(2), flat.roll(4)]
+    assert all(checksum(other) != before for other in (-flat, *moved))

@@ -6,13 +6,13 @@ import pytest
 from huggingface_hub.errors import HfHubHTTPError
 
 from ggss.errors import InputError
-from ggss.models import load_vlm, locating
+from ggss.models import check_reachable, load_vlm, locate
 
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch):
-    monkeypatch.setattr(locating, "try_to_load_from_cache", lambda *_: None)
-    locating.check_reachable.cache_clear()
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
+    check_reachable.cache_clear()
 
 
 def test_without_a_network_the_hub_is_asked_once_and_the_sentence_says_offline(monkeypatch):
@@ -22,7 +22,7 @@ def test_without_a_network_the_hub_is_asked_once_and_the_sentence_says_offline(m
         asked.append((url, timeout))
         raise OSError("[Errno -2] Name or service not known")
 
-    monkeypatch.setattr(locating, "get_hf_file_metadata", unreachable)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", unreachable)
     with pytest.raises(InputError, match=r"'nobody/nothing' .* offline\? \(\[Errno -2\] Name or service not known\)"):
         load_vlm("nobody/nothing")
     assert len(asked) == 1
@@ -32,9 +32,9 @@ def test_without_a_network_the_hub_is_asked_once_and_the_sentence_says_offline(m
 def test_a_hub_that_does_not_answer_is_not_waited_for(monkeypatch):
     answer = threading.Event()
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", "0.01")
-    monkeypatch.setattr(locating, "get_hf_file_metadata", lambda *_, **__: answer.wait())
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_, **__: answer.wait())
     with pytest.raises(InputError, match=r"offline\? \(no answer in 0.01 s"):
-        locating.locate("nobody/nothing")
+        locate("nobody/nothing")
     answer.set()
 
 
@@ -47,15 +47,15 @@ def test_a_name_that_the_hub_does_not_have(monkeypatch):
         error.response = Answer()
         raise error
 
-    monkeypatch.setattr(locating, "get_hf_file_metadata", missing)
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", missing)
     with pytest.raises(InputError, match=r"does not give config.json of 'nobody/nothing' \(status 404\)"):
-        locating.locate("nobody/nothing")
+        locate("nobody/nothing")
 
 
 def test_what_is_cached_is_not_asked_for(monkeypatch):
-    monkeypatch.setattr(locating, "try_to_load_from_cache", lambda *_: "/cache/config.json")
-    monkeypatch.setattr(locating, "get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked"))
-    assert locating.locate("some/model") == "some/model"
+    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: "/cache/config.json")
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lambda *_, **__: pytest.fail("the hub was asked"))
+    assert locate("some/model") == "some/model"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_is_cached_is_not_asked_for(monkeypatch):
 def test_other_wrong_names(monkeypatch, name, said):
     monkeypatch.undo()
     with pytest.raises(InputError, match=said):
-        locating.locate(name)
+        locate(name)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from ggss.models import (
     resolve,
 )
 from ggss.models.families import FAMILIES, known_family
-from ggss.models.inputs import Tokenised
+from ggss.models.prompts import Tokenised
 from ggss.models.reading import Answer
 from rounding import LEAD, assert_same, lead
 

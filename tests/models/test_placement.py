@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from ggss.errors import InputError
-from ggss.models import load_vlm, loading, placement
+from ggss.models import load_vlm, placement, vlm
 from ggss.models.placement import ModelSize, Placement, check_products, checkpoint_dtype, free_memory
 from ggss.models.placement import placement as place
 
@@ -129,7 +129,7 @@ def options(monkeypatch):
             given.pop(name, None)
         return real(path, **given)
 
-    monkeypatch.setattr(loading.AutoModelForImageTextToText, "from_pretrained", load)
+    monkeypatch.setattr(vlm.AutoModelForImageTextToText, "from_pretrained", load)
     monkeypatch.setattr(torch.nn.Module, "to", lambda self, where: seen.update(moved=where) or self)
     return seen
 

@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
-from ggss.models.loading import load_description
 from ggss.models.prompts import PromptLengths
+from ggss.models.vlm import load_description
 
 SIZES = [(64, 64), (96, 48), (32, 80), (17, 200), (640, 480)]
 

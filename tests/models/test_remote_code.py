@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import ggss
 from ggss import InputError, cli
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.models import load_vlm
 from ggss.serve.engine import Load, WorkerSetup
 from ggss.serve.worker import load_model

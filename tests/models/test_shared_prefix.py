@@ -16,7 +16,6 @@ from experiments.tools.tiny_recipes import RECIPES
 from ggss.errors import InputError
 from ggss.models import Features, Vlm, prefix
 from ggss.models.families import known_family
-from ggss.models.inputs import Tokenised
 from ggss.models.prefix import (
     LEAST_SAVED,
     Continuations,
@@ -27,6 +26,7 @@ from ggss.models.prefix import (
     shared_length,
     together,
 )
+from ggss.models.prompts import Tokenised
 from ggss.models.reading import Answer, require_numbers
 from ggss.probes.base import Item
 from ggss.probes.steered_model import SteeredModel

@@ -4,9 +4,8 @@ import pytest
 from safetensors.torch import load_file
 
 from ggss.errors import InputError
-from ggss.models import load_vlm
+from ggss.models import load_vlm, locate
 from ggss.models.identity import StreamedWeights, skeleton
-from ggss.models.locating import locate
 
 MODELS = ["small-world/llava-vicuna", "small-world/pixtral", "small-world/qwen3-vl"]
 

@@ -8,8 +8,7 @@ import torch
 from ggss import InputError
 from ggss.models import Vlm, fingerprint
 from ggss.models.hooks import eager
-from ggss.models.identity import text_fingerprint
-from ggss.models.wrappers import unwrapped
+from ggss.models.identity import text_fingerprint, unwrapped
 from ggss.steering.attach import NeverFired
 from rounding import assert_same
 from test_attachment import QUESTION, steerer_for

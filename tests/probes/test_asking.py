@@ -79,7 +79,7 @@ def test_prompts_are_tokenised_once(qwen, monkeypatch):
     for seed in (1, 2):
         qwen.read(["which colour is new ?"] * 2, [[noise(seed)], [noise(seed + 5)]], [("red", "blue")] * 2, 1)
     assert len(tokenised) == 1
-    monkeypatch.setattr("ggss.models.inputs.KEPT_TOKENS", 0)
+    monkeypatch.setattr("ggss.models.prompts.KEPT_TOKENS", 0)
     first = qwen.read(["which colour is old ?"], [[noise(1)]], [("red", "blue")], 1)
     assert qwen.read(["which colour is old ?"], [[noise(1)]], [("red", "blue")], 1) == first
     assert len(qwen._prompts._kept) == 1

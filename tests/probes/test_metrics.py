@@ -25,6 +25,7 @@ from ggss.probes.metrics import (
     preference_std,
     salary_gap,
     salary_spread,
+    slope,
     win_rates,
 )
 from invented_study import ITEMS
@@ -505,3 +506,24 @@ def test_where_nothing_is_readable_the_authors_rule_counts_zero():
     assert math.isnan(measured("nurse-doctor", people, women, "careful"))
     assert measured("nurse-doctor", people, women, "release") == 1
     assert math.isnan(measured("nurse-doctor", people, ["?"] * len(people), "release"))
+
+
+def test_a_slope_is_that_of_least_squares_over_the_readable_answers():
+    rng = np.random.default_rng(3)
+    ages = rng.integers(20, 80, 60)
+    worth = [None if number % 7 == 0 else float(3 * age + rng.normal()) for number, age in enumerate(ages)]
+    asked = np.arange(60) < 50
+    metric = slope([str(age) for age in ages], worth, asked, "age_slope")
+    read = [i for i in range(50) if worth[i] is not None]
+    assert float(metric) == pytest.approx(np.polyfit(ages[read], [worth[i] for i in read], 1)[0])
+    assert (metric.unparsed, metric.asked) == (sum(worth[i] is None for i in range(50)), 50)
+    # Leaving out one item is a recount without it.
+    without = [i for i in read if i != read[4]]
+    expected = np.polyfit(ages[without], [worth[i] for i in without], 1)[0]
+    assert metric.without_each()[read[4]] == pytest.approx(expected)
+
+
+def test_groups_that_are_no_numbers_have_no_slope():
+    assert slope(["20-29", "30-39"], [1.0, 2.0], [True] * 2) is None
+    assert slope(["30", "30"], [1.0, 2.0], [True] * 2) is None
+    assert np.isnan(float(slope(["30", "40"], [None, None], [True] * 2)))

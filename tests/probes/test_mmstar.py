@@ -12,6 +12,7 @@ from PIL import Image
 
 from ggss.errors import InputError
 from ggss.probes import get, suites
+from ggss.probes.base import task_label
 from ggss.probes.benchmarks import DIMENSIONS, load_mmstar, split_options
 
 SUITCASE = "Which option describe the object relationship in the image correctly?"
@@ -201,7 +202,10 @@ def test_a_picture_that_is_cut_short_is_refused(tmp_path):
     [
         (lambda folder: folder, r"has none of MMStar\.tsv.*MMStar\.tsv.*GGSS_DATA"),
         (lambda folder: folder / "nowhere", "does not exist.*download https://"),
-        (lambda folder: None, r"not part of ggss: download https://.*MMStar\.tsv"),
+        (
+            lambda folder: None,
+            r"not part of ggss: run `ggss data mmstar --download`; or download https://.*MMStar\.tsv",
+        ),
     ],
 )
 def test_a_missing_file_says_what_to_download_and_where_to_put_it(tmp_path, monkeypatch, make, seen):
@@ -228,7 +232,7 @@ def test_files_of_another_kind_are_refused(tmp_path, monkeypatch):
         load_mmstar(tmp_path / "MMStar.csv")
     (tmp_path / "mmstar.parquet").write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(InputError, match="needs pyarrow: pip install pyarrow"):
+    with pytest.raises(InputError, match=r"needs pyarrow: pip install 'ggss\[parquet\]'"):
         load_mmstar(tmp_path / "mmstar.parquet")
 
 
@@ -236,3 +240,47 @@ def test_the_csv_module_is_left_as_it_was(tsv):
     before = csv.field_size_limit()
     load_mmstar(tsv)
     assert csv.field_size_limit() == before
+
+
+def mmbench(index: int, **changes: object) -> dict[str, object]:
+    """A row of another table: its categories are its own, some options are missing, and some rows have a hint."""
+    fields = row(index, category="any topic", C="", D="", answer="AB"[index % 2], hint="It is dark." if index else "")
+    del fields["l2_category"]
+    return fields | {"l2-category": "finer", "split": "dev"} | changes
+
+
+def test_other_tables_of_vlmevalkit_are_a_task_with_the_files_name(tmp_path, monkeypatch):
+    write(tmp_path / "MMBench_DEV_EN.tsv", [mmbench(index) for index in range(4)])
+    monkeypatch.setenv("GGSS_DATA", str(tmp_path))
+    suite = suites.benchmark("choice-mmbench_dev_en")
+    first, second, *_ = suite.items("choice-mmbench_dev_en")
+    assert first.options == {letter: PLACES[letter] for letter in "AB"}
+    assert first.prompt.startswith(f"Question: {SUITCASE}\nOptions:\nA. It is on the book.\nB. ")
+    assert second.prompt.startswith(f"Hint: It is dark.\nQuestion: {SUITCASE}\nOptions:\n")
+    assert first.context == {"category": "any topic", "l2_category": "finer"}
+    probe = get("choice-mmbench_dev_en")
+    metrics = probe.metrics(probe.answers(suite.items("choice-mmbench_dev_en"), ["A", "A", "A", "B"]), None)
+    assert {name: float(metric) for name, metric in metrics.items()} == {"accuracy": 0.75, "any topic": 0.75}
+    assert task_label("choice-mmbench_dev_en", "") == "multiple choice accuracy (%) (mmbench_dev_en)"
+    file = write(tmp_path / "plain.tsv", [{k: v for k, v in mmbench(1).items() if k != "category"}])
+    assert suites.benchmark("choice-mine", str(file)).items("choice-mine")[0].question == "all"
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "sentence"),
+    [
+        ("choice-test", [mmbench(0, answer="")], "has no answer, as in a split whose answers are not published"),
+        ("choice-test", [mmbench(0, answer="C")], "has answer 'C', which is none of its options A, B"),
+        ("choice-test", [mmbench(0, image="not a picture" * 9)], "not base64"),
+        ("choice-other", [mmbench(0)], "no other at .*which has none of other.tsv"),
+        ("choice", [mmbench(0)], "'choice' is no benchmark that is read from a file"),
+        ("mmstar-test", [mmbench(0)], "'mmstar-test' is no benchmark"),
+        ("mcq", [mmbench(0)], "'mcq' is no benchmark"),
+        ("nonsense", [mmbench(0)], "'nonsense' is no benchmark"),
+    ],
+)
+def test_what_is_no_such_table_is_refused(tmp_path, monkeypatch, task, rows, sentence):
+    write(tmp_path / "test.tsv", rows)
+    monkeypatch.setenv("GGSS_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=sentence):
+        suites.benchmark(task).items(task)

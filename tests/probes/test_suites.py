@@ -65,7 +65,7 @@ def scored(task, items, answers, probabilities=None, baseline=None):
 
 
 def test_the_names():
-    ours = [*BIAS, "recognition", "mmstar", "mme"]
+    ours = [*BIAS, "recognition", "mmstar", "choice", "mme", "gap", "divergence", "win-rate"]
     assert probes.names()[: len(ours)] == ours
     assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
     assert set(suites.names()) == {"reflect", "small-world"}
@@ -256,8 +256,8 @@ def test_reflect_hash_follows_the_pictures(reflect, manifest, tmp_path):
 
 def test_what_the_manifest_lacks_is_listed_at_once(tmp_path):
     rows = faces(tmp_path)
-    write_manifest([{k: row[k] for k in ("path", "identity", "race")} for row in rows], tmp_path / "narrow.csv")
-    with pytest.raises(InputError, match=r"has the columns identity, race: 1 problem\n.*no column 'occupation'"):
+    write_manifest([{k: row[k] for k in ("path", "occupation", "race")} for row in rows], tmp_path / "narrow.csv")
+    with pytest.raises(InputError, match=r"has the columns occupation, race: there is no column 'identity'"):
         suites.load("reflect", images=tmp_path / "narrow.csv")
     write_manifest([{k: row[k] for k in ("path", "race", "gender")} for row in rows], tmp_path / "bare.csv")
     with pytest.raises(InputError, match="none of them is occupation or identity"):
@@ -280,6 +280,36 @@ def test_a_task_needs_its_occupations(tmp_path):
     nurses = Counterfactuals.load(tmp_path / "manifest.csv", include={"occupation": "nurse"})
     with pytest.raises(InputError, match="no doctor among the occupations nurse"):
         probe_pictures(probes.get("nurse-doctor"), nurses.pictures)
+
+
+def test_what_is_asked_by_default_follows_from_the_attributes_that_vary(tmp_path):
+    """One manifest; the columns that it leaves out, and of which it has one value only, decide."""
+    rows = faces(tmp_path, ages=("young", "old"))
+
+    def default(columns, work=("nurse", "doctor", "ceo"), **only):
+        kept = [row for row in rows if row["occupation"] in work and only.items() <= row.items()]
+        columns = ("path", "identity", *columns)
+        write_manifest([{name: row[name] for name in columns} for row in kept], tmp_path / "manifest.csv")
+        suite = suites.load("reflect", images=tmp_path / "manifest.csv")
+        for task in suite.default:
+            assert suite.items(task)
+        return suite.default, suite.left_out
+
+    full = ("occupation", "race", "gender", "age")
+    published = ("mcq", "2afc", "nurse-doctor", "recognition-race", "recognition-gender")
+    assert default(full) == (published, {})
+    by_age = ("mcq-age", "2afc-age", "nurse-doctor-age", "recognition-age")
+    women = {"race": "asian", "gender": "female"}
+    assert default(("occupation", "age"), **women)[0] == by_age
+    asked, left_out = default(full, **women)
+    assert asked == by_age
+    assert left_out == {"race": "all pictures show 'asian'", "gender": "all pictures show 'female'"}
+    asked, left_out = default(("occupation", "race", "gender"), ("nurse",), age="old")
+    assert asked == ("mcq", "2afc", "recognition-race")
+    assert left_out["nurse-doctor"] == "it asks about pictures of nurse and doctor; no doctor is shown"
+    asked, left_out = default(("race",), ("nurse",), age="old", gender="male")
+    assert asked == ("mcq", "2afc", "recognition-race")  # and no column of occupations is needed
+    assert left_out["ceo"] == "it asks about pictures of ceo; no ceo is shown"
 
 
 @pytest.mark.parametrize(
@@ -307,6 +337,27 @@ def test_an_attribute_of_the_manifest_is_asked_about_by_its_name(tmp_path, ages,
     for task, name in zip(published, names, strict=True):
         items = suite.items(task)
         assert next(iter(scored(task, items, [next(iter(item.options), "100000") for item in items]))) == name
+
+
+def test_numbers_have_a_slope_beside_the_gap_and_names_have_none(tmp_path):
+    write_manifest(faces(tmp_path, identities=1, ages=("20", "40", "70")), tmp_path / "manifest.csv")
+    suite = suites.load("reflect", images=tmp_path / "manifest.csv")
+
+    def measured(task, said):
+        items = suite.items(task)
+        return scored(task, items, [said(item, int(item.attributes[0]["age"])) for item in items])
+
+    letters = measured("mcq-age", lambda item, age: min(item.options, key=lambda o: abs(item.worth.get(o, 0) - age)))
+    assert "age_answer_slope" in letters
+    assert list(letters).index("age_answer_slope") > list(letters).index("age_mean_range")
+    nurses = measured("nurse-doctor-age", lambda item, age: "nurse" if age > 30 else "doctor")
+    gap = np.polyfit([20, 40, 70], [0, 1, 1], 1)[0]
+    assert float(nurses["age_nurse_slope"]) == pytest.approx(gap)
+    salaries = measured("ceo-age", lambda item, age: f"${1000 * age}")
+    assert float(salaries["age_salary_slope"]) == pytest.approx(1000)
+    assert not any("slope" in name for name in measured("nurse-doctor", lambda item, age: "nurse"))
+    probe = probes.get("ceo-age")
+    assert probe.display("age_salary_slope", "age").unit == " $"
 
 
 def test_further_questions_come_from_a_file(tmp_path, manifest, reflect):

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import invented_release
 from experiments.tools import mock_paper
 from ggss import InputError
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.cli.probe import _suites
 from ggss.data.pictures import size_of
 from ggss.models.prompts import PICTURE, SYSTEM, PromptLengths, chat
@@ -178,7 +178,7 @@ def test_a_probe_and_a_plan_ask_in_the_words_of_a_file(release, tmp_path, focus,
     mock_paper.mmstar(tmp_path / "MMStar.tsv", 6)
     monkeypatch.setenv("GGSS_DATA", str(tmp_path))
     file = written(release, tmp_path)
-    asked = _suites("reflect", str(focus), str(file), "mcq,mmstar", 8)
+    asked = _suites("reflect", str(focus), str(file), None, "mcq,mmstar", 8)
     assert asked["mcq"].items("mcq")[0].prompt.startswith("What may this {person} earn?")
     assert asked["mmstar"].items("mmstar")[0].prompt.endswith("please.")
     assert {size_of(picture) for item in asked["mmstar"].items("mmstar") for picture in item.images} == {(8, 8)}

@@ -146,7 +146,7 @@ def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material)
     tasks = [pair for pair in material.pairs if pair.probe.kind == "multiple-choice"]
     assert len(tasks) == 2
     for pair in tasks:
-        kept = compare(pair.before, pair.after, material.statistics).kept()
+        kept = compare(pair.before, pair.after, material.statistics).accuracy()
         (row,) = [row for row in seen.all("tr") if row.all("a", href=f"#lost-{pair.key}")]
         cells = [cell.words for cell in row.all("td")]
         assert cells[5] == f"{kept.lost}, {kept.gained}"

@@ -232,7 +232,7 @@ def test_every_interval_of_ours_holds_the_estimate_that_it_is_about(figures):
     for name, one in shown:
         low, high = one.interval
         assert low <= one.centre <= high, (name, one)
-    outside = [one for _, one in shown if not one.interval[0] <= one.value <= one.interval[1]]
+    outside = [one for _, one in shown if not one.interval[0] - 1e-9 <= one.value <= one.interval[1] + 1e-9]
     assert outside  # such as have to show their own estimate
     assert all(f"({one.centre:{one.spec}} [" in one.after() for one in outside)
 
@@ -408,6 +408,7 @@ def test_tables_without_runs_are_left_out_with_the_reason(tmp_path):
         "heldout_alpha",
         "heldout_methods",
         "alpha_dial",
+        "spillover",
         "results_report",
     }
     assert "needs runs of ggss with a discovery `prompt` on mcq" in done.left_out["prompt_invariance"]
@@ -500,7 +501,7 @@ def test_a_plans_plugin_adds_a_table(registry, tmp_path, monkeypatch):
 def test_tables_are_registered_in_the_published_order():
     ours = [name for name in TABLES.names() if TABLES.package(name) == "ggss"]
     assert ours[:4] == ["main_results", "capability", "component_ablation", "sensitivity"]
-    assert ours[-3:] == ["beyond", "control", "pace_against"]
+    assert ours[-4:] == ["beyond", "control", "pace_against", "spillover"]
 
 
 @pytest.mark.parametrize("name", ["main_results", "README", "results_report", "../escaped", ""])
@@ -518,3 +519,25 @@ def test_without_latex_there_is_none_and_what_there_was_is_gone(results, tmp_pat
     assert not list(tmp_path.glob("*.tex"))
     assert "[tex]" not in index
     assert "[md](main_results.md) [csv](main_results.csv) |" in index
+
+
+def test_spill_over_is_the_share_under_the_steering_of_another_attribute(written, figures):
+    """Against a count by hand of the runs: of race steering, for how many people the answer depends on gender."""
+    row = table(written[1], "spillover")["qwen3-vl", "GGSS"]
+    runs = [figures.at_best(QWEN, "ggss", "mcq")]  # the invented pairs differ in race alone
+    shares = [flips / cases for run in runs for flips, cases in [run.after.flips("gender")]]
+    assert float(row["race steering depends on gender"]) == pytest.approx(100 * np.mean(shares), abs=0.5)
+    change = np.mean(
+        [share - b / c for share, run in zip(shares, runs, strict=True) for b, c in [run.before.flips("gender")]]
+    )
+    assert float(row["race steering depends on gender points"]) == pytest.approx(100 * change, abs=0.5)
+
+
+def test_main_results_begin_with_whose_answer_depends_on_it(written, figures):
+    row = table(written[1], "main_results")["Calibrated gate and slerp", "GGSS"]
+    shares = [flips / cases for task in figures.results.tasks for flips, cases in [_at_best(figures, task).flips()]]
+    assert float(row["qwen3-vl depends"]) == pytest.approx(100 * np.mean(shares), abs=0.5)
+
+
+def _at_best(figures, task):
+    return figures.at_best(QWEN, "ggss", task).after

@@ -19,9 +19,8 @@ from ggss.serve import batching
 from ggss.serve.answers import AnswerPiece, AnswerStart, AnswerText, ChatAnswer
 from ggss.serve.batching import BatchSteering, EncodedPicture
 from ggss.serve.engine import Load, WorkerSetup
-from ggss.serve.sampling import AnswerRow, RowSampler
 from ggss.serve.schema import ChatJob
-from ggss.serve.worker import ServedModel, load_model
+from ggss.serve.worker import AnswerRow, RowSampler, ServedModel, load_model
 from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
 from ggss.steering.steerer import Steerer

@@ -74,7 +74,7 @@ def test_a_connection_without_a_request_is_closed(sent):
 
 def test_a_byte_now_and_then_does_not_keep_a_connection_open():
     async def run() -> None:
-        async with served(idle=0.1) as (table, connect):
+        async with served(idle=0.5) as (table, connect):
             reader, writer = await connect()
 
             async def drip() -> None:

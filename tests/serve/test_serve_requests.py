@@ -1,6 +1,7 @@
 """What a request may be: pictures in data URLs, fields, strengths, limits. No model is needed."""
 
 import base64
+import dataclasses
 import io
 import re
 import subprocess
@@ -333,6 +334,42 @@ def test_wrong_options_are_a_sentence(options, said, monkeypatch, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert "a-key-on-the-line" not in err
+
+
+def test_every_option_reaches_the_server(tmp_path, monkeypatch):
+    from ggss import cli
+
+    for name in ("keys", "admin", "metrics"):
+        (tmp_path / name).write_text(f"the-key-in-the-file-{name}\n")
+    numbers = {
+        **{"--max-body-mb": 2, "--max-picture-mb": 3, "--max-megapixels": 4, "--max-pictures": 5, "--max-tokens": 6},
+        **{"--max-prompt-tokens": 7, "--max-batch": 8, "--max-queue": 9, "--timeout": 10, "--cache-mb": 11},
+        **{"--max-connections": 12, "--max-per-address": 13, "--idle-timeout": 14, "--max-side": 64},
+    }
+    words = [f"{name}={value}" for name, value in numbers.items()]
+    words += ["--steer=race=a", "--steer=gender=b", "--alpha=race=0.5", "--locked", "--allow-negative", "--any-model"]
+    words += ["--max-alpha=0.75", "--port=0", f"--log={tmp_path / 'log.jsonl'}", "--dtype=float32"]
+    options = {"--keys-file": "keys", "--admin-key-file": "admin", "--metrics-key-file": "metrics"}
+    words += [f"{option}={tmp_path / file}" for option, file in options.items()]
+    started = []
+    monkeypatch.setattr("ggss.serve.app.run", lambda *arguments: started.append(arguments) or True)
+    monkeypatch.setattr(sys, "argv", ["ggss", "serve", "small-world/llava-vicuna", *words])
+    cli.main()
+    ((setup, settings, listener, _, engine),) = started
+    listener.close()
+    settings.requests.close()
+    mb = 10**6
+    expected = (2 * mb, 3 * mb, 4 * mb, 5, 6, 7, 8, 9, 10.0, 11 * mb, 12, 13, 14.0)
+    assert dataclasses.astuple(settings.limits) == expected
+    assert settings.rules == SteeringRules({"race": 0.5}, locked=True, allow_negative=True, max_alpha=0.75)
+    keys = {"keys": settings.keys, "admin": settings.admin, "metrics": settings.metrics_key}
+    for name, accepted in keys.items():
+        matches = [other for other in keys if accepted.match(f"Bearer the-key-in-the-file-{other}")]
+        assert matches == [name]
+    assert (tmp_path / "log.jsonl").exists()
+    assert (setup.model, setup.steerers, engine) == (settings.model, {"race": "a", "gender": "b"}, "transformers")
+    assert (setup.most_rows, setup.most_tokens, setup.prompt_tokens, setup.most_pictures) == (8, 6, 7, 5)
+    assert (setup.cache_bytes, setup.max_side, setup.any_model, setup.dtype) == (11 * mb, 64, True, "float32")
 
 
 def test_the_servers_process_never_imports_torch():

@@ -54,14 +54,15 @@ def test_the_folder_is_known_again(seen):
 def test_it_ends_in_the_report_of_what_it_found(seen):
     page = read(seen.page)
     assert "ggss demo" in seen.page[:2048]  # so that the demo may replace it
-    for task, row in seen.said["bias"].items():
-        digits = next(iter(probes.get(task).displays.values())).digits
-        (line,) = [one for one in page.one("section", id="bias").all("tr") if row["meaning"] in one.words]
+    for row in seen.said["bias"]:
+        display = probes.get(row["task"]).display(row["metric"], row["steered"])
+        (line,) = [one for one in page.one("section", id="bias").all("tr") if display.meaning in one.words]
         before, after = (one.words.split(" [")[0].split(" (")[0] for one in line.all("td")[1:3])
-        assert (before, after) == tuple(f"{row['published'][run]:.{digits}f}" for run in ("before", "after"))
+        assert (before, after) == tuple(display.number(row[side]) for side in ("before", "after"))
+        assert row["verdict"]["words"] in line.words, "terminal and page have one verdict"
     kept = page.one("section", id="capability")
     for attribute in ("race", "gender"):
-        accuracy = 100 * seen.said["capability"][attribute]["estimate"]
+        accuracy = 100 * _smallstar(seen, attribute)["after"]
         rows = [row for row in kept.all("tr") if row.all("th") and row.all("th")[0].words == "SmallStar"]
         assert any([cell.words for cell in row.all("td")][3].startswith(f"{accuracy:.1f} ") for row in rows)
         assert f"qwen3-vl: {attribute}" in [head.words for head in page.one("section", id="discovery").all("h3")]
@@ -84,28 +85,38 @@ def test_both_spellings_of_a_model_name_the_same(seen):
     assert seen.said["model"] == "small-world/qwen3-vl"
 
 
-def test_names_and_scales_are_those_of_the_probes(seen):
-    assert [row["name"] for row in seen.said["bias"].values()] == [
-        "MCQ, race ×10³",
-        "2AFC, race",
-        "nurse or doctor, gender",
-    ]
-    assert seen.said["bias"]["mcq"]["before"]["estimate"] > 10  # nats times a thousand
+def _smallstar(seen, attribute):
+    rows = seen.said["capability"]
+    return next(row for row in rows if (row["task"], row["steered"]) == ("smallstar", attribute))
 
 
 def test_bias_falls_and_capability_does_not(seen):
-    assert len(seen.said["bias"]) == 3
-    for row in seen.said["bias"].values():
-        before, after, change = (row[key]["estimate"] for key in ("before", "after", "change"))
-        assert row["before"]["low"] > 0  # there was a bias to begin with
-        assert change == pytest.approx(100 * (after / before - 1))
-        assert row["change"]["high"] < -10
-    accuracy = {name: row["estimate"] for name, row in seen.said["capability"].items()}
+    assert [(row["task"], row["steered"]) for row in seen.said["bias"]] == [
+        ("mcq", "race"),
+        ("2afc", "race"),
+        ("nurse-doctor", "gender"),
+    ]
+    for row in seen.said["bias"]:
+        assert row["change"]["estimate"] == pytest.approx(100 * (row["after"] / row["before"] - 1))
+        assert row["corrected"]["high"] < -10
     for attribute in ("race", "gender"):
-        assert seen.said["capability"][attribute]["change"] == pytest.approx(
-            accuracy[attribute] - accuracy["unsteered"]
-        )
-        assert abs(accuracy[attribute] - accuracy["unsteered"]) < 0.03
-        # Full strength takes away what the model sees of the attribute: asked outright, it no longer knows.
-        named_before, named_after = seen.said["recognition"][attribute]
-        assert named_after < named_before - 0.2
+        row = _smallstar(seen, attribute)
+        assert row["same"]["difference"] == pytest.approx(row["after"] - row["before"])
+        assert abs(row["after"] - row["before"]) < 0.03
+
+
+def test_the_answer_of_nearly_everybody_depends_on_the_attribute_before_and_of_few_after(seen):
+    flips = {(row["task"], row["attribute"]): row for row in seen.said["flips"]}
+    for task, attribute, most in (("mcq", "race", 0.9), ("nurse-doctor", "gender", 0.4)):
+        (before, after), cases = flips[task, attribute]["flips"], flips[task, attribute]["cases"]
+        assert before > most * cases
+        assert after < 0.1 * cases
+        assert flips[task, attribute]["verdict"]["kind"] == "better"
+
+
+def test_steering_hides_the_attribute_and_that_is_called_intended(seen):
+    """Full strength takes away what the model sees of the attribute: asked outright, it no longer knows."""
+    for row in seen.said["capability"]:
+        if row["task"] == f"recognition-{row['steered']}":
+            assert row["after"] < row["before"] - 0.2
+            assert row["verdict"]["kind"] == "intended"

@@ -7,7 +7,7 @@ from ggss.activations.collect import collect
 from ggss.analysis import ask, average_change, compare
 from ggss.models.features import FeatureCache
 from ggss.probes.steered_model import SteeredModel
-from ggss.smallworld.sets import HAIR_VALUES
+from ggss.smallworld.painter import HAIR_VALUES
 from ggss.smallworld.suite import small_world
 
 TASKS = ("mcq-hair", "2afc-hair", "recognition-hair", "recognition-race")
@@ -52,7 +52,7 @@ def test_the_metrics_are_of_hair(comparisons):
 
 
 def test_hair_is_seen_before_and_not_after(comparisons):
-    hair, race = comparisons["recognition-hair"].kept(), comparisons["recognition-race"].kept()
+    hair, race = comparisons["recognition-hair"].accuracy(), comparisons["recognition-race"].accuracy()
     assert hair.before.estimate > 0.9
     assert hair.after.estimate < 0.6
     assert hair.p < 0.001

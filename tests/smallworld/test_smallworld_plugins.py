@@ -17,7 +17,7 @@ from ggss.smallworld import short_name
 from ggss.smallworld.demo import load_model
 
 
-@pytest.mark.parametrize("module", ["", ".sets", ".suite"])
+@pytest.mark.parametrize("module", ["", ".painter", ".suite"])
 def test_a_plug_in_is_cheap_to_import(module):
     code = f"import sys, ggss.smallworld{module}; print({{'torch', 'transformers'}} & set(sys.modules))"
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,9 +11,8 @@ from PIL import Image
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.data.pictures import labels
 from ggss.errors import InputError
-from ggss.smallworld.painter import Portrait
+from ggss.smallworld.painter import HAIR_VALUES, MANIFEST, Portrait, contact_sheet, hair_town, paint_focus_set, town
 from ggss.smallworld.people import GENDERS, RACES, Person
-from ggss.smallworld.sets import HAIR_VALUES, MANIFEST, contact_sheet, hair_town, paint_focus_set, town
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError
 from ggss.probes import suites
 from ggss.smallworld.bias_questions import bias_items
-from ggss.smallworld.sets import HAIR_VALUES, hair_town, paint_focus_set
+from ggss.smallworld.painter import HAIR_VALUES, hair_town, paint_focus_set
 from ggss.smallworld.suite import small_world, smallmme, smallstar
 
 KINDS = {

@@ -21,6 +21,7 @@ from ggss.stats import (
     mcnemar,
     mean,
     minimum_detectable_change,
+    share_change,
     signflip,
     tost,
 )
@@ -835,3 +836,49 @@ def test_a_metric_of_unread_answers_counts_those_that_were_asked():
     assert (one.asked, replace(one, asked=7).asked) == (3, 7)
     assert [replace(one, unparsed=lost).degenerate for lost in (1, 2)] == [False, True]
     assert not replace(one, unparsed=2, asked=4).degenerate
+
+
+def newcombe_paired(after, before):
+    """Newcombe's interval (1998, method 10) of two paired binomial shares, from its formulas, without clusters."""
+    n, (p1, p2) = len(after), (np.mean(after), np.mean(before))
+    z = reference.t.ppf(0.975, n - 1)  # the library's quantile
+
+    def wilson(p):
+        centre, half = (p + z * z / (2 * n)) / (1 + z * z / n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return centre - half / (1 + z * z / n), centre + half / (1 + z * z / n)
+
+    (l1, u1), (l2, u2) = wilson(p1), wilson(p2)
+    varies = np.std(after) > 0 and np.std(before) > 0
+    phi = np.corrcoef(after, before)[0, 1] if varies else 0.0
+    d = p1 - p2
+    low = d - np.sqrt((p1 - l1) ** 2 - 2 * phi * (p1 - l1) * (u2 - p2) + (u2 - p2) ** 2)
+    high = d + np.sqrt((u1 - p1) ** 2 - 2 * phi * (u1 - p1) * (p2 - l2) + (p2 - l2) ** 2)
+    return low, high
+
+
+@pytest.mark.parametrize(("after", "before"), [(0, 30), (0, 0), (30, 0)])
+def test_share_change_is_newcombes_interval_where_shares_are_at_the_end_of_their_range(after, before):
+    new, old = np.arange(30) < after, np.arange(30) < before
+    change = share_change(new.astype(float), old.astype(float))
+    low, high = newcombe_paired(new.astype(float), old.astype(float))
+    assert (change.low, change.high) == pytest.approx((max(low, -1), min(high, 1)), abs=1e-9)
+    assert change.low <= change.estimate <= change.high
+
+
+def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
+    nothing, everything = np.zeros(12), np.ones(12)
+    same = share_change(nothing, nothing)
+    assert same.low < 0 < same.high  # twelve people are no proof that nobody differs
+    fall = share_change(nothing, everything)
+    assert fall.low == -1 < fall.high < -0.5
+
+
+def test_share_change_holds_the_truth_as_often_as_it_says():
+    rng, clusters, held = np.random.default_rng(5), np.repeat(np.arange(16), 4), 0
+    truth = reference.beta(2, 2).expect(lambda share: 0.4 * share - np.minimum(1.6 * share, 1))
+    for _ in range(200):
+        people = rng.beta(2, 2, 16)
+        new, old = (rng.random((16, 4)) < people[:, None] * factor for factor in (0.4, 1.6))
+        change = share_change(new.ravel(), old.ravel(), clusters)
+        held += change.low <= truth <= change.high
+    assert 180 <= held < 200

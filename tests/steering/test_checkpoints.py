@@ -1,6 +1,6 @@
 """The checkpoints of the authors' discovery script: read as they steer, refused where they are pickled."""
 
-import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +9,6 @@ from sklearn.svm import SVC
 
 import ggss
 import transcription
-from ggss import cli
 from ggss.steering.checkpoints import PICKLED, READABLE, read_released
 from planted import planted
 
@@ -77,18 +76,8 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["ggss", "convert", *map(str, arguments)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
+def run(ggss_command):
+    return partial(ggss_command, "convert")
 
 
 def rows():

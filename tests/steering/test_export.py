@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
@@ -14,6 +13,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 import ggss
+from experiments.tools import deploy
+from fresh_python import python
 from ggss import InputError
 from ggss.methods.operator import Affine, explained, nearest_map
 from ggss.methods.projection import Euclidean, Oblique
@@ -236,7 +237,8 @@ def test_a_process_without_ggss_has_the_steered_model(tiny, pictures, tmp_path):
     made = ggss.export(tmp_path / "model", {"race": steerer}, 1.0, tmp_path / "out")
     pictures[0].save(tmp_path / "picture.png")
     words = [str(made.folder), str(tmp_path / "picture.png"), QUESTION, str(tmp_path / "logits.pt")]
-    subprocess.run([sys.executable, "-c", PLAIN, *words], check=True, cwd=tmp_path, capture_output=True)
+    done = python(PLAIN, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     found = torch.load(tmp_path / "logits.pt")
     unsteered = vlm.logits([QUESTION], [[pictures[0]]])[0]
     with steerer.attach(vlm, 1.0):
@@ -377,6 +379,27 @@ def test_a_site_without_bias_takes_steering_without_offset(tiny, tmp_path, pictu
         expected = vlm.encode([pictures[0]])[0].rows[SITE]
     found = ggss.load_vlm(made.folder).encode([pictures[0]])[0].rows[SITE]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    # Nor does an adapter then need a bias, which vLLM would refuse.
+    adapter = ggss.export(folder, {"race": around_origin}, 1.0, tmp_path / "adapter", form="lora")
+    assert json.loads((adapter.folder / "adapter_config.json").read_text())["lora_bias"] is False
+    assert {name.split(".")[-2] for name in tensors(adapter.folder)} == {"lora_A", "lora_B"}
+    assert adapter.record["notes"] == []
+
+
+def test_the_files_of_a_hub_model_are_those_of_its_local_snapshot(monkeypatch, tmp_path):
+    asked = []
+
+    def snapshot(name, revision, local_files_only):
+        asked.append((name, revision, local_files_only))
+        if revision == "gone":
+            raise FileNotFoundError("no snapshot")
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    assert exporting.source_folder("org/model", "0123abc") == tmp_path
+    assert asked == [("org/model", "0123abc", True)]
+    with pytest.raises(InputError, match=r"are not in the local cache .*: load the model first"):
+        exporting.source_folder("org/model", "gone")
 
 
 def test_a_quantised_model_is_refused(tiny):
@@ -596,9 +619,18 @@ def test_an_exported_model_is_probed_as_any_other_and_has_the_hooks_numbers(tmp_
         "hook": SteeredModel.of(vlm).steered(steerer, 1.0),
         "export": SteeredModel.of(ggss.load_vlm(made.folder)),
     }
-    runs = {name: ggss.analysis.ask(model, suite, "recognition-race", limit=60) for name, model in models.items()}
-    texts = {name: [answer.text for answer in run.answers] for name, run in runs.items()}
-    assert texts["export"] == texts["hook"]
-    assert texts["export"] != texts["unsteered"]
-    for answer, expected in zip(runs["export"].answers, runs["hook"].answers, strict=True):
-        assert answer.probabilities == pytest.approx(expected.probabilities, abs=2e-3)
+    runs = {
+        name: {
+            task: ggss.analysis.ask(model, suite, task, limit=20) for task in ("mcq", "recognition-race", "smallstar")
+        }
+        for name, model in models.items()
+    }
+    numbers = deploy.measured(runs)
+    assert numbers["same"] == numbers["answers"] >= 60
+    for cells in numbers["tasks"].values():
+        assert cells["hook"] == cells["export"]
+    assert any(cells["unsteered"] != cells["export"] for cells in numbers["tasks"].values())
+    for task, run in runs["export"].items():
+        for answer, expected in zip(run.answers, runs["hook"][task].answers, strict=True):
+            assert answer.probabilities == pytest.approx(expected.probabilities, abs=2e-3)
+    assert deploy.measured(runs | {"export": runs["unsteered"]})["same"] < numbers["answers"], "the control"

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.tools import mock_paper
+from experiments.tools import fidelity, mock_paper
+from experiments.tools.release_differences import published
 from ggss.data.pictures import size_of
 from ggss.models import Vlm
 from ggss.models.prompts import PICTURE, SYSTEM, PromptLengths
@@ -17,13 +18,9 @@ from ggss.study.plan import Plan
 from ggss.study.results import Results
 from test_paper_plan import QWEN, read
 
-# The others are of tasks and methods that the authors' code does not have.
-TABLES = {
-    *("main_results", "capability", "component_ablation", "sensitivity", "significance", "added_baselines"),
-    *("svd_ablation", "hyperparameters", "alpha_choices", "heldout_alpha", "heldout_methods", "prompt_baseline"),
-    *("capability_significance", "capability_dimensions", "alpha_dial", "geometry_ablation"),
-    *("all_metrics", tables.REPORT),
-}
+# The paper's other tables are of tasks and methods that the authors' code does not have.
+NOT_RELEASED = {"mme", "mme_categories", "recognition", "ceo_salary", "gate_calibration", "prompt_invariance"}
+TABLES = {table.file for table in fidelity.TABLES} - NOT_RELEASED | {"all_metrics", "spillover"}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +29,7 @@ def mock(tmp_path_factory) -> Path:
     amount = mock_paper.Amount(people=("1", "5"), questions=12, pictures=2, models=[QWEN], width=48)
     mock_paper.main(folder, None, amount)
     said = yaml.safe_load((folder / "release.yaml").read_text())
-    fewer = {"alphas": [0.5, 1.0], "statistics": {"resamples": 100, "permutations": 100}}
+    fewer = {"alphas": [0.5, 1.0], "statistics": {"resamples": 100, "permutations": 100}, "batch_size": 256}
     (folder / "release.yaml").write_text(yaml.safe_dump(said | fewer))
     return folder
 
@@ -56,7 +53,7 @@ def test_the_plan_has_the_methods_and_the_grid_of_the_papers():
         assert release.method(label).options == paper.method(label).options
 
 
-def test_pictures_are_shrunk_and_tokens_follow(mock, tiny):
+def test_pictures_are_shrunk(mock):
     checked = CheckedPlan(Plan.load(mock / "release.yaml"))
     shown = [
         picture
@@ -66,18 +63,20 @@ def test_pictures_are_shrunk_and_tokens_follow(mock, tiny):
     ]
     assert {size_of(picture) for picture in shown} == {(512, 512)} == {picture.image().size for picture in shown[:2]}
     assert {size_of(picture) for picture in checked.discovery.pictures()} == {(512, 512)}
-    # As the released models' processors are set, which do not shrink pictures of 1024 pixels themselves.
-    for name, size in (
-        ("pixtral", {"longest_edge": 1024}),
-        ("qwen3-vl", {"longest_edge": 2**24, "shortest_edge": 2**16}),
-    ):
-        processor = tiny(name).processor
-        kept, processor.image_processor.size = processor.image_processor.size, size
-        try:
-            whole, small = (PromptLengths(processor).image_tokens((side, side)) for side in (1024, 512))
-        finally:
-            processor.image_processor.size = kept
-        assert (whole, small) == ((64 * 65, 32 * 33) if name == "pixtral" else (4096, 1024))
+
+
+# Of a picture of 1024 pixels and of one of 512, in the prompt: with the rows' ends of Pixtral and LLaVA-NeXT.
+@pytest.mark.parametrize(
+    ("name", "whole", "small"),
+    [
+        ("pixtral", 64 * 65, 32 * 33),
+        ("llava-vicuna", 24 * 24 + 48 * 49, 24 * 24 + 48 * 49),
+        ("qwen3-vl", 32 * 32, 16 * 16),
+    ],
+)
+def test_a_prompt_has_as_many_tokens_of_a_picture_as_with_the_published_processor(name, whole, small):
+    lengths = PromptLengths(published(name).processor)
+    assert [lengths.image_tokens((side, side)) for side in (1024, 512)] == [whole, small]
 
 
 def test_prompts_have_the_shape_of_the_release(mock):
@@ -99,3 +98,18 @@ def test_the_tables_of_the_release_come_out_with_every_method(results, tmp_path)
     shown = "\n".join(path.read_text() for path in tmp_path.glob("*.csv"))
     assert [label for label in results.methods if cells.method_title(label) not in shown] == []
     assert {run.parser for run in results} == {"release"}
+
+
+def test_the_check_of_the_mock_names_what_is_not_there(mock):
+    """Of a small mock: first questions, then a table."""
+    every = {*tables.TABLES.names(), tables.REPORT}
+    assert every - set(mock_paper.LACKING["release"]) == TABLES
+    for plan, lacking in mock_paper.LACKING.items():
+        (mock / f"{plan}-tables").mkdir()
+        for name in every - set(lacking):
+            (mock / f"{plan}-tables" / f"{name}.md").touch()
+    with pytest.raises(SystemExit, match=r"release.yaml has other numbers of questions .*: {'mcq': 20"):
+        mock_paper.check(mock)
+    (mock / "release-tables" / "svd_ablation.md").unlink()
+    with pytest.raises(SystemExit, match="lacks the tables svd_ablation: see release-tables"):
+        mock_paper.check(mock)

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from ggss.data.counterfactuals import PICTURE_SETS
 from ggss.report.tables import write
+from ggss.smallworld.painter import hair_town
 from ggss.study.plan import Plan
 from ggss.study.results import Results
 from ggss.study.runner import run
@@ -14,11 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """studies/hair.yaml with few questions, on the hair colours of painted people."""
+    """studies/hair.yaml with few questions, on the hair colours of some of the painted people."""
     plan = Plan.load(ROOT / "studies" / "hair.yaml").model_copy(update={"limit": 30, "alphas": (1.0,)})
+    few = hair_town().chosen(include={"race": ["amber", "coral"]})
     folder = tmp_path_factory.mktemp("hair")
-    run(plan, folder)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PICTURE_SETS._entries, plan.discovery, lambda: few)
+        run(plan, folder)
+        yield folder
 
 
 def test_a_third_attribute_is_discovered_steered_asked_and_compared(study):

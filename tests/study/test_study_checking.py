@@ -9,12 +9,13 @@ import yaml
 from typer.testing import CliRunner
 
 from conftest import noise
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.data.manifests import write_manifest
 from ggss.errors import InputError
-from ggss.models import loading
+from ggss.models import vlm
+from ggss.study import grid
 from ggss.study.checking import CheckedPlan
-from ggss.study.plan import Plan
+from ggss.study.plan import DiscoverySet, Plan
 from ggss.study.runner import run
 
 PLAN = {
@@ -33,7 +34,7 @@ def nothing_is_loaded(monkeypatch):
     def load(*_, **__):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(loading.AutoModelForImageTextToText, "from_pretrained", load)
+    monkeypatch.setattr(vlm.AutoModelForImageTextToText, "from_pretrained", load)
 
 
 @pytest.fixture
@@ -139,6 +140,61 @@ def test_missing_and_damaged_pictures_are_named(written, faces, tmp_path):
 def test_a_discovery_set_without_occupations_is_refused(written, faces, tmp_path):
     faces.write_text(faces.read_text().replace("occupation", "work"))
     assert "has no column 'occupation'" in refused(written(discovery="faces.csv"), tmp_path / "study")
+
+
+@pytest.fixture
+def people(tmp_path):
+    """One picture of each of twelve people, with labels and no occupation."""
+    rows = []
+    for number in range(12):
+        noise(100 + number, 32, 32).save(tmp_path / f"person{number}.png")
+        labels = {
+            "race": ("amber", "jade")[number % 2],
+            "gender": ("man", "woman")[number // 2 % 2],
+            "age": 20 + number,
+        }
+        rows.append({"path": f"person{number}.png", **labels})
+    write_manifest(rows, tmp_path / "people.csv")
+
+
+UNPAIRED = {"discovery": "people.csv", "methods": ["none", "pace"], "unpaired": ["race", "gender"]}
+RACE, AGE = {"race": {"tasks": ["mcq"]}}, {"age": {"tasks": ["mcq-race"]}}
+
+
+def test_unpaired_discovery_is_matched_by_the_columns_of_the_plan(written, people):
+    plan = Plan.load(written(**UNPAIRED, steering=RACE))
+    checked = CheckedPlan(plan)
+    pictures = checked.discovery.of("race")
+    assert pictures.unpaired
+    assert len(pictures) == 12
+    assert list(dict(pictures.pictures[0].context)) == ["gender"]  # not by what is steered
+    ordered = Plan.load(written(**UNPAIRED, steering=AGE, ordered=["age"]))
+    assert DiscoverySet(ordered).of("age").ordered == ("age",)
+
+
+def test_how_pictures_are_compared_is_part_of_a_fit(written, people):
+    plans = [
+        Plan.load(written(**UNPAIRED, steering=RACE)),
+        Plan.load(written(**UNPAIRED | {"unpaired": ["gender"]}, steering=RACE)),
+        Plan.load(written(**UNPAIRED | {"unpaired": []}, steering=RACE)),
+    ]
+    assert len({grid.recipe(plan, "small-world/qwen3-vl", "pace", "race") for plan in plans}) == 3
+
+
+@pytest.mark.parametrize(
+    ("pieces", "problem"),
+    [
+        ({"methods": ["none", "ggss"]}, "methods: ggss compares the versions of a person, and these"),
+        ({"unpaired": ["race", "gender", "age"]}, "no two pictures of different 'race' agree"),
+        ({"unpaired": ["height"]}, "has no column 'height'"),
+        ({"ordered": ["age"]}, "ordered: 'age' is not steered"),
+        ({"steering": AGE}, "attribute 'age' has 12 values, all numbers: say that it is ordered"),
+        ({"steering": RACE, "ordered": ["race"]}, "'race' is to be ordered, and 2 of its values are no numbers"),
+        ({"unpaired": None}, "none of them is occupation or identity"),
+    ],
+)
+def test_what_is_wrong_with_unpaired_discovery_is_said(written, people, tmp_path, pieces, problem):
+    assert problem in refused(written(**{"steering": RACE} | UNPAIRED | pieces), tmp_path / "study")
 
 
 def test_plugins_that_cannot_be_imported_are_all_named(written, tmp_path):

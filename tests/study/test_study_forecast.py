@@ -5,7 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ggss.cli.app import app
+import ggss
+from ggss.cli import app
 from ggss.probes.steered_model import SteeredModel
 from ggss.study import status
 from ggss.study.checking import CheckedPlan
@@ -58,12 +59,22 @@ def test_long_answers_are_foretold_from_a_few_tokens(clock):
     assert found.seconds == pytest.approx(found.questions * (3 + 2048))
 
 
-def test_a_forecast_ends_with_its_budget(clock):
+def test_a_forecast_ends_with_its_budget(clock, monkeypatch):
+    loaded, load = [], ggss.models.load_vlm
+    monkeypatch.setattr("ggss.models.load_vlm", lambda name, *how: loaded.append(name) or load(name, *how))
     first, second = forecast(CheckedPlan(Plan.of(PLAN)), budget=30.0, clock=clock)
-    assert {name for name, _, _ in clock.read} == {MODELS[0]}, "the second is not even loaded"
+    assert loaded == MODELS[:1], "the second is not even loaded"
     assert clock.now < 60
     assert first.seconds == pytest.approx(first.questions * (3 + 2048))
     assert (second.seconds, second.why) == (None, "the 30 s of the forecast were over")
+
+
+def test_a_task_that_is_not_reached_counts_like_the_slowest(clock):
+    checked = CheckedPlan(Plan.of(PLAN | {"models": MODELS[:1]}))
+    (estimate,) = forecast(checked, budget=10.0, clock=clock)
+    assert clock.read == [(MODELS[0], 1, tokens) for tokens in (FEW_TOKENS, 1, FEW_TOKENS)], "of one task"
+    assert estimate.seconds == pytest.approx(estimate.questions * (3 + 2048))
+    assert estimate.at_most
 
 
 def test_what_would_take_too_long_to_load_is_not_loaded(monkeypatch):

@@ -1,5 +1,6 @@
 """Plans: every problem at once, the grid that follows, and the plans that ship."""
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,13 +14,14 @@ import ggss
 import invented_release
 from experiments.tools import mock_paper
 from ggss import probes
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.data.pictures import size_of
 from ggss.errors import InputError
+from ggss.models import check_reachable
 from ggss.probes import suites
 from ggss.probes.steered_model import batches
 from ggss.probes.wording import released
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.checking import CheckedPlan, footprints
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, Plan, PlanItems
@@ -202,8 +204,8 @@ def test_a_discovery_prompt_makes_another_fit_and_none_the_fit_that_there_was():
     plan = Plan.of(changed(methods=methods))
     attribute, model = next(iter(plan.steering)), plan.models[0].name
     labels = ("ggss", "one", "two")
-    assert len({hashes.recipe(plan, model, label, attribute) for label in labels}) == 3
-    assert len({hashes.steering(plan, label, attribute, "data") for label in labels}) == 3
+    assert len({grid.recipe(plan, model, label, attribute) for label in labels}) == 3
+    assert len({grid.steering_hash(plan, label, attribute, "data") for label in labels}) == 3
 
 
 def test_the_name_of_a_picture_set_is_no_path(tmp_path):
@@ -274,6 +276,43 @@ def test_a_plan_says_by_which_rule_its_answers_are_read():
         Plan.of(PLAN | {"parser": "guess"})
 
 
+QUESTIONS = """
+salary: {text: "how much ? a low b high", options: {a: low, b: high}, metric: gap, attribute: race}
+"""
+
+
+def test_people_who_are_held_out_are_chosen_among_the_suites_pictures():
+    """Whole numbers of YAML are the labels that they look like."""
+    plan = Plan.of(changed(held_out={"identity": [7, "01"], "occupation": "cook"}))
+    assert plan.held_out == {"identity": ("7", "01"), "occupation": ("cook",)}
+    with pytest.raises(InputError, match="held_out chooses among the `images` of the suite"):
+        CheckedPlan(Plan.of(changed(held_out={"identity": ["01"]})))
+    with pytest.raises(InputError, match="no image has identity=99"):
+        CheckedPlan(
+            Plan.of(changed(held_out={"identity": ["99"]}, suite={"name": "reflect", "images": "small-world"}))
+        )
+
+
+def test_a_plan_asks_the_questions_of_a_file(tmp_path):
+    (tmp_path / "questions.yaml").write_text(QUESTIONS)
+    steering = {"race": {"discover_on": ["cook"], "tasks": ["mcq", "gap-salary"]}}
+    pieces = changed(questions="questions.yaml", steering=steering, measures=[])
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(pieces))
+    checked = CheckedPlan(Plan.read(tmp_path / "plan.yaml"))
+    asked = checked.plan_items.items("gap-salary")
+    assert {item.cluster for item in asked} == {item.cluster for item in checked.plan_items.items("mcq")}
+    assert grid.attribute_of(checked.plan, "gap-salary") == "race"
+    before = checked.plan_items.hash("gap-salary")
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("how much", "how little"))
+    assert PlanItems(checked.plan).hash("gap-salary") != before
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("metric", "metrik"))
+    with pytest.raises(InputError, match="there is no key 'metrik': did you mean 'metric'"):
+        CheckedPlan(checked.plan)
+    (tmp_path / "questions.yaml").write_text(QUESTIONS.replace("salary", "wages"))
+    with pytest.raises(InputError, match="has no task 'gap-salary'"):
+        CheckedPlan(checked.plan)
+
+
 def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
     whole, small = Plan.of(PLAN), Plan.of(changed(max_side=24))
     asked = [PlanItems(plan) for plan in (whole, small)]
@@ -281,7 +320,7 @@ def test_a_cap_on_pictures_makes_other_questions_and_another_fit():
     assert {max(size_of(picture)) for picture in asked[1].pictures()} == {24}
     discovered = [DiscoverySet(plan).of("race") for plan in (whole, small)]
     assert [own.max_side for own in discovered] == [None, 24]
-    recipes = {hashes.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
+    recipes = {grid.recipe(plan, "small-world/qwen3-vl", "ggss", "race") for plan in (whole, small)}
     assert len(recipes) == 2
 
 
@@ -304,17 +343,62 @@ def test_the_plan_release_says_what_it_needs_and_knows_models_of_the_local_cache
     checked = CheckedPlan(plan)
     assert [len(checked.plan_items.items(task)) for task in ("mcq", "2afc", "nurse-doctor")] == [80, 360, 160]
     assert checked.unchecked == [model.name for model in plan.models]
-    cached = tmp_path / "hub" / "models--mistral-community--pixtral-12b"
-    (cached / "refs").mkdir(parents=True)
-    (cached / "refs" / "main").write_text("abc")
-    mock_paper.model("pixtral", 0, cached / "snapshots" / "abc", 48)
+    cached = hub_cache(tmp_path / "hub", "mistral-community/pixtral-12b", "pixtral")
     checked = CheckedPlan(plan)
     assert checked.unchecked == [model.name for model in plan.models][1:]
     memory, unknown = footprints(checked)
     assert [one.model for one in memory] == ["mistral-community/pixtral-12b"]
     assert list(unknown) == checked.unchecked
     assert not any("lacks their weights" in note for note in checked.notes())
-    (cached / "snapshots" / "abc" / "model.safetensors").unlink()
-    assert any("lacks their weights: mistral" in note for note in CheckedPlan(plan).notes())
+    weights = cached / "model.safetensors"
+    index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (cached / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert any("a part of them: mistral" in note for note in CheckedPlan(plan).notes())  # the second is still to come
+    (cached / "model.safetensors.index.json").unlink()
+    weights.unlink()
+    assert any("lacks their weights or a part of them: mistral" in note for note in CheckedPlan(plan).notes())
     (first, *_) = forecast(CheckedPlan(plan))
-    assert "its weights are not here" in first.why
+    assert "its weights are not all here" in first.why
+
+
+def hub_cache(hub, name, kind):
+    """A tiny model in the hub's local cache under the name of a released one; the folder of its files."""
+    cached = hub / f"models--{name.replace('/', '--')}"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("abc")
+    mock_paper.model(kind, 0, cached / "snapshots" / "abc", 48)
+    return cached / "snapshots" / "abc"
+
+
+def test_the_plan_release_is_checked_offline_by_the_command_if_the_weights_are_in_the_local_cache(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    asked = []
+
+    def offline(url, **_):
+        asked.append(url)
+        raise OSError("Name or service not known")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", offline)
+    check_reachable.cache_clear()
+    mock_paper.main(tmp_path, 24, mock_paper.Amount(("1", "5"), 12, 2, [], 48))
+    plan = mock_paper.plan({name: name for name in mock_paper.CLASSES}, mock_paper.RELEASE)
+    (tmp_path / "release.yaml").write_text(yaml.safe_dump(plan))
+    *names, last = mock_paper.CLASSES
+    for name in names:
+        hub_cache(tmp_path / "hub", name, mock_paper.CLASSES[name])
+    command = ["study", "plan", str(tmp_path / "release.yaml"), "--no-forecast"]
+    partly = CliRunner().invoke(app, command)
+    assert partly.exit_code == 0, partly.output
+    assert f"on the hub and not checked: {last}" in " ".join(partly.output.split())
+    assert asked
+    assert all(last in url for url in asked)
+    asked.clear()
+    hub_cache(tmp_path / "hub", last, mock_paper.CLASSES[last])
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert not asked
+    assert "not checked" not in done.output
+    assert "lacks their weights" not in done.output
+    assert all(name in done.output for name in mock_paper.CLASSES)

@@ -6,10 +6,10 @@ from typer.testing import CliRunner
 import ggss
 from ggss import Steerer
 from ggss.activations.collect import collect
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.errors import InputError
 from ggss.models.features import FeatureCache
-from ggss.smallworld.sets import town
+from ggss.smallworld.painter import town
 from ggss.study import results
 from ggss.study.plan import Plan
 from ggss.study.results import Results, StoredRuns, opened, recommended_alpha

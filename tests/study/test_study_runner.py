@@ -1,7 +1,6 @@
 """Running a study: right answers, each asked once, the same whoever asks and whatever dies on the way."""
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -20,20 +19,20 @@ from typer.testing import CliRunner
 
 import ggss
 from conftest import exported
+from fresh_python import FORKED
 from ggss import smallworld
 from ggss.activations import SITE, Activations
 from ggss.analysis import average_change, compare
-from ggss.cli.app import app
+from ggss.cli import app
 from ggss.data import pictures
 from ggss.data.manifests import write_manifest
 from ggss.data.pictures import labels
 from ggss.errors import InputError
 from ggss.models import ModelIdentity, Vlm
 from ggss.report.material import of_study
-from ggss.smallworld.painter import variants
+from ggss.smallworld.painter import town, variants
 from ggss.smallworld.people import people
-from ggss.smallworld.sets import town
-from ggss.study import executors, grid, hashes, runner
+from ggss.study import executors, grid, runner
 from ggss.study.executors import WorkerDied
 from ggss.study.grid import Unit
 from ggss.study.plan import Plan, PlanItems
@@ -126,7 +125,7 @@ def test_results_compare_every_cell_with_the_unsteered_model(study):
     averages = {alpha: average_change(list(tasks.values())).estimate for alpha, tasks in sweep.items()}
     assert results.best_alpha(MODEL, "ggss") == min(averages, key=averages.get)
     assert results.best_alpha(MODEL, "none") is None
-    right = results.comparison(MODEL, "none", "smallstar").kept()
+    right = results.comparison(MODEL, "none", "smallstar").accuracy()
     assert (right.gained, right.lost) == (0, 0)
     people = {item.cluster for task in ("mcq", "nurse-doctor") for item in results.run(MODEL, "none", task).items}
     assert results.everyone(MODEL) == people
@@ -320,7 +319,7 @@ def test_answers_of_other_code_of_ggss_are_asked_again(tmp_path, monkeypatch):
     first = run(SMALL, tmp_path / "study", say=said.append)
     assert not [text for text in said if "code" in text]
     with monkeypatch.context() as patch:
-        patch.setattr(hashes, "ggss_code", changed_code("ggss (steering)"))
+        patch.setattr(grid, "ggss_code", changed_code("ggss (steering)"))
         kept = run(SMALL, tmp_path / "study", say=said.append, keep_answers=True)
         assert (kept.asked, kept.reused) == (0, first.asked)
         assert not [text for text in said if "code" in text]
@@ -329,7 +328,7 @@ def test_answers_of_other_code_of_ggss_are_asked_again(tmp_path, monkeypatch):
     (sentence,) = [text for text in said if "code" in text]
     assert sentence.startswith("the code of ggss (steering) has changed since this study was last run: ")
     with monkeypatch.context() as patch:
-        patch.setattr(hashes, "ggss_code", changed_code("ggss (answering)"))
+        patch.setattr(grid, "ggss_code", changed_code("ggss (answering)"))
         patch.setattr(runner.Driver, "fitted", lambda *_: (_ for _ in ()).throw(StoreError("stopped")))
         with pytest.raises(StoreError, match="stopped"):
             run(SMALL, tmp_path / "study")
@@ -338,7 +337,7 @@ def test_answers_of_other_code_of_ggss_are_asked_again(tmp_path, monkeypatch):
 
 def test_a_study_from_before_code_was_recorded_is_read_and_can_go_on(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(hashes, "code", lambda plan: {})
+        patch.setattr(grid, "code_digests", lambda plan: {})
         first = run(SMALL, tmp_path / "study")
     with closing(sqlite3.connect(tmp_path / "study" / DATABASE)) as store, store:
         store.execute("DELETE FROM about WHERE name = 'code'")
@@ -435,11 +434,9 @@ def life(plan, folder, statement):
 
 @pytest.mark.slow
 def test_killed_at_any_statement_a_study_ends_as_if_nothing_had_happened(study, tmp_path):
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["ggss.study.runner", "ggss.study.worker"])
     rng, kills = random.Random(0), []
     for statement in [rng.randrange(1, 30), *(rng.randrange(30, 200) for _ in range(4)), 0]:
-        process = context.Process(target=life, args=(PLAN.model_dump_json(), tmp_path, statement))
+        process = FORKED.Process(target=life, args=(PLAN.model_dump_json(), tmp_path, statement))
         process.start()
         process.join()
         kills.append(process.exitcode == -signal.SIGKILL)

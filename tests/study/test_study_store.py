@@ -3,12 +3,11 @@
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing, nullcontext
 
 import pytest
 
+from fresh_python import python
 from ggss.errors import InputError
 from ggss.models.reading import Answer
 from ggss.steering.fitting import Gates
@@ -98,7 +97,7 @@ def test_two_writers_on_one_folder(folder):
         pass
     code = "import sys; from ggss.study.store import writing\nwith writing(sys.argv[1]): pass"
     with writing(folder):
-        other = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True)
+        other = python(code, folder)
     assert "another process is running the study" in other.stderr
     with writing(folder) as store:
         assert store.count() == 2

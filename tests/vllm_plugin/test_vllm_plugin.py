@@ -10,15 +10,15 @@ from torch import nn
 
 import ggss
 from ggss.errors import InputError
+from ggss.models import locate
 from ggss.models.identity import skeleton
-from ggss.models.locating import locate
 from ggss.models.sites import MLP2
 from ggss.models.vlm import Vlm
 from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired
+from ggss.vllm_plugin import _checked, placeholder_torchvision
 from ggss.vllm_plugin import steering as steering_module
 from ggss.vllm_plugin.engine import NARROWEST, head_size, widened
-from ggss.vllm_plugin.plugin import _checked, placeholder_torchvision
 from ggss.vllm_plugin.steering import (
     AskedStrengths,
     PictureRows,

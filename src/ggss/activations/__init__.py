@@ -10,6 +10,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from ggss.data.counterfactuals import check_numbers
 from ggss.errors import InputError, no_such, problems
 from ggss.models.sites import MLP2
 
@@ -69,9 +70,13 @@ class Activations:
         attributes: one dict per image, such as {"race": "jade", "gender": "woman"}: what is varied.
         contexts: one hashable per image that names what is held fixed (occupation, identity).
         site: the name of the site in the model where the tokens were taken.
+        unpaired: there are no versions of a person; images are compared within contexts, which name what they are
+            matched by, and which may have any number of images of each value.
+        ordered: the attributes that are numbers, such as an age in years.
 
     Raises:
-        InputError: for tokens of a wrong shape, of several widths or not finite, and for lists of unequal length.
+        InputError: for tokens of a wrong shape, of several widths or not finite, for lists of unequal length, and for
+            an ordered attribute with a label that is no number.
 
     Examples:
         >>> tokens = [torch.randn(4, 8) for _ in range(4)]
@@ -87,6 +92,9 @@ class Activations:
         attributes: Sequence[Mapping[str, str]],
         contexts: Sequence[Hashable],
         site: str = SITE,
+        *,
+        unpaired: bool = False,
+        ordered: str | Sequence[str] = (),
     ) -> None:
         flaws = [
             f"image {i} has tokens of shape {tuple(t.shape)}, not [T, D]" for i, t in enumerate(tokens) if t.ndim != 2
@@ -98,7 +106,7 @@ class Activations:
         if not tokens:
             raise InputError("no activations: the list of tokens is empty")
         pooled = torch.stack([pool(t) for t in tokens])
-        self._set({site: Rows(pooled, tokens)}, attributes, contexts, {})
+        self._set({site: Rows(pooled, tokens)}, attributes, contexts, {}, unpaired, ordered)
 
     @classmethod
     def from_rows(
@@ -107,13 +115,24 @@ class Activations:
         attributes: Sequence[Mapping[str, str]],
         contexts: Sequence[Hashable],
         source: Mapping[str, Any] | None = None,
+        *,
+        unpaired: bool = False,
+        ordered: str | Sequence[str] = (),
     ) -> "Activations":
         """Activations from the rows of one or more sites. source: the model and data they came from."""
         new = cls.__new__(cls)
-        new._set(dict(sites), attributes, contexts, dict(source or {}))
+        new._set(dict(sites), attributes, contexts, dict(source or {}), unpaired, ordered)
         return new
 
-    def _set(self, sites: dict[str, Rows], attributes, contexts, source: dict[str, Any]) -> None:
+    def _set(
+        self,
+        sites: dict[str, Rows],
+        attributes: Sequence[Mapping[str, str]],
+        contexts: Sequence[Hashable],
+        source: dict[str, Any],
+        unpaired: bool,
+        ordered: str | Sequence[str],
+    ) -> None:
         counts = {"attributes": len(attributes), "contexts": len(contexts)}
         counts |= {f"rows of {site}": rows.pooled.shape[0] for site, rows in sites.items()}
         if len(set(counts.values())) != 1:
@@ -130,6 +149,9 @@ class Activations:
         self.sites, self.source = sites, source
         self.attributes = [dict(row) for row in attributes]
         self.contexts = list(contexts)
+        self.unpaired, self.ordered = unpaired, (ordered,) if isinstance(ordered, str) else tuple(ordered)
+        for name in self.ordered:
+            check_numbers(name, dict.fromkeys(map(str, self.labels(name))))
 
     def __len__(self) -> int:
         return len(self.contexts)
@@ -151,7 +173,7 @@ class Activations:
         """The same images at one site."""
         if site not in self.sites:
             raise no_such(f"no activations at site {site!r}", site, self.sites)
-        return Activations.from_rows({site: self.sites[site]}, self.attributes, self.contexts, self.source)
+        return self._like({site: self.sites[site]}, self.attributes, self.contexts)
 
     def of(self, images: Sequence[int]) -> "Activations":
         """The activations of some of the images, in this order; tokens are loaded when they are accessed."""
@@ -160,8 +182,14 @@ class Activations:
         for site, rows in self.sites.items():
             tokens = None if rows.tokens is None else LazyTensors(list(images), rows.tokens.__getitem__)
             sites[site] = Rows(rows.pooled[index], tokens)
-        attributes = [self.attributes[i] for i in images]
-        return Activations.from_rows(sites, attributes, [self.contexts[i] for i in images], self.source)
+        return self._like(sites, [self.attributes[i] for i in images], [self.contexts[i] for i in images])
+
+    def _like(
+        self, sites: Mapping[str, Rows], attributes: Sequence[Mapping[str, str]], contexts: Sequence[Hashable]
+    ) -> "Activations":
+        return Activations.from_rows(
+            sites, attributes, contexts, self.source, unpaired=self.unpaired, ordered=self.ordered
+        )
 
     def labels(self, attribute: str | tuple[str, ...]) -> list[Hashable]:
         """Each image's value of an attribute, or its tuple of values of several (intersectional groups)."""
@@ -176,11 +204,23 @@ class Activations:
             return [row[attribute] for row in self.attributes]
         return [tuple(row[name] for name in names) for row in self.attributes]
 
+    def values(self, attribute: str | tuple[str, ...]) -> tuple[Hashable, ...]:
+        """The values of an attribute, sorted; those of an ordered one by their numbers."""
+        labels = set(self.labels(attribute))
+        if attribute in self.ordered:
+            return tuple(sorted(labels, key=lambda label: float(str(label))))
+        return tuple(sorted(labels, key=str))
+
     def groups(self, attribute: str | tuple[str, ...]) -> Groups:
-        """The table of contexts u by values a. An InputError lists every missing or duplicate entry."""
+        """The table of contexts u by values a.
+
+        An InputError lists every missing or duplicate entry, or says that the images are unpaired.
+        """
+        if self.unpaired:
+            raise InputError("these images are unpaired: there are no versions of a person that could be compared")
         names = (attribute,) if isinstance(attribute, str) else attribute
         labels = self.labels(attribute)
-        values = tuple(sorted(set(labels), key=str))
+        values = self.values(attribute)
         if len(values) < 2:
             raise InputError(f"attribute {attribute!r} has one value, {labels[0]!r}; a contrast needs two or more")
         table: dict[Hashable, dict[Hashable, int]] = {}

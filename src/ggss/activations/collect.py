@@ -148,6 +148,8 @@ def collect(
             "seed": seed,
             "pooling": pooling,
         },
+        unpaired=counterfactuals.unpaired,
+        ordered=counterfactuals.ordered,
     )
 
 

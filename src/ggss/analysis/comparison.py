@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ggss.analysis.notebook import comparison_frame, comparison_html, draw_comparison
-from ggss.analysis.run import Measured, Over, Run, Statistics, percentile
+from ggss.analysis.run import Measured, Over, Run, Statistics, percentile, steered_attributes
 from ggss.errors import InputError, problems
 from ggss.probes.base import FLIP_RATE
 from ggss.probes.endpoint import NOT_KNOWN
 from ggss.stats import (
     Equivalence,
     Interval,
+    Metric,
     fieller,
     jackknife,
     mcnemar,
@@ -69,6 +70,7 @@ class FlipChange:
     Args:
         task: the task.
         attribute: the one that is varied in the pictures; the task may be about another, or another may be steered.
+        steered: the attributes that are steered in the second run.
         cases: how many there are.
         flips: those whose answer depends on the attribute, before and after.
         before: their share, with an interval over identities.
@@ -80,6 +82,7 @@ class FlipChange:
 
     task: str
     attribute: str
+    steered: tuple[str, ...]
     cases: int
     flips: tuple[int, int]
     before: Interval
@@ -87,6 +90,41 @@ class FlipChange:
     change: Interval
     p: float
     detectable: float
+
+
+def flip_change(
+    task: str,
+    attribute: str,
+    steered: Sequence[str],
+    flips: Sequence[tuple[int, int]],
+    rates: Sequence[Metric],
+    clusters: Sequence[str] | None,
+    statistics: Statistics,
+) -> FlipChange | None:
+    """From the flips (of cases) and their rates, before and after; None where nothing can be read.
+
+    clusters: the identity of each row of the rates; None if each row is an identity.
+    """
+    before, after = rates
+    if not np.isfinite([float(after), float(before)]).all():
+        return None
+    level = statistics.level
+    units = pseudovalues(after.minus(before).by(clusters))
+    if not np.isfinite(units).all():  # without one identity nothing can be read
+        return None
+    seed = statistics.seed_of("flip", task, attribute)
+    return FlipChange(
+        task,
+        attribute,
+        tuple(steered),
+        flips[0][1],
+        (flips[0][0], flips[1][0]),
+        jackknife(before, clusters, level=level),
+        jackknife(after, clusters, level=level),
+        share_change(after, before, clusters, level=level),
+        float(signflip(after, before, clusters=clusters, draws=statistics.permutations, seed=seed).p),
+        minimum_detectable_change(len(units), float(np.std(units))),
+    )
 
 
 def _accuracy_change(
@@ -234,7 +272,7 @@ class Comparison:
 
         Returns:
             The shares and their change; None if no pictures differ in this attribute alone, if nothing can be read,
-            or if there is only one identity.
+            or if what can be read is about one identity only.
 
         Examples:
             >>> flip = comparison.flip()
@@ -243,38 +281,25 @@ class Comparison:
         """
         attribute = attribute or self.before.about
         name = f"{attribute}{FLIP_RATE}"
-        clusters, level = self.after.clusters, self.statistics.level
+        clusters = self.after.clusters
         if name not in self.before.metrics or len(set(clusters)) < 2:
             return None
-        after, before = self.after.metric(name), self.before.metric(name)
-        if not np.isfinite([float(after), float(before)]).all():
-            return None
-        change = share_change(after, before, clusters, level=level)
-        units = pseudovalues(after.minus(before).by(clusters))
-        p = signflip(
-            after,
-            before,
-            clusters=clusters,
-            draws=self.statistics.permutations,
-            seed=self.statistics.seed_of("flip", self.task, attribute),
-        ).p
-        return FlipChange(
+        runs, steered = (self.before, self.after), steered_attributes(self.after.source.attribute)
+        return flip_change(
             self.task,
             attribute,
-            self.before.flips(attribute)[1],
-            (self.before.flips(attribute)[0], self.after.flips(attribute)[0]),
-            self.before.corrected(name),
-            self.after.corrected(name),
-            change,
-            float(p),
-            minimum_detectable_change(len(units), float(np.std(units))),
+            steered,
+            [run.flips(attribute) for run in runs],
+            [run.metric(name) for run in runs],
+            clusters,
+            self.statistics,
         )
 
     @property
     def has_right_answers(self) -> bool:
         return self.before.metric().name == "accuracy"
 
-    def kept(self, question: str = "") -> AccuracyChange:
+    def accuracy(self, question: str = "") -> AccuracyChange:
         """Right answers before and after: on all questions, or on those of one kind.
 
         For a single question, or questions about a single picture, intervals and the equivalence test's p are NaN.
@@ -286,7 +311,7 @@ class Comparison:
             Accuracies, questions gained and lost, McNemar's p and the equivalence test.
 
         Examples:
-            >>> accuracy = recognition.kept()
+            >>> accuracy = recognition.accuracy()
             >>> 0 <= accuracy.after.estimate <= 1, accuracy.gained >= 0
             (True, True)
         """

@@ -3,7 +3,7 @@
     max_bias: null                   # largest bias, in the unit that `ggss compare` prints; null: not checked
     max_flip_percent: null           # largest share of people whose answer depends on the task's attribute; null
     change: decrease                 # decrease: significantly lower; no-increase: not significantly higher; any
-    significance: 0.05               # of that change, after Holm's correction over all tests of the comparison
+    significance: 0.05               # of that change, after Holm's correction over the tests of all bias tasks
     capability_margin_points: 1.5    # right answers are equivalent within so many points; null: not checked
     max_unreadable_percent: 5        # of the answers to a task, before and after; null: not checked
     tasks:                           # other rules for some tasks, which then must be there
@@ -27,8 +27,8 @@ from ggss.analysis.comparison import Comparison, check_paired, compare
 from ggss.analysis.run import Run, Statistics
 from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.stats.paired import MARGIN
-from ggss.yaml_files import read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 Change = Literal["decrease", "no-increase", "any"]
@@ -62,7 +62,8 @@ class Policy(Rules):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise problems(f"{str(path)!r} is not a policy", [_spelled(one) for one in error.errors()]) from None
+            mistakes = [_spelled(mistake) for mistake in error.errors()]
+            raise problems(f"{str(path)!r} is not a policy", mistakes) from None
 
     def of(self, task: str) -> Rules:
         """The rules for a task."""
@@ -91,11 +92,11 @@ class Policy(Rules):
             task: compare(run, after[task], self._statistics(task, settings), unlike) for task, run in before.items()
         }
         self._check_kinds(comparisons)
-        tasks = ComparedTasks.of(comparisons)
+        tasks = ComparedTasks.of(list(comparisons.values()))
         checks = tuple(
             check
             for task, comparison in comparisons.items()
-            for check in _checks(comparison, self.of(task), tasks.p_holm.get(task))
+            for check in _checks(comparison, self.of(task), tasks.p_holm(comparison))
         )
         if not checks:
             raise InputError("the policy checks nothing of these runs, so nothing could fail: give it a rule")
@@ -110,11 +111,11 @@ class Policy(Rules):
         wrong = []
         for task, rules in self.tasks.items():
             right = comparisons[task].has_right_answers
-            other, kind = (_BIAS, "bias") if right else (_CAPABILITY, "capability")
+            misplaced, kind = (_BIAS, "bias") if right else (_CAPABILITY, "capability")
             is_a = "has right answers: it measures capability" if right else "compares groups: it measures bias"
             wrong += [
                 f"tasks.{task}.{name}: {task} {is_a}, and this rule is about {kind}"
-                for name in other
+                for name in misplaced
                 if name in rules.model_fields_set
             ]
         if wrong:
@@ -219,20 +220,20 @@ def _values(comparison: Comparison) -> dict[str, Any]:
 
 
 def _capability(comparison: Comparison, points: float) -> Check:
-    kept = comparison.kept()
+    accuracy = comparison.accuracy()
     return Check(
         comparison.task,
         "capability",
-        kept.same.equivalent,
+        accuracy.same.equivalent,
         f"same within {points:g} points",
         points,
-        100 * kept.before.estimate,
-        100 * kept.after.estimate,
+        100 * accuracy.before.estimate,
+        100 * accuracy.after.estimate,
         " %",
-        change=100 * kept.same.difference,
-        low=100 * kept.same.low,
-        high=100 * kept.same.high,
-        p=kept.same.p,
+        change=100 * accuracy.same.difference,
+        low=100 * accuracy.same.low,
+        high=100 * accuracy.same.high,
+        p=accuracy.same.p,
     )
 
 

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from io import BufferedRandom
 from pathlib import Path
@@ -28,6 +28,7 @@ from ggss.errors import InputError, problems
 from ggss.files import check_file, locked, write_whole
 from ggss.models.reading import Answer
 from ggss.probes import Item
+from ggss.version import hardware
 
 COMMAND = "ggss probe"
 PART = ".part"  # the suffix of an unfinished run
@@ -73,11 +74,24 @@ class Record(BaseModel):
     max_new_tokens: int
     versions: dict[Text, Text]
     task_items: int
+    hardware: Text = ""
     checksum: Text = ""
 
     @classmethod
-    def of(cls, task: str, item: Item, answer: Answer, source: Source, task_items: int, suffix: str = "") -> "Record":
-        """The record of an answer. task_items: how many the task has in the run. suffix: what a steerer appended."""
+    def of(
+        cls,
+        task: str,
+        item: Item,
+        answer: Answer,
+        source: Source,
+        task_items: int,
+        suffix: str = "",
+        machine: str = "",
+    ) -> "Record":
+        """The record of an answer.
+
+        task_items: how many the task has in the run. suffix: what a steerer appended. machine: where it was asked.
+        """
         prompt = item.prompt + suffix
         origin: dict[str, Any] = vars(source) | {"identity": dict(source.identity), "versions": dict(source.versions)}
         record = cls(
@@ -97,6 +111,7 @@ class Record(BaseModel):
             question=item.question,
             expected=item.expected,
             task_items=task_items,
+            hardware=machine,
             **origin,
         )
         return record.signed()
@@ -111,7 +126,8 @@ class Record(BaseModel):
         return self.checksum == self._checksum()
 
     def _checksum(self) -> str:
-        return hashing.of(self.model_dump(exclude={"checksum"}))
+        unknown = set() if self.hardware else {"hardware"}  # older files do not name it
+        return hashing.of(self.model_dump(exclude={"checksum", *unknown}))
 
     @property
     def line(self) -> bytes:
@@ -141,7 +157,7 @@ class Record(BaseModel):
 def records(run: Run, suffix: str = "") -> Iterator[Record]:
     """The records of a run; suffix: what its steerer appended to every prompt."""
     for item, answer in zip(run.items, run.answers, strict=True):
-        yield Record.of(run.task, item, answer, run.source, len(run.items), suffix)
+        yield Record.of(run.task, item, answer, run.source, len(run.items), suffix, run.hardware)
 
 
 def write(runs: Iterable[Run], path: str | Path, suffix: str = "") -> None:
@@ -225,6 +241,7 @@ def _answered_tasks(lines: Iterable[bytes], path: Path) -> "dict[str, _AnsweredT
             differences = "; ".join(answered.source.differences(source))
             errors.append(f"line {number}: its answer is of another run than that of the first line ({differences})")
         answered.items[record.item] = record.to_item(), Answer(record.answer, record.probabilities)
+        answered.machines[record.hardware] = None
     if errors:
         raise problems(f"{str(path)!r} was not written by this version of `ggss probe`, or was changed since", errors)
     return tasks
@@ -250,10 +267,16 @@ class _AnsweredTask:
     source: Source
     total: int
     items: dict[str, tuple[Item, Answer]] = field(default_factory=dict)
+    machines: dict[str, None] = field(default_factory=dict)
 
     def run(self, task: str) -> Run:
         items, answers = zip(*self.items.values(), strict=True)
-        return Run(task, items, answers, self.source)
+        return Run(task, items, answers, self.source, hardware=_joined(self.machines))
+
+
+def _joined(machines: Iterable[str]) -> str:
+    """The machines of a run, as one text."""
+    return "; ".join(dict.fromkeys(filter(None, machines)))
 
 
 def _sentence(error: ValidationError) -> str:
@@ -287,6 +310,7 @@ class RunFile:
         self._file, self._tasks, self._suffix = part, tasks, suffix
         self._items = {task: {item.key: item for item in questions.items} for task, questions in tasks.items()}
         self._answered: dict[str, dict[str, Answer]] = {task: {} for task in tasks}
+        self._machines: dict[str, list[str]] = {task: [] for task in tasks}
 
     def answered(self, task: str) -> Mapping[str, Answer]:
         """The answers that the file has already, by item key."""
@@ -300,8 +324,9 @@ class RunFile:
     def keep(self, task: str, answers: Mapping[str, Answer]) -> None:
         """Add answers to the part and wait until they are on disk."""
         items, source = self._items[task], self._tasks[task].source
+        machine = "" if source.endpoint else hardware()
         lines = [
-            Record.of(task, items[key], answer, source, len(items), self._suffix).line
+            Record.of(task, items[key], answer, source, len(items), self._suffix, machine).line
             for key, answer in answers.items()
         ]
         try:
@@ -314,10 +339,12 @@ class RunFile:
                 "command goes on from there"
             ) from error
         self._answered[task].update(answers)
+        self._machines[task].append(machine)
 
     def finish(self, runs: list[Run]) -> None:
         """Write the finished file, in the order of the items, and remove the part."""
-        write(runs, self.path, self._suffix)
+        asked = [replace(run, hardware=_joined(self._machines[run.task])) for run in runs]
+        write(asked, self.path, self._suffix)
         self.part.unlink(missing_ok=True)
 
     def resume(self, runs: Mapping[str, Run], path: Path) -> None:
@@ -327,6 +354,7 @@ class RunFile:
                 raise InputError(f"{str(path)!r} has {reason}: give another file, or --force to begin anew")
         for task, run in runs.items():
             self._answered[task] |= {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
+            self._machines[task].append(run.hardware)
 
     def _refusal(self, task: str, run: Run) -> str:
         """Why the run's answers cannot be taken over, "" if they can."""

@@ -22,9 +22,19 @@ from ggss.errors import InputError
 from ggss.methods.registry import UNSTEERED
 from ggss.models.reading import Answer
 from ggss.probes import Answers, Display, Item, Probe
-from ggss.probes.base import CAREFUL, FLIP_RATE, PAIR_FLIP_RATE, PARSERS, SIGNED, SOFT, Parser
-from ggss.probes.metrics import flip_rates
-from ggss.stats import Interval, Metric, bootstrap, jackknife
+from ggss.probes.base import (
+    CAREFUL,
+    CELLS,
+    FLIP_RATE,
+    PAIR_FLIP_RATE,
+    PARSERS,
+    SIGNED,
+    SOFT,
+    Parser,
+    counterfactual_set,
+)
+from ggss.probes.metrics import flip_rates, intersection_gaps
+from ggss.stats import Interval, Metric, Permutation, bootstrap, jackknife, label_null
 from ggss.stats.metric import Array
 from ggss.stats.paired import MARGIN
 
@@ -80,6 +90,7 @@ class Measured:
         questions: of each row.
         statistics: resamples, seed and level.
         chance: of recognition, the accuracy of a guess between the values shown; 0 for other tasks.
+        sets: the counterfactual set of each row: one question about one person.
 
     Examples:
         >>> measured = before.measured()
@@ -96,6 +107,7 @@ class Measured:
     questions: tuple[str, ...] = field(repr=False)
     statistics: Statistics = field(repr=False)
     chance: float = 0.0
+    sets: tuple[str, ...] = field(default=(), repr=False)
     _draws: dict[object, Array] = field(default_factory=dict, repr=False, compare=False)
 
     def metric(self, name: str = "") -> Metric:
@@ -159,6 +171,16 @@ class Measured:
         soft = self.metrics.get(SOFT + name)
         return None if soft is None else float(soft)
 
+    def null(self, name: str) -> Permutation:
+        """A group metric under shuffled groups: what it is where answers do not depend on them (`label_null`)."""
+        seed = self.statistics.seed_of("null", self.task, name)
+        return label_null(self.metric(name), self.sets, draws=self.statistics.permutations, seed=seed)
+
+    @property
+    def gaps_between_cells(self) -> list[str]:
+        """The metrics of the cells of two attributes; none where pictures differ in one only, or cells are small."""
+        return [name for name in self.metrics if CELLS in name and not name.startswith(SOFT)]
+
     def draws(self, name: str = "", over: Over = "identities", signed: bool = False) -> Array:
         """The metric's resamples, [resamples]. All runs of a task draw the same items, so resamples are paired."""
         key = (name, over, signed)
@@ -176,7 +198,7 @@ class Measured:
         metrics = {
             name: metric
             for name, metric in self.metrics.items()
-            if name in (published, SIGNED + published) or name.removesuffix(FLIP_RATE) in self.attributes
+            if name in (published, SIGNED + published) or name.endswith(FLIP_RATE)
         }
         return replace(self, metrics=metrics, _draws={})
 
@@ -191,6 +213,7 @@ class Measured:
             clusters=tuple(compress(self.clusters, inside)),
             units=tuple(compress(self.units, inside)),
             questions=tuple(compress(self.questions, inside)),
+            sets=tuple(compress(self.sets, inside)),
             _draws={},
         )
 
@@ -312,6 +335,7 @@ class Run:
         answers: one per item in the items' order, each a raw text with the probabilities of the item's options.
         source: where the answers come from.
         parser: the rule that reads them: `careful`, or `release`, that of the authors' code or the paper.
+        hardware: the machine that was asked, "" if it is not known. No result depends on it.
 
     Examples:
         >>> before.task, before.about, before.probe.title
@@ -325,6 +349,7 @@ class Run:
     answers: tuple[Answer, ...] = field(repr=False)
     source: Source
     parser: Parser = CAREFUL
+    hardware: str = field(default="", compare=False)
 
     @property
     def probe(self) -> Probe:
@@ -378,7 +403,7 @@ class Run:
         return sum(len({rule(text, item) for rule in rules}) > 1 for text, item in pairs)
 
     def metrics(self, baseline: "Run | None" = None) -> Mapping[str, Metric]:
-        """All of the probe's metrics by name, the published one first; of a bias task the flip rates, too.
+        """All of the probe's metrics by name, the published one first; of a bias task what all of them have, too.
 
         Args:
             baseline: the unsteered run on the same items; some metrics depend on it (a salary's cap does).
@@ -391,7 +416,9 @@ class Run:
             'mean_race_jsd'
         """
         measured = self.probe.metrics(self.parsed, baseline.parsed if baseline else None)
-        return {**measured, **flip_rates(self.parsed)} if self.probe.kind == "bias" else measured
+        if self.probe.kind != "bias":
+            return measured
+        return {**measured, **flip_rates(self.parsed), **intersection_gaps(self.parsed)}
 
     def to_pandas(self) -> Any:
         """A data frame with a row for each item. InputError if pandas is not installed."""
@@ -439,4 +466,5 @@ class Run:
             tuple(item.question for item in self.items),
             statistics or Statistics(),
             1 / len(set(self.parsed.expected)) if self.probe.kind == "recognition" else 0.0,
+            tuple(map(counterfactual_set, self.items)),
         )

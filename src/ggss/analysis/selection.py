@@ -23,13 +23,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ggss.analysis.comparison import Comparison, FlipChange, percent, sign_flip
+from ggss.analysis.comparison import Comparison, FlipChange, flip_change, percent, sign_flip
 from ggss.analysis.run import Measured, percentile, steered_attributes
 from ggss.errors import InputError
+from ggss.probes.base import FLIP_RATE
 from ggss.stats import Interval, Metric, bootstrap, holm, jackknife
 from ggss.stats.metric import TINY, Array, mean_of
 
-COMBINED = "combined"  # the name of the test over all bias tasks
 Fold = frozenset[str]
 
 Sweep = Mapping[float, Mapping[str, Comparison]]
@@ -74,6 +74,45 @@ def corrected_average(comparisons: Sequence[Comparison]) -> Interval | None:
     return jackknife(mean_of(ratios), level=comparisons[0].statistics.level)
 
 
+def average_flip_rate(comparisons: Sequence[Comparison]) -> Interval | None:
+    """The mean over tasks of the share of people whose answer depends on the task's attribute, in the runs after.
+
+    With an interval over identities (jackknife); None if no task has such a share, or there is only one identity.
+    """
+    everyone = _everyone(comparisons)
+    names = [f"{task.after.about}{FLIP_RATE}" for task in comparisons]
+    rates = [
+        _of_everyone(task.after, everyone, name)
+        for task, name in zip(comparisons, names, strict=True)
+        if name in task.after.metrics and np.isfinite(task.after.value(name))
+    ]
+    if not rates or len(everyone) < 2:
+        return None
+    share = replace(mean_of(rates), bounds=(0.0, 1.0))
+    return jackknife(share, level=comparisons[0].statistics.level)
+
+
+def spill_over(comparisons: Sequence[Comparison], attribute: str) -> FlipChange | None:
+    """Whose answer depends on an attribute, before and after: the mean over tasks under one steering.
+
+    It is spill-over if the attribute is not the one that is steered. None if no task shows it or can be read.
+    """
+    name = f"{attribute}{FLIP_RATE}"
+    tasks = [task for task in comparisons if name in task.before.metrics]
+    everyone = _everyone(tasks)
+    if len(everyone) < 2:
+        return None
+    flips, rates = [], []
+    for side in ("before", "after"):
+        runs: list[Measured] = [getattr(task, side) for task in tasks]
+        counts = [run.flips(attribute) for run in runs]
+        flips.append((sum(changed for changed, _ in counts), sum(cases for _, cases in counts)))
+        rates.append(replace(mean_of([_of_everyone(run, everyone, name) for run in runs]), bounds=(0.0, 1.0)))
+    label = ", ".join(task.task for task in tasks)
+    steered = steered_attributes(tasks[0].after.source.attribute)
+    return flip_change(label, attribute, steered, flips, rates, None, tasks[0].statistics)
+
+
 def across(models: Sequence[Sequence[Comparison]]) -> tuple[Interval, Interval] | None:
     """The mean and the worst of several models' Avg, with the same identities resampled in all models."""
     averages = [_average_draws(comparisons) for comparisons in models]
@@ -116,10 +155,13 @@ def _joint(run: Measured, everyone: Sequence[str]) -> Array:
     return bootstrap(_of_everyone(run, everyone), resamples=statistics.resamples, seed=seed).draws
 
 
-def _of_everyone(run: Measured, everyone: Sequence[str]) -> Metric:
-    """The published metric with one row for each identity; the rows of those that the task does not show are zero."""
+def _of_everyone(run: Measured, everyone: Sequence[str], name: str = "") -> Metric:
+    """A metric with one row for each identity; the rows of those that the task does not show are zero.
+
+    name: "" is the published one, or its signed form.
+    """
     places = {person: place for place, person in enumerate(everyone)}
-    metric = run.signed() or run.metric()
+    metric = run.metric(name) if name else run.signed() or run.metric()
     terms = np.zeros((len(everyone), metric.terms.shape[1]))
     np.add.at(terms, [places[cluster] for cluster in run.clusters], metric.terms)
     return replace(metric, terms=terms, groups=None, evidence=None)
@@ -127,48 +169,46 @@ def _of_everyone(run: Measured, everyone: Sequence[str]) -> Metric:
 
 @dataclass(frozen=True)
 class ComparedTasks:
-    """Two runs compared on all their tasks.
+    """Runs before and after, compared on all their tasks.
 
-    bias: tasks that compare groups. capability: tasks with right answers. average: Avg.
-    combined: p of the sign-flip test over all bias tasks that can be read, None if there are fewer than two.
-    p_holm: by task, p with Holm's correction over all tests of a difference.
-    flips: whose answer depends on an attribute, for each bias task and each attribute of its pictures.
-    flips_holm: of each of them, p with Holm's correction over these.
+    bias: tasks that compare groups. capability: tasks with right answers. bias_holm, capability_holm: of each of
+    them, the p of its test with Holm's correction over the tests of the same kind; None where it is not defined.
+    average: Avg. combined: p of the sign-flip test over all bias tasks that can be read, None if there are fewer than
+    two. flips: whose answer depends on an attribute, for each bias task and each attribute of its pictures;
+    flips_holm: of each, p with Holm's correction over these.
     """
 
     bias: tuple[Comparison, ...]
+    bias_holm: tuple[float | None, ...]
     capability: tuple[Comparison, ...]
+    capability_holm: tuple[float | None, ...]
     average: Interval | None
     combined: float | None
-    p_holm: Mapping[str, float]
     flips: tuple[FlipChange, ...] = ()
-    flips_holm: tuple[float, ...] = ()
+    flips_holm: tuple[float | None, ...] = ()
 
     @classmethod
-    def of(cls, comparisons: Mapping[str, Comparison]) -> "ComparedTasks":
-        bias = tuple(task for task in comparisons.values() if not task.has_right_answers)
-        capability = tuple(task for task in comparisons.values() if task.has_right_answers)
+    def of(cls, comparisons: Sequence[Comparison]) -> "ComparedTasks":
+        bias = [task for task in comparisons if not task.has_right_answers]
+        capability = [task for task in comparisons if task.has_right_answers]
         readable = [task for task in bias if task.baseline is not None and task.reached is not None]
-        combined = sign_flip(readable) if len(readable) > 1 else None
-        tests = {task.task: task.p for task in bias} | {task.task: task.kept().p for task in capability}
-        tests = {name: p for name, p in tests.items() if np.isfinite(p)}
-        if combined is not None:
-            tests[COMBINED] = combined
-        adjusted = dict(zip(tests, holm(list(tests.values())).tolist(), strict=True)) if tests else {}
         changes = [task.flip(attribute) for task in bias for attribute in task.before.attributes]
         flips = tuple(change for change in changes if change is not None)
-        flips_holm = tuple(holm([flip.p for flip in flips]).tolist()) if flips else ()
-        average = average_change(bias) if bias else None
-        return cls(bias, capability, average, combined, adjusted, flips, flips_holm)
+        return cls(
+            tuple(bias),
+            adjusted([task.p for task in bias]),
+            tuple(capability),
+            adjusted([task.accuracy().p for task in capability]),
+            average_change(bias) if bias else None,
+            sign_flip(readable) if len(readable) > 1 else None,
+            flips,
+            adjusted([flip.p for flip in flips]),
+        )
 
-    @property
-    def combined_holm(self) -> float | None:
-        return self.p_holm.get(COMBINED)
-
-    @property
-    def steered(self) -> list[str]:
-        """The attributes that are steered in the second run."""
-        return steered_attributes(self.after.attribute)
+    def p_holm(self, comparison: Comparison) -> float | None:
+        """The adjusted p of one of the comparisons."""
+        tests = zip((*self.bias, *self.capability), (*self.bias_holm, *self.capability_holm), strict=True)
+        return next(p for task, p in tests if task is comparison)
 
     @property
     def before(self) -> "Side":
@@ -177,6 +217,13 @@ class ComparedTasks:
     @property
     def after(self) -> "Side":
         return Side.of([task.after for task in (*self.bias, *self.capability)])
+
+
+def adjusted(tests: Sequence[float | None]) -> tuple[float | None, ...]:
+    """p-values with Holm's correction; None for those that are not defined, which do not count."""
+    defined = [p for p in tests if p is not None and np.isfinite(p)]
+    corrected = iter(holm(defined).tolist() if defined else [])
+    return tuple(None if p is None or not np.isfinite(p) else next(corrected) for p in tests)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,13 @@ def of_bias(comparison: Comparison, p_holm: float | None) -> Verdict:
     return _agreed(p_holm, change, after < before, ("less bias", "more bias"), smallest)
 
 
+def of_average(average: Interval | None, p_holm: float | None) -> Verdict:
+    """On the mean change of several bias tasks. average: bias-corrected, in percent; None if no task has a change."""
+    if average is None:
+        return Verdict("none", "no bias before, so no change in percent")
+    return _agreed(p_holm, average, average.estimate < 0, ("less bias", "more bias"), "")
+
+
 def of_flips(flip: FlipChange, p_holm: float | None) -> Verdict:
     """On the share of people whose answer depends on an attribute."""
     words = (f"depends less on {flip.attribute}", f"depends more on {flip.attribute}")
@@ -72,8 +79,9 @@ def of_accuracy(comparison: Comparison, accuracy: AccuracyChange, p_holm: float 
         if accuracy.change.difference > 0:
             return Verdict("better", "better")
         if recognises_steered(comparison.after):
-            chance = f"; chance is {100 * comparison.after.chance:.0f} %" if comparison.after.chance else ""
-            return Verdict("intended", f"named less often: intended at this strength{chance}")
+            return Verdict(
+                "intended", f"named less often, as intended (chance is {100 * comparison.after.chance:.0f} %)"
+            )
         return Verdict("worse", "worse")
     if accuracy.same.equivalent:
         return Verdict("equivalent", f"equivalent within ±{100 * accuracy.same.margin:g} points")
@@ -120,8 +128,7 @@ def _agreed(
     if found:
         return Verdict("inconclusive", "inconclusive: the test finds a change, but its interval holds 0")
     if not holds and p_holm is not None:
-        words = f"inconclusive: the interval leaves out 0, but the test finds no change (p = {p_holm:.2g})"
-        return Verdict("inconclusive", words)
+        return Verdict("inconclusive", "inconclusive: the interval leaves out 0, but the test finds no change")
     return _inconclusive(smallest)
 
 

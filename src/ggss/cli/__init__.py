@@ -1,5 +1,9 @@
 """The command line: thin commands over the library. Nothing here imports torch until a command needs it.
 
+`app` has all commands, in the order in which a new user needs them. A command's help is its docstring: paragraphs as
+wide as the screen, and the example after the options. An option's name that is too long for its column is folded;
+typer would cut it.
+
 `main` turns whatever a command raises into a sentence on stderr and an exit code.
 
 | exit code | when |
@@ -12,6 +16,7 @@
 """
 
 import gc
+import inspect
 import os
 import re
 import sys
@@ -20,13 +25,153 @@ from io import TextIOWrapper
 from typing import Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
+from typer import rich_utils
 
-from ggss.cli.app import app
+from ggss.cli import (
+    ask,
+    bundle,
+    cache,
+    compare,
+    convert,
+    data,
+    discover,
+    doctor,
+    export,
+    gate,
+    methods,
+    play,
+    probe,
+    report,
+    serve,
+    study,
+    world,
+)
+from ggss.cli.arguments import Plugins, use_plugins, with_plugins_and_heartbeat
 from ggss.errors import InputError, nearest, out_of_memory
 from ggss.escaping import visible
 
 DEBUG, COMPLETE = "GGSS_DEBUG", "_GGSS_COMPLETE"
 WRONG, DEFECT, STOPPED = 2, 70, 130
+EXAMPLE = "Example: "
+
+
+class FoldedTable(Table):
+    """A table whose cells are folded, not cut."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*cells, **options)
+        for column in self.columns:
+            column.overflow = "fold"
+
+
+def fold_tables() -> None:
+    """Replace the tables of typer's help, which has no setting for it, in this process."""
+    utilities: Any = rich_utils
+    utilities.Table = FoldedTable
+
+
+def show_examples_last(app: typer.Typer) -> None:
+    """Move the example, the last paragraph of a docstring, to the end of the help of every command of an app."""
+    for command in app.registered_commands:
+        text, blank, last = (inspect.getdoc(command.callback) or "").rpartition("\n\n")
+        if blank and last.startswith(EXAMPLE):
+            command.help, command.epilog = escape(flowing(text)), escape(flowing(last))
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            show_examples_last(group.typer_instance)
+
+
+def prepare_commands(app: typer.Typer, path: str = "ggss") -> None:
+    """Give every command of an app what all have: the option --plugin, and lines in a log while it runs."""
+    for command in app.registered_commands:
+        if command.callback is not None:
+            name = command.name or command.callback.__name__
+            command.callback = with_plugins_and_heartbeat(command.callback, f"{path} {name}")
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            prepare_commands(group.typer_instance, f"{path} {group.name}")
+
+
+def flowing(text: str) -> str:
+    """The text with each paragraph in one line, for the terminal to wrap; indented paragraphs stay as they are."""
+    paragraphs = text.split("\n\n")
+    return "\n\n".join(
+        paragraph if paragraph.startswith(" ") else " ".join(paragraph.split()) for paragraph in paragraphs
+    )
+
+
+app = typer.Typer(
+    name="ggss",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure and reduce the demographic bias of a frozen vision-language model.\n\n"
+    "A first look: [bold]ggss demo[/bold]. Then, on your own model, "
+    "[bold]ggss doctor MODEL[/bold] says whether it can be steered, "
+    "[bold]ggss discover[/bold] finds the subspace that carries an attribute, "
+    "[bold]ggss ask[/bold] shows an answer before and after, "
+    "[bold]ggss probe[/bold] measures bias and capability, "
+    "[bold]ggss compare[/bold] says what steering changed, "
+    "[bold]ggss recommend[/bold] writes a strength into the steerer, "
+    "[bold]ggss gate[/bold] checks a run against a release policy, "
+    "[bold]ggss export[/bold] puts the steering into the weights, for any engine, "
+    "[bold]ggss report[/bold] makes a page of it, "
+    "[bold]ggss bundle[/bold] puts all of it into a zip that [bold]ggss verify[/bold] checks. "
+    "MODEL is a folder, a hub id, or small-world/NAME.",
+)
+
+app.command()(world.demo)
+app.command()(doctor.doctor)
+app.command()(discover.discover)
+app.command()(ask.ask)
+app.command()(probe.probe)
+app.command()(compare.compare)
+app.command()(compare.recommend)
+app.command()(gate.gate)
+app.command()(export.export)
+app.command()(report.report)
+app.command()(bundle.bundle)
+app.command()(bundle.verify)
+app.command()(play.play)
+app.command()(serve.serve)
+app.command()(convert.convert)
+app.command()(methods.methods)
+app.command()(methods.probes)
+app.add_typer(data.data, name="data")
+app.add_typer(study.study, name="study")
+app.add_typer(world.world, name="world")
+app.add_typer(cache.cache, name="cache")
+prepare_commands(app)
+show_examples_last(app)
+fold_tables()
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error, as GGSS_DEBUG=1 does."),
+    quiet: bool = typer.Option(
+        False, "--quiet", help="Print results and errors only: no progress, no notes. As GGSS_QUIET=1 does."
+    ),
+    plugin: Plugins = None,
+) -> None:
+    if debug:
+        os.environ["GGSS_DEBUG"] = "1"  # which worker processes inherit
+    if quiet:
+        os.environ["GGSS_QUIET"] = "1"  # the same
+    if os.environ.get("GGSS_QUIET"):
+        import logging
+
+        logging.getLogger("ggss").setLevel(logging.ERROR)
+    use_plugins(plugin)
+    if version:
+        from ggss.version import __version__
+
+        print(__version__)
+        raise typer.Exit
 
 
 def program() -> None:

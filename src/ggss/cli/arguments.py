@@ -64,6 +64,15 @@ AnyModel = Annotated[bool, typer.Option("--any-model", help="Steer a model the s
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model. Read it first.")
 ]
+Plugins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="A Python file that registers methods, probes, suites, families, ...; may be repeated.",
+        show_default=False,
+    ),
+]
 Strength = Annotated[
     float | None,
     typer.Option(
@@ -173,7 +182,7 @@ class Loading:
 
     def load(self, model: str) -> Any:
         """The model, with a spinner while it loads."""
-        from ggss.models.locating import locate
+        from ggss.models import locate
         from ggss.terminal import Terminal
 
         locate(model)  # before torch is imported
@@ -191,18 +200,54 @@ def loads_model(command: Callable[..., None]) -> Callable[..., None]:
     fields = inspect.signature(Loading).parameters
     parameters = inspect.signature(command).parameters
 
-    @functools.wraps(command)
-    def with_options(**values: Any) -> None:
+    def with_loading(**values: Any) -> None:
         loading = Loading(**{name: values.pop(name) for name in fields})
         command(**values, loading=loading)
 
     options = [
         option for name in parameters for option in (fields.values() if name == "loading" else [parameters[name]])
     ]
-    read_by_typer: Any = with_options
+    return _with_options(command, with_loading, options)
+
+
+SERVERS = ("serve", "play", "watch")  # commands that run until they are stopped, and log by themselves
+
+
+def with_plugins_and_heartbeat(command: Callable[..., None], name: str) -> Callable[..., None]:
+    """The command with the option --plugin, whose files are imported first; in a log it shows that it is running."""
+    option = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Plugins)
+
+    def prepared(*, plugin: list[str] | None = None, **values: Any) -> None:
+        from ggss.terminal import Heartbeat
+
+        if command.__name__ in SERVERS:
+            use_plugins(plugin)
+            command(**values)
+            return
+        with Heartbeat(name):
+            use_plugins(plugin)
+            command(**values)
+
+    return _with_options(command, prepared, [*inspect.signature(command).parameters.values(), option])
+
+
+def use_plugins(files: list[str] | None) -> None:
+    """Import the files of --plugin."""
+    if files:
+        from ggss.plugins import load_files
+
+        load_files(files)
+
+
+def _with_options(
+    command: Callable[..., None], replacement: Callable[..., None], options: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """The replacement with the command's name and help, and these parameters for typer to read."""
+    functools.update_wrapper(replacement, command)
+    read_by_typer: Any = replacement
     read_by_typer.__signature__ = inspect.Signature(options)
     read_by_typer.__annotations__ = {option.name: option.annotation for option in options}
-    return with_options
+    return replacement
 
 
 def strength_note(steerer: "Steerer") -> str:

@@ -1,6 +1,6 @@
 """`ggss compare`: what changed between two runs of `ggss probe`, as tables or as data.
 
-`ggss recommend` prints the same, and writes the strength of the second run into its steerer.
+`ggss recommend` prints the same, and writes the strength of the second run into its steerer or exported model.
 """
 
 import json
@@ -101,7 +101,7 @@ class ComparedFiles:
 
         first, second = paired_runs(before, after, parser)
         with Terminal(stderr=True).status("resampling"):
-            tasks = ComparedTasks.of(compare_all(first, second, Statistics(seed=seed), unlike))
+            tasks = ComparedTasks.of(list(compare_all(first, second, Statistics(seed=seed), unlike).values()))
         return cls(first, second, tasks, parser)
 
     @property
@@ -128,7 +128,10 @@ class ComparedFiles:
         return comparison_data(self.tasks) | {"unlike": self.differences, "unchecked": self.unchecked} | reading
 
     def show(self) -> None:
-        show_comparison(self.tasks, self.differences, self.unchecked)
+        from ggss.terminal import Terminal
+
+        side_lines(Terminal(), self.tasks, self.differences, self.unchecked)
+        show_comparison(self.tasks)
         answers = sum(len(run.items) for run in (*self.before.values(), *self.after.values()))
         show_parsers(self.parser, self.read_differently, answers)
 
@@ -153,16 +156,15 @@ def comparison_data(tasks: "ComparedTasks") -> dict[str, Any]:
         {
             "before": asdict(tasks.before),
             "after": asdict(tasks.after),
-            "bias": [_bias_data(comparison, tasks.p_holm.get(comparison.task)) for comparison in tasks.bias],
+            "bias": [_bias_data(*row) for row in zip(tasks.bias, tasks.bias_holm, strict=True)],
             "capability": [
-                _capability_data(comparison, tasks.p_holm.get(comparison.task)) for comparison in tasks.capability
+                _capability_data(*row) for row in zip(tasks.capability, tasks.capability_holm, strict=True)
             ],
             "flips": [
                 asdict(flip) | {"p_holm": p, "verdict": asdict(verdict)} for flip, p, verdict in _judged_flips(tasks)
             ],
             "average": tasks.average and asdict(tasks.average),
             "combined": tasks.combined,
-            "combined_holm": tasks.combined_holm,
         }
     )
 
@@ -173,6 +175,7 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
     change, corrected = comparison.change(), comparison.corrected_change
     return {
         "task": comparison.task,
+        "steered": comparison.after.source.attribute,
         "metric": comparison.before.metric().name,
         "before": comparison.before.value(),
         "after": comparison.after.value(),
@@ -189,9 +192,10 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
 def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]:
     from ggss.analysis import verdict
 
-    accuracy = comparison.kept()
+    accuracy = comparison.accuracy()
     return {
         "task": comparison.task,
+        "steered": comparison.after.source.attribute,
         "before": accuracy.before.estimate,
         "after": accuracy.after.estimate,
         "gained": accuracy.gained,
@@ -205,27 +209,25 @@ def _capability_data(comparison: "Comparison", p_holm: float | None) -> dict[str
     }
 
 
-def _judged_flips(tasks: "ComparedTasks") -> "list[tuple[FlipChange, float, Verdict]]":
+def _judged_flips(tasks: "ComparedTasks") -> "list[tuple[FlipChange, float | None, Verdict]]":
     """Whose answer depends on an attribute, with the adjusted p and the verdict."""
     from ggss.analysis import verdict
 
     return [(flip, p, verdict.of_flips(flip, p)) for flip, p in zip(tasks.flips, tasks.flips_holm, strict=True)]
 
 
-def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unchecked: Sequence[str] = ()) -> None:
-    """Print a comparison. differences, unchecked: what the runs differ in, or may, besides their steering."""
+def show_comparison(tasks: "ComparedTasks") -> None:
+    """Print a comparison: whose answer depends on what, bias, right answers, each with its verdict."""
     from ggss.analysis import verdict
     from ggss.terminal import Terminal
 
     console = Terminal()
-    side_lines(console, tasks, differences, unchecked)
     if tasks.flips:
         _show_flips(console, tasks)
     if tasks.bias:
-        table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p, Holm", "verdict")
-        for comparison in tasks.bias:
-            display, p_holm = comparison.before.display(), tasks.p_holm.get(comparison.task)
-            change = comparison.change()
+        table = result_table("bias", "before", "after", "change", "corrected [95 %]", "p(Holm)", "verdict")
+        for comparison, p_holm in zip(tasks.bias, tasks.bias_holm, strict=True):
+            display, change = comparison.before.display(), comparison.change()
             table.add_row(
                 comparison.task + display.unit,
                 number(comparison.before.value(), display),
@@ -238,19 +240,19 @@ def show_comparison(tasks: "ComparedTasks", differences: Sequence[str] = (), unc
         if tasks.combined is not None and tasks.average is not None:
             table.add_section()
             average = f"{tasks.average.estimate:+.0f} %"
-            table.add_row("all together", "", "", average, "", p_value(tasks.combined_holm), "")
+            table.add_row("all together", "", "", average, "", p_value(tasks.combined), "")
         console.print(table)
     if tasks.capability:
-        table = result_table("right answers", "before", "after", "points [90 %]", "+/-", "p, Holm", "verdict")
-        for comparison in tasks.capability:
-            accuracy, p_holm = comparison.kept(), tasks.p_holm.get(comparison.task)
+        table = result_table("right answers", "before", "after", "points [90 %]", "p(Holm)", "verdict")
+        several = len({comparison.after.source.attribute for comparison in tasks.capability}) > 1
+        for comparison, p_holm in zip(tasks.capability, tasks.capability_holm, strict=True):
+            accuracy = comparison.accuracy()
             same = accuracy.same
             table.add_row(
-                comparison.task,
+                f"{comparison.task}, {comparison.after.source.attribute} steering" if several else comparison.task,
                 f"{accuracy.before.estimate:.1%}",
                 f"{accuracy.after.estimate:.1%}",
                 f"{100 * same.difference:+.1f} [{100 * same.low:+.1f}, {100 * same.high:+.1f}]",
-                f"{accuracy.gained}/{accuracy.lost}",
                 p_value(p_holm),
                 said(verdict.of_accuracy(comparison, accuracy, p_holm)),
             )
@@ -267,7 +269,7 @@ def _show_flips(console: "Terminal", tasks: "ComparedTasks") -> None:
     """Whose answer depends on the steered attribute, then on others, and a warning where that rose."""
     from rich.text import Text
 
-    table = result_table("answer depends on", "before", "after", "points [95 %]", "p, Holm", "verdict")
+    table = result_table("answer depends on", "before", "after", "points [95 %]", "p(Holm)", "verdict")
     judged = _judged_flips(tasks)
     for flip, p_holm, verdict in judged:
         change = flip.change
@@ -282,8 +284,8 @@ def _show_flips(console: "Terminal", tasks: "ComparedTasks") -> None:
     console.print(table)
     console.print(DEPENDENCE, style="dim")
     for flip, _, verdict in judged:
-        if verdict.kind == "worse" and flip.attribute not in tasks.steered:
-            both = ",".join([*tasks.steered, flip.attribute])
+        if verdict.kind == "worse" and flip.attribute not in flip.steered:
+            both = ",".join([*flip.steered, flip.attribute])
             console.print(
                 Text("Spill-over:", "yellow"),
                 f"answers of {flip.task} depend more on {flip.attribute}, which is not steered: "
@@ -336,7 +338,10 @@ def recommend(
     before: Before,
     after: After,
     steerer: Annotated[
-        Path, typer.Argument(metavar="STEERER", help="The folder of AFTER's steerer.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="STEERER", help="The folder of AFTER's steerer, or exported model.", show_default=False
+        ),
     ],
     unlike: Unlike = False,
     parser: ParserRule = "careful",
@@ -349,23 +354,47 @@ def recommend(
     it; its config and its card change, and what it does at a given strength does not. `ggss study recommend` writes
     the strength that a study chose.
 
+    An exported model has its strength in its weights, and recommends it only after this command: AFTER must be a run
+    of that very model, and its card then says what was measured. Give --unlike, as its base is another model.
+
     Example: ggss recommend before.jsonl after.jsonl race-steerer
     """
     files = ComparedFiles.read(before, after, unlike, parser, seed)
-    alpha = _write_strength(steerer, files.after)
+
+    from ggss.steering.exported_files import holds_export
+
+    alpha: float | dict[str, float]
+    if holds_export(steerer):
+        alpha = _write_export_strengths(steerer, files)
+        words = " and ".join(f"{strength:g} of {attribute}" for attribute, strength in alpha.items())
+    else:
+        alpha = _write_strength(steerer, files)
+        words = f"{alpha:g}"
     if as_json:
         print(json.dumps(files.data() | {"recommended_alpha": alpha}, indent=2))
         return
     files.show()
-    say(f"alpha {alpha:g} is now what {steerer} recommends")
+    say(f"alpha {words} is now what {steerer} recommends")
 
 
-def _write_strength(folder: Path, runs: "dict[str, Run]") -> float:
+def _write_export_strengths(folder: Path, files: ComparedFiles) -> dict[str, float]:
+    """Recommend an exported model's strengths; returns them. InputError if the second run is of another model."""
+    from ggss.steering.export import recommend as recommend_export
+
+    source = next(iter(files.after.values())).source
+    if source.steered:
+        raise InputError(
+            f"the second file was answered under a steerer ({source.label}): measure the exported model as it is"
+        )
+    return recommend_export(folder, source.identity, comparison_data(files.tasks))
+
+
+def _write_strength(folder: Path, files: ComparedFiles) -> float:
     """Write the strength of a steered run into its steerer; returns it. InputError for another steerer."""
     from ggss.steering import artefact
     from ggss.steering.steerer import Steerer
 
-    steerings = {(run.source.steerer, run.source.alpha) for run in runs.values()}
+    steerings = {(run.source.steerer, run.source.alpha) for run in files.after.values()}
     if len(steerings) != 1 or not next(iter(steerings))[0]:
         raise InputError("the second file was not answered under one steerer, so it has no strength to recommend")
     content, alpha = next(iter(steerings))

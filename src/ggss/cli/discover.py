@@ -35,7 +35,9 @@ def discover(
             "braces, or a registered set's name."
         ),
     ],
-    attribute: Annotated[list[str], typer.Option(help="The attribute to remove; repeat it for intersections.")],
+    attribute: Annotated[
+        list[str], typer.Option(help="The attribute to remove; race,gender removes both, and their intersections.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write the steerer to.")],
     attributes: Annotated[
         str,
@@ -45,6 +47,18 @@ def discover(
         str,
         typer.Option(help="The columns that are held fixed, comma separated; occupation and identity by default."),
     ] = "",
+    unpaired: Annotated[
+        bool,
+        typer.Option(
+            "--unpaired",
+            help="The pictures have labels and no versions of a person. They are matched by --context, or by all "
+            "other columns if neither --attributes nor --context is given.",
+        ),
+    ] = False,
+    ordered: Annotated[
+        list[str] | None,
+        typer.Option(help="An attribute that is a number, such as an age in years: one direction, by regression."),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
@@ -92,6 +106,9 @@ def discover(
     before the model is loaded. The model's activations are kept in a cache, so that a second run, or another method,
     starts immediately.
 
+    Without versions of a person, use --unpaired: pictures are compared within groups that agree in the other columns,
+    and how far those columns predict the attribute is said.
+
     A pattern names columns by braces: --images 'faces/{occupation}/{identity}/{race}_{gender}.png'
 
     Example: ggss discover small-world/llava-vicuna --images faces/manifest.csv --attribute race -o race-steerer
@@ -108,8 +125,12 @@ def discover(
     if chosen.fit_live is not None:
         raise InputError(f"{method} learns from a live model's answers: use ggss.fit_live in Python")
     check_folder(out, "ggss discover", holds_steerer, force)
-    faces = Counterfactuals.load(images, _columns(attributes), _columns(context), choices(exclude or []))
-    faces = faces.shrunk(max_side)
+    attribute = [name for names in attribute for name in _columns(names) or []]
+    varied = _columns(attributes) or (attribute if unpaired and not context else None)
+    registry.check_pairing(chosen, unpaired, ordered or [])
+    faces = Counterfactuals.load(
+        images, varied, _columns(context), choices(exclude or []), unpaired=unpaired, ordered=ordered or []
+    ).shrunk(max_side)
     faces.validate(attribute)
     if neutral is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
@@ -142,6 +163,8 @@ def _columns(text: str) -> list[str] | None:
 
 
 def described(steerer: "Steerer", out: Path) -> dict[str, Any]:
+    from ggss.steering.steerer import MATCHING
+
     return {
         "steerer": str(out),
         "method": steerer.method,
@@ -149,6 +172,8 @@ def described(steerer: "Steerer", out: Path) -> dict[str, Any]:
         "values": list(steerer.values),
         "sites": {site: operator.width for site, operator in steerer.operators.items()},
         "images": steerer.source.get("images"),
+        "ordered": steerer.source.get("ordered", []),
+        "matching": steerer.source.get(MATCHING),
         "diagnostics": steerer.diagnostics,
         "warnings": steerer.warnings,
     }
@@ -158,6 +183,8 @@ def show(steerer: "Steerer", out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ggss.steering.artefact import MatchingEntry
+    from ggss.steering.steerer import MATCHING
     from ggss.terminal import Terminal
 
     console = Terminal()
@@ -192,6 +219,8 @@ def show(steerer: "Steerer", out: Path) -> None:
             f"{read['displacement']:.0%}" if read else "-",
         )
     console.print(table)
+    for name, compared in steerer.source.get(MATCHING, {}).items():
+        console.print(Text(MatchingEntry.model_validate(compared).sentences(name)))
     for site, diagnostics in steerer.diagnostics.items():
         for text in diagnostics.get("notes", []):
             console.print(Text(f"{site}: {text}"))

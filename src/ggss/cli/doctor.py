@@ -24,6 +24,7 @@ VARIABLES = {
     "GGSS_CACHE": "the folder of activations that are kept; ggss in the user's cache folder by default",
     "GGSS_DATA": "the folder of the benchmarks MMStar and MME",
     "GGSS_DEBUG": "1 shows the traceback of an error, as --debug does",
+    "GGSS_PLUGINS": "files that are imported as plug-ins, separated as those of PATH, as --plugin does",
     "GGSS_QUIET": "1 prints results and errors only, as --quiet does",
     "GGSS_SERVE_KEYS": "keys of `ggss serve`, separated by commas; their values are not shown",
     "GGSS_SERVE_ADMIN_KEY": "the key of its /ggss/reload; its value is not shown",

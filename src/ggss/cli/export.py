@@ -24,7 +24,10 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to write; it must not exist.")],
     alpha: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=ALPHA", help="A steerer's strength; by default the one that it recommends, or 1."),
+        typer.Option(
+            metavar="NAME=ALPHA",
+            help="A steerer's strength; by default the one that it recommends, or 1. An approximation needs one.",
+        ),
     ] = None,
     form: Annotated[
         str,
@@ -77,7 +80,7 @@ def export(
     if form not in FORMS:
         raise no_such(f"--as {form!r} is no form of an exported model", form, FORMS)
     steerers = {name: Steerer.from_pretrained(folder) for name, folder in folders.items()}
-    chosen(steerers, strengths)
+    chosen(steerers, strengths, approximate is not None)
     people = without_people = None
     if approximate is not None:
         sites = list(dict.fromkeys(site for steerer in steerers.values() for site in steerer.operators))
@@ -120,8 +123,8 @@ def _show(made: "Export") -> None:
         for site, near in (part["approximation"] or {}).items():
             say(
                 f"{part['name']} at {site} is an approximation: R^2 {near['people']:.4f} on held-out people, "
-                f"{near['without_people']:.4f} on pictures without people. Measure the result with `ggss probe` "
-                "before you use it: a high R^2 is no promise."
+                f"{near['without_people']:.4f} on pictures without people. A high R^2 is no promise: no strength is "
+                "recommended before `ggss probe` has measured the result (`ggss recommend`)."
             )
     for name, facts in proof["compared"].items():
         say(

@@ -118,6 +118,14 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         "interval of the jackknife.",
         style="dim",
     )
+    for run in runs:
+        for name in run.gaps_between_cells:
+            null, display = run.null(name), run.display(name)
+            console.print(
+                f"{run.task}, {display.label}: {run.value(name):.2f}; with the pictures of each person shuffled, up "
+                f"to {null.quantile(0.95):.2f} in 95 of 100 cases (p = {null.p:.2g}).",
+                style="dim",
+            )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
 
@@ -240,6 +248,14 @@ def probe(
         str | None,
         typer.Option(help="A file with other questions, as `ggss data wording` writes one.", show_default=False),
     ] = None,
+    questions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A file of questions of your own, each a task. Without --tasks they are what is asked.",
+            show_default=False,
+        ),
+    ] = None,
     steer: Annotated[str | None, typer.Option(help="A steerer's folder or hub id.")] = None,
     alpha: Strength = None,
     any_model: AnyModel = False,
@@ -296,6 +312,10 @@ def probe(
     A task is a probe of `ggss probes`, or a probe and an attribute of your pictures, such as mcq-age. The benchmarks
     mmstar and mme are read from the folder that GGSS_DATA names.
 
+    Questions of your own are a file, and need no Python:
+
+      ggss probe org/model --questions my-questions.yaml --images faces/manifest.csv -o before.jsonl
+
     A model that is served by vLLM, SGLang, llama.cpp, Ollama or `ggss serve` is asked where it runs:
 
       ggss probe --endpoint http://localhost:8000/v1 --model my-vlm --images faces/manifest.csv -o after.jsonl
@@ -329,7 +349,7 @@ def probe(
     size = batch(batch_size) or (64 if small else 8)
     if endpoint is None and small:
         one_thread()
-    suites = _suites(suite or _default_suite(model), images, wording, tasks, max_side)
+    suites = _suites(suite or default_suite(model), images, wording, questions, tasks, max_side)
     items = {task: task_suite.items(task, limit) for task, task_suite in suites.items()}
 
     from ggss.analysis.asking import ask, source
@@ -347,7 +367,7 @@ def probe(
         if steerer is not None:
             answering = answering.steered(steerer, alpha, any_model)
     longest = {task: max_new_tokens or task_suite.max_new_tokens(task) for task, task_suite in suites.items()}
-    questions = {
+    asked = {
         task: Questions(items[task], source(answering, task_suite, task, longest[task]))
         for task, task_suite in suites.items()
     }
@@ -365,7 +385,7 @@ def probe(
     if out is None:
         runs = [ask_task(task) for task in suites]
     else:
-        runs = _ask_into(out, questions, ask_task, answering.suffix, force)
+        runs = _ask_into(out, asked, ask_task, answering.suffix, force)
     runs = [run.read_by(rule) for run in runs]
     measured = _measured(runs, seed)
     differently = {run.task: run.read_differently for run in runs}
@@ -486,7 +506,7 @@ def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
     return measured
 
 
-def _default_suite(model: str) -> str:
+def default_suite(model: str) -> str:
     """The suite of the package that a model comes with, if it has one; reflect for all other models."""
     from ggss.probes import suites
 
@@ -495,34 +515,57 @@ def _default_suite(model: str) -> str:
 
 
 def _suites(
-    name: str, images: str | None, wording: str | None, tasks: str | None, max_side: int | None
+    name: str,
+    images: str | None,
+    wording: str | None,
+    questions: str | None,
+    tasks: str | None,
+    max_side: int | None,
 ) -> "dict[str, Suite]":
     """By task, the suite that asks it. All items are made and checked here, before a model is loaded."""
     from ggss import probes
     from ggss.probes import suites
+    from ggss.probes.questions import questions_suite
+    from ggss.probes.wording import read_wording
 
     if name == "reflect" and images is None:
         raise InputError("suite 'reflect' asks about your own pictures: give --images, a manifest of them")
     material = {"images": images, "wording": wording}
     suite = suites.load(name, **{key: value for key, value in material.items() if value is not None})
-    suite = suite.shrunk(max_side)
-    benchmarks = [task for task in probes.names() if probes.get(task).from_file]
-    known_tasks = (*suite.tasks, *benchmarks)
+    asking = dict.fromkeys(suite.tasks, suite)
+    default = suite.default
+    if questions is not None:
+        of_user = questions_suite(questions, suite).shaped(read_wording(wording).shapes)
+        asking, default = dict.fromkeys(of_user.tasks, of_user) | asking, of_user.default
+    from_files = [probe for probe in probes.names() if probes.get(probe).from_file]
+    known_tasks = (*asking, *(f"{name}-NAME" if probes.get(name).named_tasks else name for name in from_files))
     if tasks is None:
-        names = list(suite.default)
+        names = list(default)
+        if images is not None and questions is None:
+            _say_what_is_asked(suite, images)
     elif tasks == "all":
-        names = list(suite.tasks)
+        names = list(asking)
     else:
         names = list(dict.fromkeys(filter(None, (task.strip() for task in tasks.split(",")))))
-    unknown = [task for task in names if task not in known_tasks]
+    unknown = [task for task in names if task not in asking and not suites.is_benchmark(task)]
     if unknown:
         raise no_such(f"suite {name!r} cannot ask {', '.join(unknown)}", unknown[0], known_tasks)
     if not names:
         raise InputError(f"--tasks {tasks!r} names no task: choose from {', '.join(known_tasks)}")
-    by_task = {
-        task: suites.benchmark(task, wording=wording).shrunk(max_side) if task in benchmarks else suite
-        for task in names
-    }
+    asking |= {task: suites.benchmark(task, wording=wording) for task in names if task not in asking}
+    by_task = {task: asking[task].shrunk(max_side) for task in names}
     for task, task_suite in by_task.items():
         task_suite.items(task)
     return by_task
+
+
+def _say_what_is_asked(suite: "Suite", images: str) -> None:
+    """Which tasks are asked about somebody's pictures, and why others are not; InputError if none can be."""
+    reasons = [f"left out: {name}: {reason}" for name, reason in suite.left_out.items()]
+    if not suite.default:
+        others = f"choose --tasks from {', '.join(suite.tasks)}" if suite.tasks else "there is no other"
+        raise errors.problems(f"no task is asked about {images!r} by default: {others}", reasons or ["none fits"])
+    by_name = [task for task in suite.tasks if task not in suite.default]
+    note(f"asked: {', '.join(suite.default)}", *reasons)
+    if by_name:
+        note(f"asked only if --tasks names them: {', '.join(by_name)}")

@@ -146,7 +146,7 @@ def serve(
         per_address=max_per_address,
         idle=idle_timeout,
     )
-    from ggss.models.locating import locate
+    from ggss.models import locate
     from ggss.serve.app import ServerSettings, bound, run
 
     locate(model)

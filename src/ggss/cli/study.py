@@ -28,6 +28,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="A plan; `ggss study 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A study's folder.", show_default=False)]
 
 PLANS = Path(__file__).parent / "plans"
+MY_PICTURES = "my-pictures"  # the plan that is drafted, by `ggss.study.checking.draft`
 STILL = 300.0  # seconds without a new answer after which `watch` asks whether the study is running
 AROUND = 7  # lines of the screen for what is around the grid's rows: title, head and last line
 
@@ -38,6 +39,10 @@ def new(
         str | None,
         typer.Option("--from", metavar="PLAN", help="What to copy; without it all are listed.", show_default=False),
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(help=f"Of --from {MY_PICTURES}: your pictures, a manifest or a pattern.", show_default=False),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="The file to write; PLAN.yaml by default.")
     ] = None,
@@ -46,24 +51,37 @@ def new(
 ) -> None:
     """List the plans that come with ggss, or copy one, to change and run it.
 
+    `--from my-pictures --images faces.csv` writes a plan for your own pictures: the tasks that their attributes
+    allow, and half of the people held out from discovery, to be asked about.
+
     Example: ggss study new --from small-world -o my-study.yaml
     """
+    known = (*plans(), MY_PICTURES)
     if source is None:
-        if out is not None:
-            raise InputError(f"which plan should become {str(out)!r}? Choose --from {', '.join(plans())}")
+        if out is not None or images is not None:
+            raise InputError(f"which plan should become {str(out or 'a file')!r}? Choose --from {', '.join(known)}")
         _list(as_json)
         return
-    if source not in plans():
-        raise no_such(f"there is no plan {source!r}", source, plans())
+    if source not in known:
+        raise no_such(f"there is no plan {source!r}", source, known)
+    if (images is not None) != (source == MY_PICTURES):
+        raise InputError(f"--images and --from {MY_PICTURES} belong together: give both, or neither")
     from ggss.files import check_file, never, write_whole
 
     target = out or Path(f"{source}.yaml")
     check_file(target, "ggss study new", never, force)
-    write_whole(target, plans()[source].read_bytes())
+    if images is not None:
+        from ggss.study.checking import DRAFTED_MODEL, draft
+
+        write_whole(target, draft(images, target).encode())
+        what = f"{target} is a plan for {images}. Put your model in the place of {DRAFTED_MODEL}, then look at it"
+    else:
+        write_whole(target, plans()[source].read_bytes())
+        what = f"{target} is a copy of the plan {source}. Look at it"
     if as_json:
         print(json.dumps({"plan": source, "file": str(target)}))
     else:
-        say(f"{target} is a copy of the plan {source}. Look at it with `ggss study plan {target}`")
+        say(f"{what} with `ggss study plan {target}`")
 
 
 @study.command()
@@ -117,7 +135,7 @@ def plan(
         f"{len(contents.methods)} methods at alpha {alphas}: {', '.join(m.label for m in contents.methods)}"
     )
     for attribute, steering in contents.steering.items():
-        tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on)
+        tasks, places = ", ".join(steering.tasks), ", ".join(steering.discover_on) or "all discovery pictures"
         console.print(f"{attribute} steering, discovered on {places}: {tasks}")
     for measure in contents.measures:
         alpha = "its best alpha" if measure.at == "best" else "all alphas"
@@ -328,10 +346,11 @@ def plans() -> dict[str, Path]:
 def _list(as_json: bool) -> None:
     from rich.table import Table
 
+    from ggss.files import read_yaml
     from ggss.terminal import Terminal
-    from ggss.yaml_files import read_yaml
 
     contents = {name: read_yaml(file, "the plan") for name, file in plans().items()}
+    contents[MY_PICTURES] = {"description": "Drafted for your own pictures: give --images.", "models": ["yours"]}
     if as_json:
         data = [{"name": name, "description": content["description"]} for name, content in contents.items()]
         print(json.dumps(data, indent=2))

@@ -4,6 +4,12 @@ A picture's `attributes` are what is varied (race, gender, age); its `context` i
 identity). For one attribute a, the paper's context u is the picture's context plus all its other attributes: the
 pictures of one u are the group in which the values of a are compared.
 
+**Unpaired** pictures have labels, and no versions of a person: FairFace, UTKFace, FACET. Their context is what they
+are *matched by*: the pictures of a context (a stratum) are compared with one another, any number of each value. They
+are not matched by their other attributes; a fit says how far those still predict the one that is compared.
+
+An **ordered** attribute is a number, such as an age in years. It is so only if the caller says so.
+
 `problems_of` lists every reason why the pictures of a set cannot be compared. A notebook shows a set as what is
 varied, what is held fixed, and some of the pictures in rows.
 """
@@ -11,7 +17,7 @@ varied, what is held fixed, and some of the pictures in rows.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -27,6 +33,7 @@ from ggss.data.pictures import (
     FilePicture,
     Picture,
     ShrunkPicture,
+    as_number,
     held_fixed,
     is_file,
     labels,
@@ -41,9 +48,10 @@ from ggss.terminal import track
 Choice = Mapping[str, str | Iterable[str]]  # column -> a value or several: {"occupation": ["nurse", "doctor"]}
 
 # The columns that are held fixed unless a caller says otherwise; all others are attributes.
-CONTEXT_COLUMNS = ("occupation", "identity")
+CONTEXT_COLUMNS = OCCUPATION, IDENTITY = "occupation", "identity"
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif")
 ROWS, COLUMNS = 2, 6  # of pictures in a notebook
+MOST_NUMBERS = 10  # values of an attribute that are all numbers and still compared as classes without a question
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,11 @@ class Counterfactuals:
 
     Args:
         pictures: each gives an image, a digest, its attributes and its context.
+        unpaired: there are no versions of a person; the context is what pictures are matched by.
+        ordered: the attributes that are numbers.
 
     Raises:
-        InputError: if there are none, or their columns differ.
+        InputError: if there are none, their columns differ, or an ordered attribute has a label that is no number.
 
     Examples:
         >>> len(faces), faces.attributes["gender"]
@@ -62,6 +72,8 @@ class Counterfactuals:
     """
 
     pictures: tuple[Picture, ...]
+    unpaired: bool = False
+    ordered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         columns = {(tuple(picture.attributes), tuple(dict(picture.context))) for picture in self.pictures}
@@ -69,6 +81,8 @@ class Counterfactuals:
             raise InputError("a counterfactual set needs at least one image, and all with the same columns")
         ordered = sorted(self.pictures, key=lambda p: (p.context, tuple(p.attributes.values()), p.name))
         object.__setattr__(self, "pictures", tuple(ordered))
+        for name in self.ordered:
+            check_numbers(name, self.values(name))
 
     @classmethod
     def load(
@@ -78,6 +92,8 @@ class Counterfactuals:
         context: str | Sequence[str] | None = None,
         exclude: Choice | None = None,
         include: Choice | None = None,
+        unpaired: bool = False,
+        ordered: str | Sequence[str] = (),
     ) -> "Counterfactuals":
         """Read a manifest or a folder pattern (see `ggss.data.manifests`), or take a registered set by its name.
 
@@ -91,6 +107,8 @@ class Counterfactuals:
                 neither is, `occupation` and `identity` are held fixed, and every other column is varied.
             exclude: drops the pictures that have a chosen value in any chosen column.
             include: keeps the pictures that have a chosen value in every chosen column.
+            unpaired: there are no versions of a person; `context` names the columns that pictures are matched by.
+            ordered: the attributes that are numbers, such as an age in years.
 
         Returns:
             The set, sorted.
@@ -108,7 +126,9 @@ class Counterfactuals:
             images = PICTURE_SETS.get(str(source))()
             for name in _names(attributes or ()):
                 images.values(name)
-            return images.chosen(include, exclude)
+            if unpaired:
+                raise InputError(f"{str(source)!r} is a complete counterfactual set: fit it as one, not as unpaired")
+            return replace(images, ordered=_names(ordered)).chosen(include, exclude)
         rows = read_rows(source)
         columns = [column for column in rows[0] if column != "path"]
         varied, fixed = _columns(str(source), columns, attributes, context)
@@ -121,7 +141,9 @@ class Counterfactuals:
                     context=tuple((column, row[column]) for column in fixed),
                 )
                 for row in compress(rows, selected)
-            )
+            ),
+            unpaired,
+            _names(ordered),
         )
 
     def _repr_html_(self) -> str:
@@ -179,7 +201,7 @@ class Counterfactuals:
             12
         """
         selected = _selection([labels(picture) for picture in self], include, exclude)
-        return Counterfactuals(tuple(compress(self, selected)))
+        return replace(self, pictures=tuple(compress(self, selected)))
 
     def shrunk(self, max_side: int | None) -> "Counterfactuals":
         """The same set with at most so many pixels on the longer side of each picture; None: as it is.
@@ -188,7 +210,7 @@ class Counterfactuals:
             >>> faces.shrunk(512).max_side
             512
         """
-        return Counterfactuals(tuple(shrunk(picture, max_side) for picture in self))
+        return replace(self, pictures=tuple(shrunk(picture, max_side) for picture in self))
 
     @property
     def max_side(self) -> int | None:
@@ -198,9 +220,14 @@ class Counterfactuals:
 
     @cached_property
     def content_hash(self) -> str:
-        """sha256 of all labels and images; paths of files and the order of rows do not matter."""
-        rows = [[sorted(p.attributes.items()), sorted(p.context), p.digest] for p in self]
-        return hashlib.sha256(json.dumps(sorted(rows)).encode()).hexdigest()
+        """sha256 of all labels and images, and of how they are compared.
+
+        Paths of files and the order of rows do not matter.
+        """
+        content: list[Any] = sorted([sorted(p.attributes.items()), sorted(p.context), p.digest] for p in self)
+        if self.unpaired or self.ordered:  # so that the hashes of all other sets are as they were
+            content = [content, self.unpaired, sorted(self.ordered)]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def validate(self, attributes: str | Sequence[str] | None = None, decode: bool = True) -> None:
         """Raise one InputError that lists every reason why the pictures cannot be compared.
@@ -214,14 +241,15 @@ class Counterfactuals:
 
         Raises:
             InputError: lists missing and duplicate versions of a person, pictures of unequal size, and those that
-                cannot be decoded.
+                cannot be decoded; of unpaired pictures, why values cannot be compared within contexts.
 
         Examples:
             >>> faces.validate("race")  # nothing is wrong with it
         """
         compared = tuple(self.attributes) if attributes is None else _names(attributes)
         if messages := problems_of(self, compared, decode):
-            raise problems(f"set of {len(self)} counterfactual images", messages)
+            kind = "unpaired" if self.unpaired else "counterfactual"
+            raise problems(f"set of {len(self)} {kind} images", messages)
 
 
 def folder_of_pictures(folder: str | Path) -> Counterfactuals:
@@ -254,8 +282,75 @@ def problems_of(images: "Counterfactuals", compared: Sequence[str], decode: bool
     """Why the pictures of a set cannot be compared, one message for each reason. compared: the attributes."""
     messages = _empty_cells(images)
     for attribute in compared:
-        messages += _comparison_problems(images, attribute)
-    return messages + _duplicates(images) + _image_problems(images, decode)
+        if attribute not in images.attributes:
+            messages.append(str(no_such(f"no attribute {attribute!r}", attribute, images.attributes)))
+            continue
+        if attribute not in images.ordered and (question := asked_of_numbers(attribute, images.values(attribute))):
+            messages.append(question)
+            continue
+        messages += (_matching_problems if images.unpaired else _comparison_problems)(images, attribute)
+    return messages + ([] if images.unpaired else _duplicates(images)) + _image_problems(images, decode)
+
+
+def check_numbers(attribute: str, values: Iterable[str]) -> None:
+    """InputError if a value of an ordered attribute is no number."""
+    others = [value for value in values if as_number(value) is None]
+    if others:
+        examples = ", ".join(map(repr, others[:3]))
+        raise InputError(
+            f"{attribute!r} is to be ordered, and {len(others)} of its values are no numbers, such as {examples}: "
+            "write numbers, leave those pictures out, or compare it as classes"
+        )
+
+
+def asked_of_numbers(attribute: str, values: Sequence[str]) -> str:
+    """What must be said of an attribute with many values that are all numbers; "" for any other."""
+    if len(values) <= MOST_NUMBERS or any(as_number(value) is None for value in values):
+        return ""
+    return (
+        f"attribute {attribute!r} has {len(values)} values, all numbers: say that it is ordered (--ordered "
+        f"{attribute}; in Python ordered={attribute!r}), or group them, such as 20-29"
+    )
+
+
+def unlinked(attribute: str, labels: Iterable[Any], strata: Iterable[Any], ordered: bool) -> str:
+    """Why the values of unpaired pictures cannot be compared within strata; "" if they can.
+
+    Two values are linked if a stratum has both, or if both are linked to a third. A number needs no links: its slope
+    is the same in all strata.
+    """
+    values_of: dict[Any, dict[Any, None]] = {}
+    for label, stratum in zip(labels, strata, strict=True):
+        values_of.setdefault(stratum, {})[label] = None
+    values = list(dict.fromkeys(value for group in values_of.values() for value in group))
+    if len(values) < 2:
+        return f"attribute {attribute!r} has fewer than two values: {', '.join(map(str, values)) or 'none'}"
+    if all(len(group) == 1 for group in values_of.values()):
+        return (
+            f"no two pictures of different {attribute!r} agree in all that they are matched by: "
+            "match by fewer columns, or by wider groups"
+        )
+    if ordered:
+        return ""
+    components = [{value} for value in values]
+    for group in values_of.values():
+        touched = [component for component in components if component & group.keys()]
+        components = [component for component in components if component not in touched] + [set().union(*touched)]
+    if len(components) == 1:
+        return ""
+    largest = max(components, key=len)
+    apart = ", ".join(sorted(str(value) for value in values if value not in largest))
+    return (
+        f"no stratum links {apart} of {attribute!r} with its other values: match by fewer columns, or by wider "
+        "groups, or leave those pictures out"
+    )
+
+
+def _matching_problems(images: "Counterfactuals", attribute: str) -> list[str]:
+    """Why the values of one attribute of unpaired pictures cannot be compared."""
+    labelled, strata = [p.attributes[attribute] for p in images], [p.context for p in images]
+    problem = unlinked(attribute, labelled, strata, attribute in images.ordered)
+    return [problem] if problem else []
 
 
 def _empty_cells(images: "Counterfactuals") -> list[str]:
@@ -269,8 +364,6 @@ def _empty_cells(images: "Counterfactuals") -> list[str]:
 
 def _comparison_problems(images: "Counterfactuals", attribute: str) -> list[str]:
     """Why the values of one attribute cannot be compared, among the images without empty cells."""
-    if attribute not in images.attributes:
-        return [str(no_such(f"no attribute {attribute!r}", attribute, images.attributes))]
     groups: dict[Context, set[str]] = {}
     for picture in images:
         value, u = picture.attributes[attribute], held_fixed(picture, attribute)
@@ -319,7 +412,8 @@ def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
             messages.append(str(error))
             continue
         label, name = _spelled(picture.attributes.items()), repr(picture.name)
-        sizes.setdefault(picture.context, {}).setdefault(f"{width}x{height}", []).append(name)
+        if not images.unpaired:
+            sizes.setdefault(picture.context, {}).setdefault(f"{width}x{height}", []).append(name)
         labels_by_digest.setdefault(picture.digest, {}).setdefault(label, name)
     messages += [
         f"context {_spelled(context)} has images of different sizes: "
@@ -399,12 +493,12 @@ def _matches(rows: Sequence[Mapping[str, str]], choice: Choice) -> list[list[boo
 def _html(images: "Counterfactuals") -> str:
     fixed = list(dict(images.pictures[0].context))
     varied = [(name, ", ".join(values), len(values)) for name, values in images.attributes.items()]
-    parts = [escaping.line(f"held fixed: {', '.join(fixed) or 'nothing'}")]
+    parts = [escaping.line(f"{'matched by' if images.unpaired else 'held fixed'}: {', '.join(fixed) or 'nothing'}")]
     parts.append(escaping.table(("varied", "values", "count"), varied))
     for row in _rows(images):
         context = " ".join(f"{column}={value}" for column, value in row[0].context)
         parts += [escaping.line(context), "<div>", *map(_thumbnail, row), "</div>"]
-    return escaping.titled(f"{len(images)} counterfactual pictures", *parts)
+    return escaping.titled(f"{len(images)} {'unpaired' if images.unpaired else 'counterfactual'} pictures", *parts)
 
 
 def _draw(images: "Counterfactuals", attribute: str | None, axis: Any) -> Any:

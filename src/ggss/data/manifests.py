@@ -5,10 +5,10 @@ A **manifest** is CSV (commas, a header line) or JSON lines (one flat object a l
 is dropped.
 
 A **folder pattern** such as `faces/{occupation}/{identity}/{race}_{gender}.png` makes a row of every file
-that it matches. A placeholder stands for one or more characters of one path component. Where a name can be
-split in two ways the leftmost placeholder takes the fewest characters: `{race}_{gender}` reads
-`mixed_race_man` as race `mixed`, gender `race_man`. A placeholder that is used twice must read the same text
-twice. Hidden files do not match, and everything outside the braces is literal.
+that it matches. A placeholder stands for one or more characters of one path component. A name that can be split
+in two ways is refused: `{race}_{gender}` may read `mixed_race_man` as race `mixed`, gender `race_man`, or as race
+`mixed_race`, gender `man`. A placeholder that is used twice must read the same text twice. Hidden files do not match,
+and everything outside the braces is literal.
 
 Labels are Unicode text. Files may have names that are not, as long as no label is read from them.
 """
@@ -62,7 +62,7 @@ def manifest_bytes(rows: Sequence[Mapping[str, object]]) -> bytes:
 
 
 def _manifest_rows(path: Path) -> list[Row]:
-    readers = {".csv": _csv_rows, ".jsonl": _jsonl_rows}
+    readers = {".csv": csv_rows, ".jsonl": _jsonl_rows}
     if path.suffix.lower() not in readers:
         raise InputError(f"manifest {str(path)!r} is neither .csv nor .jsonl: save it as one of the two")
     text = read_utf8(path, "manifest")
@@ -84,7 +84,7 @@ def _manifest_rows(path: Path) -> list[Row]:
     return _with_text_labels(placed, f"manifest {str(path)!r}")
 
 
-def _csv_rows(text: str, flaws: list[str]) -> Iterator[tuple[int, Row]]:
+def csv_rows(text: str, flaws: list[str]) -> Iterator[tuple[int, Row]]:
     """(line number, row) of each line with cells; what is wrong with other lines is added to `flaws`."""
     reader = csv.reader(StringIO(text), strict=True)
     try:
@@ -143,12 +143,43 @@ def _pattern_rows(pattern: str) -> list[Row]:
     expression = _expression(pattern, literals, names)
     files = [Path(file) for file in sorted(glob.glob("*".join(map(glob.escape, literals))))]
     matches = [(file, re.fullmatch(expression, file.as_posix())) for file in files if file.is_file()]
-    rows = [{"path": str(file), **match.groupdict()} for file, match in matches if match]
+    readings = {file: match.groupdict() for file, match in matches if match}
+    _refuse_two_readings(pattern, literals, names, readings)
+    rows = [{"path": str(file), **reading} for file, reading in readings.items()]
     if not rows:
         folder = os.path.dirname(literals[0]) or "."
         problem = "has no such file" if os.path.isdir(folder) else "does not exist"
         raise InputError(f"folder pattern {pattern!r} matches nothing: the folder {folder!r} {problem}")
     return rows
+
+
+def _refuse_two_readings(
+    pattern: str, literals: list[str], names: list[str], readings: Mapping[Path, Mapping[str, str]]
+) -> None:
+    """InputError if a name can be read in another way, too. readings: those with the text between placeholders first.
+
+    The other way is the same from the end of the name: the text between placeholders as late as possible. If both
+    agree there is no third, as all others lie in between.
+    """
+    numbered = [f"n{place}" for place in range(len(names))]
+    backwards = _expression(pattern, [literal[::-1] for literal in reversed(literals)], numbered)
+    ambiguous: list[tuple[Path, Mapping[str, str]]] = []
+    for file, reading in readings.items():
+        match = re.fullmatch(backwards, file.as_posix()[::-1])
+        texts = [text[::-1] for text in reversed(match.groups())] if match else []
+        other = dict(zip(names, texts, strict=False))
+        consistent = [other.get(name) for name in names] == texts  # a name that is used twice reads the same twice
+        if texts and consistent and other != reading:
+            ambiguous.append((file, other))
+    if ambiguous:
+        file, other = ambiguous[0]
+        ways = (" ".join(f"{name}={text}" for name, text in way.items()) for way in (readings[file], other))
+        count = len(ambiguous)
+        more = f" ({count} of {len(readings)} names can be read in two ways)" if count > 1 else ""
+        raise InputError(
+            f"folder pattern {pattern!r} fits {file.name!r} in two ways, {' or '.join(ways)}{more}: rename the files "
+            "so that no value contains the text between two placeholders, or write a manifest"
+        )
 
 
 def _expression(pattern: str, literals: list[str], names: list[str]) -> str:

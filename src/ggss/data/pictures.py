@@ -84,6 +84,8 @@ _TIFF = {b"II": "<", b"MM": ">"}
 _ALONE = {bytes([0x01]), *(bytes([number]) for number in range(0xD0, 0xDA))}  # a JPEG's markers without content
 _MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)  # of a JPEG's segment; bytes before it are skipped
 
+_NUMBER = re.compile(r"[+-]?[0-9]{1,15}(\.[0-9]{1,15})?")
+
 _log = logging.getLogger("ggss")
 _logged: set[str] = set()
 
@@ -380,6 +382,11 @@ def labels(picture: Picture) -> dict[str, str]:
 def held_fixed(picture: Picture, attribute: str) -> Context:
     """The paper's context u of one attribute: the picture's context, then its other attributes."""
     return picture.context + tuple(pair for pair in picture.attributes.items() if pair[0] != attribute)
+
+
+def as_number(label: str) -> float | None:
+    """The number that a label is, such as an age in years; None for any other text."""
+    return float(label) if _NUMBER.fullmatch(label) else None
 
 
 @dataclass(frozen=True)

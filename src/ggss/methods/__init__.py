@@ -1,7 +1,7 @@
 """All methods, called by name through one interface: `ggss.fit(name, activations, attribute=...)` returns a steerer.
 
 The methods and their kinds of operators register themselves when they are imported. FAMILIES is the order in which
-methods are listed.
+methods are listed, after the two that steer nothing (`registry`).
 """
 
 from importlib import import_module
@@ -9,7 +9,6 @@ from importlib import import_module
 from ggss.methods.registry import Fitted, Method, Options, get, names, register
 
 FAMILIES = (
-    "unsteered",
     "ggss",
     "inlp",
     "meandiff",

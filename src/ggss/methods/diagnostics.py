@@ -27,6 +27,16 @@ tested on people it was not fitted on. The penalty is a hundredth of the mean en
 inner products of images, so the width of a model costs one product and no inversion. Where images differ in size,
 positions are only roughly the same part of a picture, and the probe reads less.
 
+**The matching** of unpaired pictures is measured on the labels alone: how well the columns that pictures are matched
+by predict the attribute, and how well the other columns still do, within strata.
+
+    share = 1 - (sum of |z - its cell's mean|^2 / (N - cells)) / (sum of |z - its stratum's mean|^2 / (N - strata))
+
+z is the label, one-hot or a number; a cell is what agrees in the stratum and in the column. The share is that of the
+label's variance which the column explains, adjusted for the number of its values, so that it is about 0 by chance
+(Kelley's epsilon squared). Its chance level is the largest of 100 shares with labels permuted within strata. A column
+of many numbers is taken in ten groups of equal size.
+
 **What they predict** was measured over models and methods (docs/dial.md). Variance share predicts the capability
 lost. The probe of all tokens predicts what is left in other people, surely where tokens are planted and probably in
 models; a probe of mean tokens does not. Transfer detects too few, wrongly labelled or unlike pictures, not a
@@ -35,15 +45,19 @@ which method to take.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ggss import sphere
-from ggss.activations import Groups
+from ggss.activations import Activations, Groups
+from ggss.data.counterfactuals import MOST_NUMBERS
+from ggss.data.pictures import as_number
 from ggss.errors import InputError
+from ggss.methods.registry import Attribute
+from ggss.methods.subspace import Targets, permuted_within, stratum_means
 
 SHARE_LIMIT = 0.20  # of the variance share: above it there is a warning
 TRANSFER_LIMIT = 0.80  # below it there is a warning
@@ -52,6 +66,10 @@ POSITIONS = 16  # tokens of an image that are probed
 FOLDS = 4
 PENALTY = 0.01  # of the probe, in units of the mean energy of a training row
 SEED = 42
+CONFOUNDED = 0.02  # of a label's variance that other columns explain: above it, and above chance, there is a warning
+COMPARED_LIMIT = 0.5  # of the pictures: if fewer are in strata with several values, there is a warning
+PERMUTATIONS = 100  # of labels, for the chance level of what columns explain
+FREEDOM = 10  # pictures more than cells: with fewer nothing is said of a column
 
 
 def effective_rank(deviations: Tensor) -> float:
@@ -243,3 +261,136 @@ def probe_tokens(
         chance=float(indices.bincount().max() / len(indices)),
         displacement=float(torch.cat(displacements).mean()),
     )
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The share of a label's variance that a column explains, and the largest share with permuted labels."""
+
+    share: float
+    chance: float
+
+    @property
+    def confounded(self) -> bool:
+        return self.share > max(CONFOUNDED, self.chance)
+
+    def __str__(self) -> str:
+        return f"{max(self.share, 0):.0%}, by chance at most {max(self.chance, 0):.0%}"
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How unpaired pictures were compared.
+
+    compared: the pictures in strata with several values. predicted: the label, by all columns that are matched by;
+    None if strata are too small. by_column: by each of them alone. left: by each other column, within strata.
+    """
+
+    matched_by: list[str]
+    images: int
+    compared: int
+    strata: int
+    compared_strata: int
+    predicted: Predicted | None
+    by_column: dict[str, Predicted]
+    left: dict[str, Predicted]
+    warnings: list[str]
+
+
+def matching(activations: Activations, attribute: str, known: Targets, together: Attribute) -> Matching:
+    """How the pictures of an attribute were compared, and what that leaves. together: all attributes that are fitted.
+
+    Columns of contexts are known where a context is a tuple of (column, value) pairs, as in a set of pictures.
+    """
+    everybody = torch.zeros_like(known.strata)
+    mixed = torch.zeros(int(known.strata.max()) + 1).index_add_(0, known.strata, known.z.abs().sum(1).float()) > 1e-6
+    inside = mixed[known.strata]
+    columns = _context_columns(activations.contexts)
+    names = (together,) if isinstance(together, str) else together
+    others = [name for name in activations.attributes[0] if name not in {*names, attribute}]
+    by_column = {name: explained(known.coded, _groups(labels), everybody) for name, labels in columns.items()}
+    left = {
+        name: explained(known.coded[inside], _groups(list(activations.labels(name)))[inside], known.strata[inside])
+        for name in others
+    }
+    result = Matching(
+        matched_by=list(columns),
+        images=len(inside),
+        compared=int(inside.sum()),
+        strata=len(mixed),
+        compared_strata=int(mixed.sum()),
+        predicted=explained(known.coded, known.strata, everybody),
+        by_column={name: share for name, share in by_column.items() if share},
+        left={name: share for name, share in left.items() if share},
+        warnings=[],
+    )
+    return replace(result, warnings=_matching_warnings(attribute, result))
+
+
+def explained(coded: Tensor, groups: Tensor, strata: Tensor) -> Predicted | None:
+    """The share of the variance within strata [N] of labels [N, m] that groups [N] explain.
+
+    None if there are too many groups for the number of images, or if labels do not vary within strata.
+    """
+    cells = torch.stack([strata, groups]).unique(dim=1, return_inverse=True)[1]
+    strata = strata.unique(return_inverse=True)[1]
+    free, free_of_cells = (len(coded) - int(numbers.max()) - 1 for numbers in (strata, cells))
+    z = coded - stratum_means(coded, strata)
+    energy = float((z**2).sum())
+    if free_of_cells < FREEDOM or not energy > 1e-9 * len(coded):
+        return None
+
+    def share(rows: Tensor) -> float:
+        return 1 - float(((rows - stratum_means(rows, cells)) ** 2).sum()) / free_of_cells / (energy / free)
+
+    generator = torch.Generator().manual_seed(SEED)
+    return Predicted(share(z), max(share(permuted_within(strata, z, generator)) for _ in range(PERMUTATIONS)))
+
+
+def _context_columns(contexts: Sequence[Hashable]) -> dict[str, list[Hashable]]:
+    """The columns of contexts that are (column, value) pairs; none for any other contexts."""
+    columns: dict[str, list[Hashable]] = {}
+    for context in contexts:
+        if not isinstance(context, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in context):
+            return {}
+        for column, value in context:
+            columns.setdefault(str(column), []).append(value)
+    return {column: values for column, values in columns.items() if len(values) == len(contexts)}
+
+
+def _groups(labels: Sequence[Hashable]) -> Tensor:
+    """The number [N] of each label's group: its value, or of many numbers ten groups of equal size."""
+    numbers = [as_number(str(label)) for label in labels]
+    distinct = list(dict.fromkeys(labels))
+    if len(distinct) <= MOST_NUMBERS or None in numbers:
+        number_of = {label: number for number, label in enumerate(distinct)}
+        return torch.tensor([number_of[label] for label in labels])
+    column = torch.tensor(numbers, dtype=torch.float64)
+    tenths = column.quantile(torch.linspace(0, 1, 11, dtype=torch.float64)[1:-1])
+    return torch.searchsorted(tenths, column)
+
+
+def _matching_warnings(attribute: str, result: Matching) -> list[str]:
+    texts = []
+    pictures = f"{result.compared} of {result.images} pictures"
+    strata = f"{result.compared_strata} of {result.strata} strata"
+    if result.predicted and result.predicted.confounded:
+        strongest = max(result.by_column.items(), key=lambda item: item[1].share, default=None)
+        most = f", most of all {strongest[0]} ({max(strongest[1].share, 0):.0%})" if strongest else ""
+        texts.append(
+            f"Confounded: what pictures are matched by explains {result.predicted} of {attribute}{most}. Only those "
+            f"that agree in it are compared: {pictures} in {strata}. What else goes with {attribute} and is no "
+            "column is removed with it."
+        )
+    for column, share in result.left.items():
+        if share.confounded:
+            texts.append(
+                f"Confounded after matching: {column} explains {share} of {attribute} among pictures that agree in "
+                f"what they are matched by, and is removed with {attribute}. Match by {column}, too."
+            )
+    if result.compared < COMPARED_LIMIT * result.images:
+        texts.append(
+            f"Few pictures are compared: {pictures} are in the {strata} that have several values of {attribute}. "
+            "Match by fewer columns, or by wider groups."
+        )
+    return texts

@@ -6,9 +6,9 @@
     inlp-euclidean      X: pooled rows                              h - alpha V V^T (h - mean)
     inlp-spherical      X: normalised pooled rows                   exp_mu(t - alpha V V^T t), norm restored
 
-Left open by the paper: accuracy is measured on the training rows; accuracy below chance also stops the loop. The
-spherical form "normalizes, computes a Fréchet global mean, and projects in the tangent space": it is trained on the
-normalised rows, as in the authors' code. `trained_on="tangent"` trains it on their tangent vectors log_mu, in the
+Where the paper is silent, as in the authors' code: accuracy is measured on the training rows; accuracy below chance
+also stops the loop. The spherical form "normalizes, computes a Fréchet global mean, and projects in the tangent
+space": it is trained on the normalised rows. `trained_on="tangent"` trains it on their tangent vectors log_mu, in the
 space where it projects.
 
 **Other than the authors' code.** That code trains on at most 20,000 random tokens where a GPU library (cuML) is

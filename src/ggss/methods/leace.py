@@ -7,7 +7,9 @@
 
 x are the pooled activations, z one-hot values, mu is the Fréchet mean of the normalised x. The package's defaults are
 kept: covariance shrunk towards a multiple of the identity (with fewer images than dimensions it has no inverse
-otherwise), variance not allowed to grow, singular values below 0.01 dropped.
+otherwise), variance not allowed to grow, singular values below 0.01 dropped. An ordered attribute's z is its number,
+in units of its standard deviation. Of unpaired images z is centred within strata (`subspace.targets`), and Sigma_x is
+that of images whose label is independent of strata: what is erased is what the label does at equal context.
 
 **What the paper says, what its code does, what we do.** The paper: Sigma_x is "the covariance of pooled discovery
 activations", the spherical form is P "applied in tangent space", the gated form takes "LEACE's U as V_bias". So do
@@ -36,7 +38,7 @@ from ggss.errors import InputError
 from ggss.methods.ggss import GateOptions, calibrated
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.spherical import Geodesic, Tangent
-from ggss.methods.subspace import classes, oriented, protected_magnitude, representatives, span, top_eigenvectors
+from ggss.methods.subspace import oriented, protected_magnitude, representatives, span, targets, top_eigenvectors
 
 ROUNDING = 1e-5  # variation this small, relative to the largest, may be rounding of float32 activations
 
@@ -58,14 +60,14 @@ class LeaceGatedOptions(GateOptions, LeaceOptions):
 class Erasure:
     """A LeaceFitter in coordinates of the span of the data, in which the covariance is diagonal; float64.
 
-    mu [D]; points: the representatives [N, D]; directions [D, r] of the span; values: how many the attribute has.
+    mu [D]; points: the representatives [N, D]; directions [D, r] of the span; rank: the directions a label can have.
     """
 
     mu: Tensor
     points: Tensor
     directions: Tensor
     fitter: Any
-    values: int
+    rank: int
 
     @property
     def erased(self) -> Tensor:
@@ -83,7 +85,7 @@ class Erasure:
     def released_basis(self) -> Tensor:
         """V [D, K - 1] of the authors' code: eigenvectors of the lower triangle of I - P."""
         lower = (self.directions @ self.erased @ self.directions.T).tril()
-        return oriented(top_eigenvectors(lower + lower.tril(-1).T, self.values - 1)[1])
+        return oriented(top_eigenvectors(lower + lower.tril(-1).T, self.rank)[1])
 
 
 def fit_spherical(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Fitted:
@@ -110,27 +112,27 @@ def fit_gated(activations: Activations, attribute: Attribute, options: LeaceGate
 def fit_erasure(activations: Activations, attribute: Attribute, options: LeaceOptions) -> Erasure:
     """LEACE fitted to the pooled activations, or to their tangent vectors."""
     LeaceFitter = _leace_fitter()
-    known = classes(activations, attribute)
+    known = targets(activations, attribute)
     points = representatives(activations.pooled)
     mu = sphere.frechet_mean(points)
-    data = span(activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points))
+    rows = activations.pooled.double() if options.covariance == "pooled" else sphere.log(mu, points)
+    data = span(rows + known.independent @ known.slopes(known.z.T @ rows) if activations.unpaired else rows)
     count, rank = data.coordinates.shape
-    lengths, needed = data.coordinates.norm(dim=0), len(known.values) - 1
+    lengths, needed = data.coordinates.norm(dim=0), known.directions
     if (varying := int((lengths > ROUNDING * lengths[0]).sum())) < needed:
         raise InputError(
             f"the {count} images vary in {varying} directions, {len(known.values)} values need {needed}: "
             "the covariance has too small a rank to erase them"
         )
-    one_hot = torch.nn.functional.one_hot(known.labels).double()
     variances = (data.coordinates**2).sum(0) / count
     shrunk = shrunk_variances(variances, count, activations.pooled.shape[1])
-    fitter = LeaceFitter(rank, len(known.values), dtype=torch.float64, shrinkage=False)
+    fitter = LeaceFitter(rank, known.z.shape[1], dtype=torch.float64, shrinkage=False)
     fitter.n = torch.tensor(count)
     fitter.sigma_xx_ = torch.diag(shrunk * (count - 1))
-    fitter.sigma_xz_ = data.coordinates.T @ (one_hot - one_hot.mean(0))
+    fitter.sigma_xz_ = data.directions.T @ (rows.T @ known.z)
     if not (torch.linalg.svdvals(fitter.sigma_xz / shrunk.sqrt()[:, None]) > fitter.svd_tol).any():
         raise InputError(f"no linear trace of {attribute!r} in the activations: there is nothing to erase")
-    return Erasure(mu, points, data.directions, fitter, len(known.values))
+    return Erasure(mu, points, data.directions, fitter, needed)
 
 
 def shrunk_variances(variances: Tensor, count: int, width: int) -> Tensor:
@@ -163,5 +165,6 @@ for _name, _summary, _fit, _options in (
             "Belrose et al. 2023, LEACE: Perfect Linear Concept Erasure in Closed Form",
             _fit,
             _options,
+            takes_unpaired=True,
         )
     )

@@ -57,7 +57,7 @@ from typing import (
 )
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from torch import Tensor
 
 from ggss.errors import InputError
@@ -374,6 +374,29 @@ class Affine:
         scaled = (self.scale != 1).nonzero().flatten()
         units = torch.eye(len(self.scale), dtype=self.scale.dtype)[:, scaled]
         return torch.cat([self.left, units * (self.scale - 1)[scaled]], 1), torch.cat([self.right, units], 1)
+
+
+@register_kind
+@dataclass(frozen=True)
+class Identity(Operator):
+    """Does not change rows. length: D."""
+
+    length: Annotated[int, Field(ge=1)]
+
+    kind: ClassVar[str] = "identity"
+
+    @property
+    def width(self) -> int:
+        return self.length
+
+    def __call__(self, rows: Tensor, alpha: Tensor, images: Tensor | None, out: Tensor) -> None:
+        if not torch.isfinite(rows.sum(1)).all():  # cheaper than a check of every number
+            require_finite(rows, len(rows))
+        if out.data_ptr() != rows.data_ptr():
+            out.copy_(rows)
+
+    def affine(self, alpha: float) -> Affine:
+        return Affine.by_dimension(torch.ones(self.length), torch.zeros(self.length))
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,16 @@ one half of the neutral pictures predicts the other.
 
 Where tokens are few, `k`, `shrinkage` and `parts` can be set.
 
+**An ordered attribute** (an age in years) has one contrast for each part instead of one for each value: the slope,
+sum over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to length 1.
+
+**Unpaired pictures** have no group whose mean could say what a token shows, so parts are positions where all pictures
+have the same number of tokens, and whole pictures elsewhere. The contrasts are those within strata
+(`subspace.targets`): class means, or a slope, at a position. They are right whatever the positions show. Where
+positions show the same thing in all pictures, as in faces that are cut out alike, they are as sharp as those of a
+complete set; where they do not, they are those of whole pictures (docs/unpaired.md). Labels are permuted within strata.
+S is of all tokens, moved so that labels are independent of strata.
+
 **Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 
     sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
@@ -56,7 +66,7 @@ shrinkage included.
     pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -67,11 +77,18 @@ from torch import Tensor
 from ggss.activations import Activations, Groups
 from ggss.errors import InputError
 from ggss.methods.ggss import GateOptions, calibrated
-from ggss.methods.operator import Operator
+from ggss.methods.operator import Identity, Operator
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import POSITIONS, aligned_blocks, oriented, top_eigenvectors
-from ggss.methods.unsteered import Identity
+from ggss.methods.subspace import (
+    POSITIONS,
+    Targets,
+    aligned_blocks,
+    oriented,
+    permuted_within,
+    targets,
+    top_eigenvectors,
+)
 from ggss.terminal import track
 
 PartsOption = Literal["auto", "positions"] | int
@@ -83,6 +100,7 @@ SEED = 42
 MOST_BYTES = 2**30  # what the sums of positions may take, those with permuted labels included
 PERMUTATIONS = 16
 SHRINKAGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+TOGETHER = 8  # unpaired images that are read at once
 MANY = 4.0  # standard deviations above the mean largest eigenvalue with permuted labels: the threshold of chance
 MOST_DIRECTIONS = 64
 DISPLACEMENT_IMAGES = 32  # whose tokens are steered to report how far they move
@@ -112,10 +130,7 @@ def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu
         return Parts(1, "all tokens are one part, as asked", mu, torch.zeros(1, len(mu), dtype=torch.float64))
     size = max(counts) * len(groups.values) * len(mu) * 4 * copies
     if option == "positions" and len(counts) > 1:
-        raise InputError(
-            f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
-            "use parts='auto' or a number of content clusters"
-        )
+        raise _unequal(counts)
     if option == "positions" or (option == "auto" and len(counts) == 1 and size <= MOST_BYTES):
         reason = ", as asked" if option == "positions" else ": all images have that many tokens"
         return Parts(max(counts), f"the {max(counts)} positions of a picture{reason}", mu)
@@ -127,6 +142,37 @@ def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu
     else:
         why = f"the sums of {max(counts)} positions would take {size / 2**30:.1f} GiB"
     return Parts(clusters, f"{clusters} clusters of content: {why}", mu, _clusters(activations, groups, clusters, mu))
+
+
+def unpaired_parts(activations: Activations, option: PartsOption, columns: int, mu: Tensor) -> Parts:
+    """The parts of unpaired pictures: positions, or whole pictures. columns: of the labels' targets.
+
+    InputError if clusters of content were asked for.
+    """
+    whole = torch.zeros(1, len(mu), dtype=torch.float64)
+    if option == 1:
+        return Parts(1, "whole pictures, as asked", mu, whole)
+    if option not in ("auto", "positions"):
+        raise InputError(
+            f"parts={option!r} are clusters of what the versions of a person show, and these pictures are unpaired: "
+            "use 'auto', 'positions' or 1"
+        )
+    counts = {len(tokens) for tokens in activations.tokens}
+    size = max(counts) * columns * len(mu) * 4 * (PERMUTATIONS + 2)
+    if option == "positions" and len(counts) > 1:
+        raise _unequal(counts)
+    if option == "positions" or (len(counts) == 1 and size <= MOST_BYTES):
+        return Parts(max(counts), f"the {max(counts)} positions of a picture: all images have that many tokens", mu)
+    if len(counts) > 1:
+        return Parts(1, f"whole pictures: these have {min(counts)} to {max(counts)} tokens", mu, whole)
+    return Parts(1, f"whole pictures: the sums of positions would take {size / 2**30:.1f} GiB", mu, whole)
+
+
+def _unequal(counts: set[int]) -> InputError:
+    return InputError(
+        f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
+        "use parts='auto' or a number of content clusters"
+    )
 
 
 def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
@@ -161,7 +207,8 @@ def _unit_rows(rows: Tensor) -> Tensor:
 class Contrasts:
     """observed [P, A, D]: c, what each value does to each part, times the square root of the part's number of tokens.
 
-    null [PERMUTATIONS, P, A, D]: the same with labels permuted within contexts.
+    For an ordered attribute [P, 1, D]: the slope. null [PERMUTATIONS, ...]: the same with labels permuted within
+    contexts.
     """
 
     observed: Tensor
@@ -183,8 +230,13 @@ class Moments:
         return self.folds[number] / self.counts[number]
 
 
-def gather(activations: Activations, groups: Groups, parts: Parts, around: str = "mu") -> tuple[Contrasts, Moments]:
-    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean."""
+def gather(
+    activations: Activations, groups: Groups, parts: Parts, around: str = "mu", numbers: Tensor | None = None
+) -> tuple[Contrasts, Moments]:
+    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean.
+
+    numbers [A]: what the values of an ordered attribute are.
+    """
     values, width = len(groups.values), len(parts.mu)
     generator = torch.Generator().manual_seed(SEED)
     # A part has two cells: its tokens at even and at odd positions.
@@ -215,25 +267,89 @@ def gather(activations: Activations, groups: Groups, parts: Parts, around: str =
             folds[fold] += means.T @ (part_counts * means) - part_sums.T @ means - means.T @ part_sums
     per_part = counts.sum(1)
     weights = torch.where(per_part > 0, per_part, 1).rsqrt()[:, None, None]
-    observed = _minus_mean_value(sums.sum(1)) * weights
-    return Contrasts(observed, _minus_mean_value(null) * weights.float()), Moments(folds, values * counts.sum(0))
+    observed, chance = _contrasts(sums.sum(1), numbers) * weights, _contrasts(null, numbers) * weights.float()
+    return Contrasts(observed, chance), Moments(folds, values * counts.sum(0))
+
+
+def gather_unpaired(
+    activations: Activations, known: Mapping[str, Targets], parts: Parts
+) -> tuple[dict[str, Contrasts], Moments]:
+    """The contrasts of each attribute, and the moments, of unpaired pictures. known: the targets by attribute.
+
+    The tokens are read twice: the moments are those of tokens whose labels are independent of strata.
+    """
+    width, count = len(parts.mu), len(activations)
+    generator = torch.Generator().manual_seed(SEED)
+    nulls = {
+        name: torch.stack([permuted_within(t.strata, t.z, generator) for _ in range(PERMUTATIONS)]).float()
+        for name, t in known.items()
+    }
+    sums = {n: torch.zeros(t.z.shape[1], parts.count * width, dtype=torch.float64) for n, t in known.items()}
+    null_sums = {n: torch.zeros(PERMUTATIONS, t.z.shape[1], parts.count * width) for n, t in known.items()}
+    for images, rows in _part_rows(activations, parts):
+        for name, target in known.items():
+            sums[name] += target.z[images].T @ rows
+            null_sums[name] += nulls[name][:, images].transpose(1, 2) @ rows.float()
+    by_part = {name: sums[name].unflatten(1, (parts.count, width)).transpose(0, 1) for name in known}
+    slopes = {name: target.slopes(by_part[name]) for name, target in known.items()}
+
+    def centres(image: int) -> Tensor:
+        moved = [target.independent[image] @ slopes[name] for name, target in known.items()]
+        return parts.mu - torch.stack(moved).sum(0)
+
+    moments = token_moments(activations, centres, width, "tokens of unpaired pictures", by_position=True)
+    tokens = float(moments.counts.sum()) / count / parts.count
+    contrasts = {}
+    for name, target in known.items():
+        # As many tokens for a contrast as a part has in the groups of a complete set.
+        scale = (tokens * target.z.shape[1] / count) ** 0.5
+        null = null_sums[name].unflatten(2, (parts.count, width)).transpose(1, 2)
+        contrasts[name] = Contrasts(by_part[name] * scale, null * scale)
+    return contrasts, moments
+
+
+def _part_rows(activations: Activations, parts: Parts) -> Iterator[tuple[list[int], Tensor]]:
+    """Batches of images, and their rows relative to mu, [images, P D] in float64: positions, or mean tokens."""
+    batches = [list(range(i, min(i + TOGETHER, len(activations)))) for i in range(0, len(activations), TOGETHER)]
+    for images in track(batches, "contrasts of unpaired pictures"):
+        if parts.centres is None:
+            rows = torch.stack([activations.tokens[image].double() for image in images])
+        else:
+            rows = activations.pooled[images].double()[:, None]
+        yield images, (rows - parts.mu).flatten(1)
 
 
 def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
-    """Second moments around mu of pictures without people; every second picture is in the other fold."""
-    width = len(mu)
+    """Second moments around mu of pictures without people."""
+    return token_moments(neutral, lambda image: mu[None], len(mu), "neutral pictures", by_position=False)
+
+
+def token_moments(
+    activations: Activations, centres: Callable[[int], Tensor], width: int, what: str, by_position: bool
+) -> Moments:
+    """Second moments of all tokens around the centres [1 or T, D] of their image. what: the progress bar's title.
+
+    by_position: every second token is in the other fold; else every second picture is.
+    """
     folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for number, tokens in enumerate(track(neutral.tokens, "neutral pictures", len(neutral))):
+    for number, tokens in enumerate(track(activations.tokens, what, len(activations))):
+        centre = centres(number).expand(len(tokens), -1)
         for start in range(0, len(tokens), POSITIONS):
-            rows = (tokens[start : start + POSITIONS].double() - mu).float()
-            folds[number % 2] += rows.T @ rows
-        counts[number % 2] += len(tokens)
+            rows = (tokens[start : start + POSITIONS].double() - centre[start : start + POSITIONS]).float()
+            for fold in (0, 1):
+                block = rows[fold::2] if by_position else rows[: len(rows) if number % 2 == fold else 0]
+                folds[fold] += block.T @ block
+                counts[fold] += len(block)
     return Moments(folds, counts)
 
 
-def _minus_mean_value(sums: Tensor) -> Tensor:
-    """Sums [.., A, D] of equally many tokens, minus their mean over the values."""
-    return sums - sums.mean(-2, keepdim=True)
+def _contrasts(sums: Tensor, numbers: Tensor | None) -> Tensor:
+    """Of sums [.., A, D] of equally many tokens: minus their mean over the values; or the slope, [.., 1, D]."""
+    centred = sums - sums.mean(-2, keepdim=True)
+    if numbers is None:
+        return centred
+    deviations = numbers - numbers.mean()
+    return (deviations / deviations.norm()).to(sums)[None] @ centred
 
 
 class PaceOptions(Options):
@@ -289,12 +405,20 @@ def fit_form(
     width = activations.pooled.shape[1]
     mu = activations.pooled.double().mean(0)
     parts_option = options.parts if form.parts is None else form.parts
-    statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
-    for name in names:
-        groups = activations.groups(name)
-        parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
-        statistics[name] = parts, *gather(activations, groups, parts, form.around)
-    parts, _, moments = statistics[names[0]]
+    if activations.unpaired:
+        known = {name: targets(activations, name) for name in names}
+        columns = sum(target.z.shape[1] for target in known.values())
+        parts = unpaired_parts(activations, parts_option, columns, mu)
+        contrasts, moments = gather_unpaired(activations, known, parts)
+    else:
+        statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
+        for name in names:
+            groups, ordered = activations.groups(name), name in activations.ordered
+            numbers = torch.tensor([float(str(value)) for value in groups.values]) if ordered else None
+            parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
+            statistics[name] = parts, *gather(activations, groups, parts, form.around, numbers)
+        contrasts = {name: observed for name, (_, observed, _) in statistics.items()}
+        parts, _, moments = statistics[names[0]]
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     neutral_statistics = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -302,9 +426,7 @@ def fit_form(
     covariance = mixed(moments.mean, neutral_statistics and neutral_statistics.mean, options.neutral_share, shrinkage)
     if not form.whitened:
         covariance = torch.eye(width, dtype=torch.float64) * covariance.trace() / width
-    by_attribute = {
-        name: directions(contrasts, covariance, options.k) for name, (_, contrasts, _) in statistics.items()
-    }
+    by_attribute = {name: directions(found, covariance, options.k) for name, found in contrasts.items()}
     detection = union([result.detection for result in by_attribute.values()], covariance)
     operator: Operator = Identity(width)
     if detection.shape[1]:
@@ -463,6 +585,7 @@ register(
         options=PaceOptions,
         needs_tokens=True,
         takes_neutral=True,
+        takes_unpaired=True,
     )
 )
 
@@ -493,7 +616,18 @@ def _register_ablation(name: str, summary: str, form: Form, options: type[Option
         return fit_form(activations, attribute, options, neutral, form)
 
     reference = "this library; an ablation of pace"
-    register(Method(name, summary, reference, fit, options, needs_tokens=True, takes_neutral=True))
+    register(
+        Method(
+            name,
+            summary,
+            reference,
+            fit,
+            options,
+            needs_tokens=True,
+            takes_neutral=True,
+            takes_unpaired=form.around == "mu",  # the mean of the only part is no part's mean
+        )
+    )
 
 
 _register_ablation("pace-no-whitening", "PACE without whitening by how tokens vary", Form(whitened=False))

@@ -3,6 +3,11 @@
 `fit(name, ...)` accepts every registered `Method`; a method is one `Method` in one file. A method with `fit_live`
 also gets the model and `LiveQuestion`s, whose answers should not depend on who is shown; `ggss.probes.steered_model`
 makes them from probe items. `Comparisons` is the bias of their answers.
+
+`none` and `prompt`, the baselines that do not change activations (steered = h), are here. They are fitted, attached
+and saved like any other method, so a study needs no special case for them. `prompt` appends the fairness
+instruction, in the paper's words (appendix B, prompt baseline), to every prompt: it is the steerer's `prompt_suffix`.
+The paper does not say how the instruction is joined to a prompt; here it is appended as a new line.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -14,15 +19,21 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from ggss.errors import InputError, nearest
-from ggss.methods.operator import Operator
+from ggss.methods.operator import Identity, Operator
 from ggss.plugins import Registry
 
 if TYPE_CHECKING:
+    from ggss.activations import Activations
     from ggss.models.features import Features
 
 Attribute = str | tuple[str, ...]
 
 UNSTEERED = "none"  # the method that every other one is compared with
+PAPER = "Sun et al., GGSS: Geodesic-Gated Spherical Steering"
+FAIRNESS_INSTRUCTION = (
+    "do NOT let the person's perceived race, ethnicity, or gender influence your answer; "
+    "base your answer only on task-relevant visual evidence"
+)
 
 
 class Options(BaseModel):
@@ -48,6 +59,8 @@ class Method:
     steers: False for a baseline that does not change activations, so that it has no strength and no attribute.
     prompt_suffix: the text appended to every prompt; only the prompt baseline has one.
     takes_neutral: `fit` has a fourth argument, `neutral`: activations of pictures that show nobody, or None.
+    takes_unpaired: it needs no more than covariances with the labels (`subspace.targets`), so that pictures may be
+    unpaired, and an attribute ordered.
     fit_live: for a method that learns from a live model's answers; its `fit` raises. It gets (vlm, questions, sites,
     attribute, options), has a budget among its options, and returns a `Fitted` for each site.
     """
@@ -61,6 +74,7 @@ class Method:
     steers: bool = True
     prompt_suffix: str = ""
     takes_neutral: bool = False
+    takes_unpaired: bool = False
     fit_live: Callable[..., Mapping[str, Fitted]] | None = None
 
 
@@ -77,6 +91,26 @@ register, names, get = METHODS.register, METHODS.names, METHODS.get
 def fitted_names() -> list[str]:
     """The names of the methods that are fitted to activations: all but those that need a live model."""
     return [name for name in names() if get(name).fit_live is None]
+
+
+def check_pairing(method: Method, unpaired: bool, ordered: Iterable[str] = ()) -> None:
+    """InputError if the method needs the versions of a person, or classes, and the data have none.
+
+    ordered: those of the steered attributes that are.
+    """
+    if method.takes_unpaired or not method.steers:
+        return
+    using = ", ".join(name for name in names() if get(name).takes_unpaired)
+    if unpaired:
+        raise InputError(
+            f"{method.name} compares the versions of a person, and these pictures are unpaired; methods that compare "
+            f"groups of pictures are {using}"
+        )
+    for attribute in ordered:
+        raise InputError(
+            f"{method.name} compares classes, and {attribute!r} is ordered; methods that regress on a number are "
+            f"{using}"
+        )
 
 
 def checked_options(method: Method, options: Mapping[str, Any]) -> Options:
@@ -181,3 +215,20 @@ class Comparisons:
         by_cell = -(sign - self.rival.to(shares).T @ sign) / len(self.rival)
         by_entry = by_cell[self.cell] * self.weight.to(shares)
         return torch.zeros_like(probabilities).index_put((self.item, self.option), by_entry, accumulate=True)
+
+
+def _unchanged(activations: "Activations", attribute: Attribute, options: Options) -> Fitted:
+    return Fitted(Identity(activations.pooled.shape[1]))
+
+
+register(Method(UNSTEERED, "the model as it is, unsteered", f"{PAPER}, section 4", _unchanged, steers=False))
+register(
+    Method(
+        "prompt",
+        "a fairness instruction appended to every prompt, no steering",
+        f"{PAPER}, appendix B",
+        _unchanged,
+        steers=False,
+        prompt_suffix=f"\n{FAIRNESS_INSTRUCTION}",
+    )
+)

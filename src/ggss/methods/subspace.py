@@ -10,6 +10,23 @@ median and which deviation is an option (`ggss`).
 Pooling is the paper's (appendix A.1): the mean over at most 2048 tokens of each image, drawn where there are more.
 The authors' code takes the mean over all tokens of an image.
 
+Methods that need no more than covariances with the labels (LEACE, PACE) take these from `targets`:
+
+    coded_i = one-hot value of image i, or its number in units of the standard deviation
+    z_i = coded_i - mean of coded over the stratum of image i
+    X^T z                                   the contrasts: class means, or a slope, within strata
+
+In a complete counterfactual set every value is equally frequent in every context, so all images are one stratum. For
+unpaired images a stratum is what agrees in all columns that they are matched by. What a stratum's images have in
+common cancels in X^T z, whatever the label: this is the regression with an intercept for each stratum (Frisch, Waugh
+and Lovell). A stratum counts as far as its labels differ; one with a single value does not count at all.
+
+How rows vary matters, too: where the label goes with strata, a covariance would explain the one by the other, and
+what is detected as the attribute would be the attribute minus what goes with it. So unpaired rows are moved along the
+contrasts until their labels are independent of strata (`Targets.independent`), before their covariance is taken:
+
+    x_i = a_s + coded_i B + e_i          ->          a_s + scale z_i B + e_i,        scale: as much variance as before
+
 The classifier-based methods share labels (`classes`), coordinates in the span of the data (`span`), and logistic
 regression in them (`logistic_regression`). Methods that read single tokens get those of a counterfactual group side
 by side (`aligned_blocks`): token t of one variant shows what token t of another shows.
@@ -19,12 +36,14 @@ import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ggss import sphere
 from ggss.activations import Activations, Groups
+from ggss.data.counterfactuals import unlinked
 from ggss.errors import InputError, problems
 from ggss.methods.registry import Attribute
 from ggss.terminal import track
@@ -148,6 +167,74 @@ def classes(activations: Activations, attribute: Attribute) -> Classes:
                 f"value {value!r} of {attribute!r} has one image; a classifier needs two of each or more"
             )
     return Classes(values, torch.tensor([values.index(label) for label in labels]))
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What a fit by covariances regresses on: coded [N, m], one-hot values or a number; strata [N], their numbers.
+
+    values: of the attribute. directions: how many a label can have, values - 1, or 1 for a number.
+    """
+
+    values: tuple[Hashable, ...]
+    coded: Tensor
+    strata: Tensor
+    directions: int
+
+    @cached_property
+    def z(self) -> Tensor:
+        """[N, m] in float64: deviations from the mean of each image's stratum."""
+        return self.coded - stratum_means(self.coded, self.strata)
+
+    def slopes(self, contrasts: Tensor) -> Tensor:
+        """B [.., m, D] of contrasts X^T z [.., m, D]: by how much rows change with the label, within strata."""
+        return torch.linalg.pinv(self.z.T @ self.z, rtol=TOLERANCE, hermitian=True) @ contrasts
+
+    @cached_property
+    def independent(self) -> Tensor:
+        """[N, m]: by how many B each row is moved so that its label is independent of strata; 0 for one stratum."""
+        centred = self.coded - self.coded.mean(0)
+        return self.z * (centred.norm() / self.z.norm()) - centred
+
+
+def targets(activations: Activations, attribute: Attribute) -> Targets:
+    """The targets of an attribute; InputError if the images cannot be compared, or values have too few of them."""
+    values, labels = activations.values(attribute), activations.labels(attribute)
+    ordered = attribute in activations.ordered
+    if not ordered and not isinstance(attribute, str) and (numbers := set(attribute) & set(activations.ordered)):
+        raise InputError(
+            f"{', '.join(sorted(numbers))} is ordered and has no intersections with other attributes: fit it alone"
+        )
+    if activations.unpaired:
+        if problem := unlinked(str(attribute), labels, activations.contexts, ordered):
+            raise InputError(problem)
+        numbers_of = {context: number for number, context in enumerate(dict.fromkeys(activations.contexts))}
+        strata = torch.tensor([numbers_of[context] for context in activations.contexts])
+    else:
+        classes(activations, attribute)  # raises
+        strata = torch.zeros(len(labels), dtype=torch.long)
+    if ordered:
+        numbers = torch.tensor([[float(str(label))] for label in labels], dtype=torch.float64)
+        coded = numbers / numbers.std(correction=0)
+    else:
+        index = {value: number for number, value in enumerate(values)}
+        coded = torch.nn.functional.one_hot(torch.tensor([index[label] for label in labels])).double()
+    return Targets(values, coded, strata, 1 if ordered else len(values) - 1)
+
+
+def stratum_means(rows: Tensor, strata: Tensor) -> Tensor:
+    """For each row of [N, m] the mean row of its stratum. strata [N]: numbers from 0."""
+    count = int(strata.max()) + 1
+    sums = torch.zeros(count, rows.shape[1], dtype=rows.dtype).index_add_(0, strata, rows)
+    return (sums / strata.bincount(minlength=count)[:, None])[strata]
+
+
+def permuted_within(strata: Tensor, rows: Tensor, generator: torch.Generator) -> Tensor:
+    """The rows [N, m], permuted within strata [N]."""
+    order = torch.randperm(len(strata), generator=generator)
+    permuted = torch.empty_like(rows)
+    permuted[strata.argsort(stable=True)] = rows[order[strata[order].argsort(stable=True)]]
+    return permuted
 
 
 @dataclass(frozen=True)

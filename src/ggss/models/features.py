@@ -49,7 +49,7 @@ class Features:
         return steered([self], steerer, alpha)[0]
 
 
-Shown = Image.Image | Features
+ImageOrFeatures = Image.Image | Features
 """What a question can be asked about: an image, or the encoded features of one."""
 
 
@@ -190,9 +190,11 @@ class BoundedFeatures:
     The least recently used are dropped first; `let_go` is called with each of them.
     """
 
-    def __init__(self, room: int, let_go: Callable[[str, Shown], None] = lambda digest, entry: None) -> None:
+    def __init__(
+        self, room: int, let_go: Callable[[str, ImageOrFeatures], None] = lambda digest, entry: None
+    ) -> None:
         self.room, self._let_go = room, let_go
-        self._entries: dict[str, Shown] = {}
+        self._entries: dict[str, ImageOrFeatures] = {}
         self._bytes = 0
         self._identity: str | None = None
 
@@ -210,7 +212,7 @@ class BoundedFeatures:
     def __contains__(self, digest: str) -> bool:
         return digest in self._entries
 
-    def __getitem__(self, digest: str) -> Shown:
+    def __getitem__(self, digest: str) -> ImageOrFeatures:
         self._entries[digest] = entry = self._entries.pop(digest)  # now the most recently used
         return entry
 
@@ -219,7 +221,7 @@ class BoundedFeatures:
         """The bytes of all entries."""
         return self._bytes
 
-    def add(self, entries: Mapping[str, Shown]) -> None:
+    def add(self, entries: Mapping[str, ImageOrFeatures]) -> None:
         self._bytes += sum(_size(entry) for digest, entry in entries.items() if digest not in self._entries)
         self._entries |= entries
 
@@ -268,7 +270,7 @@ class FeatureCache:
         for batch in track(self.batches(missing), f"{self.vlm.name}: encoding {len(missing)} pictures", show=show):
             self.see(batch)
 
-    def see(self, pictures: Sequence[Picture]) -> list[Shown]:
+    def see(self, pictures: Sequence[Picture]) -> list[ImageOrFeatures]:
         """The pictures as the model sees them now, in order."""
         cached = self._current()
         for batch in self.batches([picture for picture in pictures if picture.digest not in cached]):
@@ -302,23 +304,23 @@ class FeatureCache:
             self._file, self._file_of = FeatureFile(), identity
         return self._memory.under(identity)
 
-    def _encoded(self, pictures: Sequence[Picture]) -> dict[str, Shown]:
-        on_disk: dict[str, Shown] = {
+    def _encoded(self, pictures: Sequence[Picture]) -> dict[str, ImageOrFeatures]:
+        on_disk: dict[str, ImageOrFeatures] = {
             picture.digest: self._file.get(picture.digest) for picture in pictures if picture.digest in self._file
         }
         return on_disk | self._encoded_anew([picture for picture in pictures if picture.digest not in on_disk])
 
-    def _encoded_anew(self, pictures: Sequence[Picture]) -> dict[str, Shown]:
+    def _encoded_anew(self, pictures: Sequence[Picture]) -> dict[str, ImageOrFeatures]:
         images = [picture.image() for picture in pictures]
         encoded = self.vlm.encode(images) if self.from_features and images else images
         return dict(zip((picture.digest for picture in pictures), encoded, strict=True))
 
-    def _write(self, digest: str, entry: Shown) -> None:
+    def _write(self, digest: str, entry: ImageOrFeatures) -> None:
         if isinstance(entry, Features):
             self._file.put(digest, entry)
 
 
-def _size(entry: Shown) -> int:
+def _size(entry: ImageOrFeatures) -> int:
     if isinstance(entry, Features):
         return sum(rows.nbytes for rows in chain(entry.rows.values(), entry.inputs.values()))
     return entry.width * entry.height * 3

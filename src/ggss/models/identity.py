@@ -12,13 +12,18 @@ study that began on one machine may be finished on another.
 
 `fingerprint` hashes the rounded vision weights: it says which model a steerer is for. `StreamedWeights` computes the
 same while another engine than transformers reads a checkpoint.
+
+A model may be wrapped or changed inside: by torch.compile, PEFT's adapters, accelerate's hooks, and by steerers that
+`ggss export` has folded into its weights. `unwrapped` and `plain_weights` look through that.
 """
 
 import hashlib
 import json
+import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,8 +41,12 @@ from ggss.errors import InputError, problems
 from ggss.models.hooks import RECORDER, Attachment
 from ggss.models.placement import ConvertedLinear
 from ggss.models.processors import backend_of
-from ggss.models.wrappers import COMPILED, active_adapters, exported_words, plain_weights, tuned_layers
 from ggss.version import installed_version, library_versions
+
+COMPILED = "_orig_mod"  # the attribute of torch.compile's wrapper that is the module
+EXPORTED = "ggss_export"  # in a model's config: the steerers in its weights
+APPROXIMATED = "approximation"  # set for a steerer whose weights hold the nearest affine map
+_BASE = ".base_layer"  # the attribute of an adapter that is the layer it replaces
 
 PREPARATION = 1
 """Version of how ggss decodes pictures and writes prompts: raise it when the same input gives other numbers."""
@@ -50,14 +59,14 @@ _NAMES = {  # settings that say where something came from, or that have a part o
 }
 _PASSING = {"training", "gradient_checkpointing", "max_seq_len_cached"}  # attributes that change no output
 STEERED = "steering in the weights"  # a part that only an exported model has
-# Parts that are words, not hashes.
-_WORDS = (
+_OF_THE_MACHINE = (
     *("dtype", "vision attention", "text attention", "image backend", "code", "library versions", "engine"),
-    STEERED,
+    "preparation",
 )
+_WORDS = (*_OF_THE_MACHINE[:-1], STEERED)  # parts that are words, not hashes
 _OPTIONAL = ("model.", "vision_model.")  # parts of names that some versions of checkpoints and transformers leave out
-_SMALL = 2**20  # bytes
-_ROW, _SAMPLE = 2**13, 64  # in integers of 64 bits: how many are added up together, and how many are sampled
+_LARGE, _BLOCK = 2**22, 2**26  # bytes: from which size threads are worth their start; read at a time
+_ODD = -0x61C8864680B583EB  # 2**64 over the golden ratio, as a signed integer: a usual multiplier of hashes
 
 _hashes: WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], tuple[object, str]]] = WeakKeyDictionary()
 
@@ -82,6 +91,14 @@ class ModelIdentity:
                 changed.append(f"{name} ({earlier_value} before, {value} now)" if name in _WORDS else name)
         return changed
 
+    def model_differences(self, earlier: "ModelIdentity") -> list[str]:
+        """The same, but for what the machine decides: dtype, attention, libraries."""
+        first, second = (
+            ModelIdentity({name: value for name, value in parts.items() if name not in _OF_THE_MACHINE})
+            for parts in (self.parts, earlier.parts)
+        )
+        return first.differences(second)
+
 
 def visual_identity(model: Any, processor: Any) -> ModelIdentity:
     """Everything that determines an image's visual tokens, before any text is read."""
@@ -101,7 +118,7 @@ def visual_identity(model: Any, processor: Any) -> ModelIdentity:
             "code": ", ".join(sorted({type(part).__module__ for part in parts})),
             "library versions": ", ".join(f"{name} {number}" for name, number in sorted(versions.items())),
             "preparation": str(PREPARATION),
-            **({STEERED: words} if (words := exported_words(model)) else {}),
+            **({STEERED: words} if (words := exported_words(vars(model.config))) else {}),
         }
     )
 
@@ -288,21 +305,22 @@ def _hash(model: nn.Module, language: bool, rounded: Callable[[Tensor], Tensor] 
 
 
 def checksums(tensors: Mapping[str, Tensor]) -> dict[str, tuple[Any, ...]]:
-    """Checksums that show whether tensors have changed in memory, ten times faster than SHA-256: 0.1 s a gigabyte.
+    """Checksums that show whether tensors have changed in memory, several times faster than SHA-256.
 
     Each has dtype, shape, address and torch's version counter. The counter does not see changes of `weight.data`, so
-    there is also a number: a CRC for a tensor of up to a megabyte. For a larger one it is a sum of its bytes as
-    64-bit integers: rows of 64 KB are summed and weighted by their position, and so is each integer of the last row
-    and of a sample. Two values of a large tensor that swap places within a row, through `.data`, may go unnoticed.
+    there is also a number that depends on every byte and its position: a CRC, which on a CPU takes 0.3 s a gigabyte
+    for each of torch's threads; on other devices a sum of mixed words.
     """
-    sums = {name: _sum(tensor.detach()) for name, tensor in tensors.items()}
+    flat = {name: tensor.detach().contiguous().view(-1).view(torch.uint8) for name, tensor in tensors.items()}
+    on_cpu = [name for name, data in flat.items() if data.device.type == "cpu"]
+    values: dict[str, Any] = dict(zip(on_cpu, _crcs([flat[name] for name in on_cpu]), strict=True))
     devices: dict[torch.device, list[str]] = {}
-    for name, value in sums.items():
-        if isinstance(value, Tensor):
-            devices.setdefault(value.device, []).append(name)
-    values: dict[str, Any] = dict(sums)
+    for name, data in flat.items():
+        if name not in values:
+            devices.setdefault(data.device, []).append(name)
     for names in devices.values():  # one copy from each device: a GPU is waited for at every copy
-        values |= zip(names, torch.stack([values[name] for name in names]).tolist(), strict=True)
+        sums = torch.stack([mixed_sum(flat[name]) for name in names])
+        values |= zip(names, sums.tolist(), strict=True)
     return {name: (*_versions(tensor), values[name]) for name, tensor in tensors.items()}
 
 
@@ -311,24 +329,42 @@ def _versions(tensor: Tensor) -> tuple[Any, ...]:
     return str(tensor.dtype), tuple(tensor.shape), tensor.data_ptr(), version
 
 
-def _sum(tensor: Tensor) -> int | Tensor:
-    data = tensor.contiguous().view(-1).view(torch.uint8)
-    if data.device.type == "cpu" and data.numel() <= _SMALL:
-        return zlib.crc32(data.numpy().data)
-    words = data[: data.numel() // 8 * 8].view(torch.int64)
-    if tensor.element_size() == 8:
-        words = words ^ (words >> 32)  # otherwise two changes of a sign would cancel out
-    table = words[: len(words) // _ROW * _ROW].view(-1, _ROW)
-    parts = [data[len(words) * 8 :].to(torch.int64), words[table.numel() :]]
-    if len(table):
-        parts += [table.sum(1), words[:: len(words) // _SAMPLE]]
-    # Odd weights: an even one would drop the highest bit, which is a sign.
-    weighted = [(part * torch.arange(1, 2 * len(part) + 1, 2, device=data.device)).sum() for part in parts]
-    return torch.stack(weighted).mul(_odd(len(weighted), data.device)).sum()
+def _crcs(flat: Sequence[Tensor]) -> list[int]:
+    """The CRC of each tensor of bytes; large ones in torch's number of threads, which zlib lets run side by side."""
+    threads = torch.get_num_threads() if sum(data.numel() for data in flat) > _LARGE else 1
+    if threads == 1:
+        return list(map(_crc, flat))
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(_crc, flat))
 
 
-def _odd(count: int, device: torch.device) -> Tensor:
-    return torch.arange(count, device=device) * 1_000_002 + 1
+def _crc(data: Tensor) -> int:
+    return zlib.crc32(data.numpy().data)
+
+
+def mixed_sum(data: Tensor) -> Tensor:
+    """A 64-bit number of a tensor of bytes, on its device: the sum of its words, mixed and weighted by position.
+
+    Without mixing, two words that differ in their highest bit alone, as negated numbers do, would cancel out.
+    """
+    data = data.clone() if data.storage_offset() % 8 else data  # words begin at every eighth byte
+    end = data.numel() // 8 * 8
+    total = _weighted(data[end:].to(torch.int64), -8)  # up to seven bytes at the end; the weights are no word's
+    for start in range(0, end, _BLOCK):  # blocks, so that little memory is needed
+        words = data[start : min(start + _BLOCK, end)].view(torch.int64)
+        total = total + _weighted(words, start // 8)
+    return total
+
+
+def _weighted(words: Tensor, start: int) -> Tensor:
+    positions = torch.arange(start, start + len(words), device=words.device)
+    return (_mixed(words) * (_mixed(positions) | 1)).sum()
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """A one-to-one function of 64-bit integers that spreads each bit over all."""
+    mixed = words * _ODD
+    return (mixed ^ ((mixed >> 32) & 0xFFFFFFFF)) * _ODD
 
 
 def _adapters(model: nn.Module, language: bool) -> list[tuple[str, list[str]]]:
@@ -475,3 +511,118 @@ def short_name(name: str) -> str:
     for part in _OPTIONAL:
         name = name.removeprefix(part).replace(f".{part}", ".")
     return name
+
+
+def unwrapped(model: Any) -> Any:
+    """The transformers model inside the wrappers of torch.compile and PEFT.
+
+    Adapters such as LoRA's are layers of that model and act in it. Hooks on its modules fire whichever wrapper is
+    called. InputError if there is no transformers model inside.
+    """
+    while True:
+        parts = getattr(model, "_modules", {})
+        if COMPILED in parts:
+            model = parts[COMPILED]
+        elif hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
+            model = model.get_base_model()
+        else:
+            break
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise InputError(
+            f"a {type(model).__name__} is not a transformers model: pass the model as transformers loads it"
+        )
+    return model
+
+
+def check_usable(model: Any) -> None:
+    """InputError for a model that cannot answer without its wrapper: with PEFT's learned prompts, or with weights
+    that accelerate loads too late."""
+    while COMPILED in getattr(model, "_modules", {}):
+        model = model._modules[COMPILED]
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise InputError(
+            "this PEFT model puts learned prompts before the text, which only its wrapper does: "
+            "ggss answers with the model inside, so use an adapter that changes layers, such as LoRA"
+        )
+
+    full = unwrapped(model)
+    base = getattr(full, "base_model", full)
+    if hasattr(base, "_hf_hook") and (
+        offloaded := [name for name, weight in base.named_parameters(recurse=False) if weight.is_meta]
+    ):
+        raise InputError(
+            f"the weight {offloaded[0]} of this {type(full).__name__} is offloaded, and transformers reads it before "
+            "the module that has it is called: load the model with a device_map that keeps it in memory"
+        )
+
+
+def tuned_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """The layers that PEFT has replaced, by their path."""
+    peft = sys.modules.get("peft.tuners.tuners_utils")
+    if peft is not None:
+        yield from ((path, layer) for path, layer in model.named_modules() if isinstance(layer, peft.BaseTunerLayer))
+
+
+def plain_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The model's weights by the names they have without wrappers. Inactive adapters are left out.
+
+    Weights that accelerate has offloaded to memory or disk are loaded.
+    """
+    state = model.state_dict(keep_vars=True)
+    weights = {name.replace(f"{COMPILED}.", ""): weight for name, weight in state.items()}
+    if opaque := [name for name, weight in weights.items() if not isinstance(weight, Tensor)]:
+        raise InputError(
+            f"the weights of this {type(model).__name__} cannot be read: {opaque[0]} is not a tensor (torch's "
+            "quantize_dynamic packs weights in this way). Use the model before that, or load it with bitsandbytes"
+        )
+    for path, layer in tuned_layers(model):
+        if active_adapters(layer):
+            continue
+        start = f"{path.replace(f'{COMPILED}.', '')}."
+        for name in [name for name in weights if name.startswith(start)]:
+            weight = weights.pop(name)
+            if name.startswith(f"{start[:-1]}{_BASE}."):
+                weights[name.replace(_BASE, "", 1)] = weight
+    if absent := [name for name, weight in weights.items() if weight.is_meta]:
+        offloaded = dict(_offloaded(model))
+        weights |= {name: offloaded[name] for name in absent if name in offloaded}
+    return weights
+
+
+def active_adapters(layer: Any) -> list[str]:
+    """The adapters that change a layer's output now, each with its scaling; merged ones included."""
+    names = list(layer.merged_adapters) or ([] if layer.disable_adapters else list(layer.active_adapters))
+    scaling = getattr(layer, "scaling", {})
+    present = {name for attribute in layer.adapter_layer_names for name in getattr(layer, attribute, {})}
+    return [f"{name} {scaling.get(name, 1)}" for name in names if name in present]
+
+
+def _offloaded(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The weights that accelerate's hooks load into a module when it is called."""
+    for path, module in model.named_modules():
+        hook = getattr(module, "_hf_hook", None)
+        for part in getattr(hook, "hooks", (hook,)):
+            weights = getattr(part, "weights_map", None)
+            if weights is not None:
+                for name, _ in module.named_parameters(recurse=bool(getattr(part, "place_submodules", False))):
+                    yield f"{path}.{name}" if path else name, weights[name]
+
+
+def exported_steering(model: Any) -> list[dict[str, Any]]:
+    """The steerers in a model's weights, as `ggss export` wrote them into its config; empty for any other model."""
+    return noted_steering(vars(model.config))
+
+
+def noted_steering(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The same from a `config.json`."""
+    noted = config.get(EXPORTED)
+    return [steerer for steerer in noted if isinstance(steerer, dict)] if isinstance(noted, list) else []
+
+
+def exported_words(config: Mapping[str, Any]) -> str:
+    """The steerers in a model's weights, in words such as `race by pace at alpha 1.0`. config: its `config.json`."""
+    return "; ".join(
+        f"{steerer.get('attribute')} by {steerer.get('method')} at alpha {steerer.get('alpha')}"
+        f"{', an approximation' if steerer.get(APPROXIMATED) else ''}"
+        for steerer in noted_steering(config)
+    )

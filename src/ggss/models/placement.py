@@ -126,6 +126,14 @@ def free_memory(device: str | torch.device) -> int | None:
         return None
 
 
+def execution_device(model: Any) -> Any:
+    """The device of the model's inputs: its own, or where accelerate computes if the weights are offloaded."""
+    if model.device.type != "meta":
+        return model.device
+    devices = (getattr(getattr(module, "_hf_hook", None), "execution_device", None) for module in model.modules())
+    return next((device for device in devices if device is not None), "cpu")
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where a model is loaded. device: torch's name, or a device map of transformers. dtype: of the weights."""

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from ggss.models.inputs import Tokenised
-from ggss.models.wrappers import execution_device
+from ggss.models.placement import execution_device
+from ggss.models.prompts import Tokenised
 
 Tail = tuple[int, int, list[int]]
 """The question's number, the option's number, and the option's token ids."""

@@ -6,7 +6,9 @@ So each tensor that `prepare_images` makes has these numbers as an attribute, `i
 accept no further argument, but they pass the tensor on to the vision tower, where `rows_by_tokens` reads the
 attribute. A tensor computed from it does not have it.
 
-`PromptLengths` counts the tokens of a prompt from the sizes of its images: nothing is decoded or encoded.
+`Prompts` keeps what was tokenised: a study asks the same few thousand prompts of every steered model, and tokenising
+takes as long as the forward pass of a tiny model. `PromptLengths` counts the tokens of a prompt from the sizes of its
+images: nothing is decoded or encoded.
 """
 
 import inspect
@@ -14,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import pairwise, takewhile
 from types import FrameType
@@ -28,7 +31,7 @@ from torch import Tensor
 from ggss.data.pictures import PICTURE, SYSTEM, in_rgb
 from ggss.errors import InputError
 from ggss.escaping import is_unicode
-from ggss.models.wrappers import execution_device
+from ggss.models.placement import execution_device
 
 Ids = list[int]
 PREFIX = ("paligemma",)  # here token types mark prompt and answer; in Gemma 3 and others, images and text
@@ -41,6 +44,10 @@ Turn = tuple[str, Sequence[str | None]]
 """A role (user, assistant, system) and its content: texts, and None for each image."""
 Size = tuple[int, int]
 """Width and height of an image."""
+Key = tuple[str, tuple[str, ...], tuple[str, ...]]
+"""A question, the placeholders of its images, its options."""
+
+KEPT_TOKENS = 4_000_000
 
 
 def chat(processor: Any, question: str, images: int, answer: str | None = None) -> str:
@@ -371,3 +378,68 @@ class PromptLengths:
             return count(image_sizes=[(height, width)])["num_image_tokens"][0]
         _, (placeholder,) = preprocessed(self.processor, [Image.new("RGB", size)])
         return len(self.processor.tokenizer(placeholder, add_special_tokens=False)["input_ids"])
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenised:
+    """A prompt's token ids; the context that it shares with all its options; each option's own ids after that."""
+
+    ids: list[int]
+    context: list[int]
+    tails: list[list[int]]
+
+    @property
+    def at_once(self) -> bool:
+        """Whether each option is a single token, so that the token after the prompt decides between them."""
+        return len(self.context) == len(self.ids) and all(len(tail) == 1 for tail in self.tails)
+
+
+def _state(processor: Any) -> list[Any]:
+    """What decides the tokens of a prompt, without the vocabulary's words: that would take longer than tokenising."""
+    tokenizer = processor.tokenizer
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    steps = ("normalizer", "pre_tokenizer", "post_processor")
+    words = [type(tokenizer), id(tokenizer), id(backend), len(tokenizer), tokenizer.padding_side]
+    words += [processor.chat_template, tokenizer.chat_template, tokenizer.special_tokens_map]
+    words += [tokenizer.get_added_vocab(), [str(getattr(backend, step, None)) for step in steps]]
+    words += [{name: value for name, value in vars(processor).items() if isinstance(value, str | int | float)}]
+    return words
+
+
+class Prompts:
+    """A cache of written and tokenised prompts, up to some millions of tokens, of a processor as it is now."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor, self._state = processor, _state(processor)
+        # A study asks the same question about many images, and rendering a chat template is slow.
+        self.chat = lru_cache(maxsize=4096)(partial(chat, processor))
+        self._kept: dict[Key, Tokenised] = {}
+        self._tokens = 0
+
+    def is_of(self, processor: Any) -> bool:
+        """Whether this processor, as it is now, would write the same prompts."""
+        return processor is self._processor and _state(processor) == self._state
+
+    def __call__(self, keys: Sequence[Key]) -> list[Tokenised]:
+        """The tokens of each prompt, in order."""
+        if missing := [key for key in dict.fromkeys(keys) if key not in self._kept]:
+            if self._tokens > KEPT_TOKENS:
+                missing = list(dict.fromkeys(keys))
+                self._kept, self._tokens = {}, 0
+            self._kept |= zip(missing, self._tokenise(missing), strict=True)
+            self._tokens += sum(len(self._kept[key].ids) for key in missing)
+        return [self._kept[key] for key in keys]
+
+    def _tokenise(self, keys: Sequence[Key]) -> list[Tokenised]:
+        """All in one call of the tokenizer, which is much faster than many."""
+        texts: list[str] = []
+        placeholders: list[str] = []
+        for question, images, options in keys:
+            texts += [self.chat(question, len(images), option) for option in (None, *options)]
+            placeholders += images * (1 + len(options))
+        ids = iter(tokens(self._processor, texts, placeholders))
+        tokenised = []
+        for _, _, options in keys:
+            prompt = next(ids)
+            tokenised.append(Tokenised(prompt, *split_options(prompt, [next(ids) for _ in options])))
+        return tokenised

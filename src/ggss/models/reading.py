@@ -3,20 +3,29 @@
 The logits that begin an answer also decide between options of one token; longer options are scored in passes of their
 own. Questions about the same encoded pictures are read after one pass over what their prompts begin with (`prefix`),
 where that saves enough.
+
+`ModelInputs` makes a model's inputs, from questions or token ids and the pictures that they are about. `Batches`
+halves a batch that does not fit in memory.
 """
 
+import gc
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
+from PIL import Image
 from torch import Tensor
+from transformers.utils.generic import ModelOutput
 
-from ggss.errors import InputError
+from ggss import errors
+from ggss.errors import InputError, out_of_memory
 from ggss.models import prompts
-from ggss.models.features import Features, Shown
-from ggss.models.inputs import Batches, Choice, ModelInputs, Tokenised
+from ggss.models.features import Features, ImageOrFeatures
+from ggss.models.hooks import acting_before_text
 from ggss.models.prefix import (
     SharedPrefix,
     Tail,
@@ -28,10 +37,134 @@ from ggss.models.prefix import (
     shared_length,
     together,
 )
-from ggss.models.prompts import image_token
+from ggss.models.prompts import Prompts, Tokenised, image_token, prepare_images
 
 if TYPE_CHECKING:
     from ggss.models.vlm import Vlm
+
+T = TypeVar("T")
+R = TypeVar("R")
+Choice = tuple[str, Sequence[ImageOrFeatures], Sequence[str]]
+"""A question, its images, its options."""
+
+log = logging.getLogger(__name__)
+
+
+class Batches:
+    """One kind of work of one model. `most`: the largest batch that may be tried, once a larger one did not fit."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.most: int | None = None
+
+    def __call__(self, items: Sequence[T], size: int, work: Callable[[Sequence[T]], Sequence[R]]) -> list[R]:
+        """What `work` returns for each item, in order; it is given at most `size` items at a time."""
+        errors.BATCH.check("the batch size", size)
+        done: list[R] = []
+        while len(done) < len(items):
+            together = items[len(done) : len(done) + min(size, self.most or size)]
+            fitted = self._tried(together, work)
+            if fitted is None:
+                self._halve(len(together))
+            else:
+                done += fitted
+        return done
+
+    def _tried(self, items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> Sequence[R] | None:
+        """None if memory ran out. The exception ends here: it holds on to the tensors of the failed batch."""
+        try:
+            return work(items)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            if len(items) == 1:
+                raise InputError(
+                    f"not enough memory for one of the {self.what} alone: use smaller images, --dtype bfloat16, "
+                    "or a device with more memory"
+                ) from error
+            return None
+
+    def _halve(self, failed: int) -> None:
+        if self.most is None:
+            log.warning(f"{failed} {self.what} at a time do not fit in memory: going on with fewer")
+        self.most = max(1, failed // 2)
+        gc.collect()
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
+
+
+class ModelInputs:
+    """Makes the inputs of a model. cache: its prompts that are tokenised already."""
+
+    def __init__(self, vlm: "Vlm", cache: Prompts) -> None:
+        self._vlm, self._cache = vlm, cache
+
+    def of_questions(self, questions: Sequence[str], images: Sequence[Sequence[ImageOrFeatures]]) -> dict[str, Any]:
+        """The inputs for one batch of questions, each about its images."""
+        texts = [self._cache.chat(question, len(shown)) for question, shown in zip(questions, images, strict=True)]
+        inputs, placeholders = self._of_pictures(images)
+        processor = self._vlm.processor
+        sequences = prompts.tokens(processor, texts, placeholders)
+        return inputs | prompts.left_padded(processor, sequences, self._vlm.model)
+
+    def of_tokens(
+        self,
+        sequences: Sequence[list[int]],
+        images: Sequence[Sequence[ImageOrFeatures]],
+        answered: Sequence[int] | None = None,
+    ) -> dict[str, Any]:
+        """The inputs for one batch of prompts that are token ids.
+
+        answered: how many tokens at the end of each are of the answer; None: they are prompts only.
+        """
+        inputs, _ = self._of_pictures(images)
+        return inputs | prompts.left_padded(self._vlm.processor, sequences, self._vlm.model, answered)
+
+    def tokenised(self, choices: Sequence[Choice]) -> list[Tokenised]:
+        """The tokens of each question and of its options."""
+        return self._cache(
+            [
+                (question, tuple(self._placeholders(pictures)), tuple(options))
+                for question, pictures, options in choices
+            ]
+        )
+
+    def encoded(self, images: Sequence[Sequence[ImageOrFeatures]]) -> list[list[ImageOrFeatures]]:
+        """The same with each distinct picture encoded, if the family can answer from features."""
+        if self._vlm.family.pack is None:
+            return [list(pictures) for pictures in images]
+        raw = {id(picture): picture for picture in chain(*images) if isinstance(picture, Image.Image)}
+        encoded = dict(zip(raw, self._vlm.encode(list(raw.values())), strict=True))
+        return [[encoded.get(id(picture), picture) for picture in pictures] for pictures in images]
+
+    def _placeholders(self, pictures: Sequence[ImageOrFeatures]) -> list[str]:
+        vlm = self._vlm
+        return [
+            p.placeholder if isinstance(p, Features) else prepare_images(vlm.model, vlm.processor, [p])[1][0]
+            for p in pictures
+        ]
+
+    def _of_pictures(self, images: Sequence[Sequence[ImageOrFeatures]]) -> tuple[dict[str, Any], list[str]]:
+        """The inputs for the images of a batch of prompts, and each image's placeholder."""
+        pictures = list(chain(*images))
+        if not pictures:
+            return {}, []
+        model = self._vlm.model
+        if raw := [picture for picture in pictures if isinstance(picture, Image.Image)]:
+            if len(raw) == len(pictures):
+                return prepare_images(model, self._vlm.processor, raw)
+            pictures = list(chain(*self.encoded(images)))
+        features = [picture for picture in pictures if isinstance(picture, Features)]
+        if unseen := [attached for shown in features for attached in acting_before_text(model) - shown.under]:
+            raise InputError(
+                f"a steerer is attached at {', '.join(sorted(unseen[0].sites))}, and these features were encoded "
+                "before that, so it cannot steer them: pass the images, or steer the features without attaching"
+            )
+        shared = [name for name in features[0].inputs if all(name in shown.inputs for shown in features)]
+        inputs = {name: torch.stack([shown.inputs[name] for shown in features]) for name in shared}
+        output = self._vlm.family.encoder_output(model, [shown.rows for shown in features], inputs)
+        encoded = {"mm_encoder_outputs": {"image": ModelOutput(**output)}}
+        return inputs | encoded, [shown.placeholder for shown in features]
 
 
 class Answer(NamedTuple):
@@ -87,12 +220,12 @@ class VlmReader:
         self._asking, self._sharing = asking, sharing
 
     def answer(
-        self, questions: Sequence[tuple[str, Sequence[Shown]]], max_new_tokens: int, batch_size: int
+        self, questions: Sequence[tuple[str, Sequence[ImageOrFeatures]]], max_new_tokens: int, batch_size: int
     ) -> list[str]:
         """One greedy answer to each question about its images."""
         return self._asking(questions, batch_size, partial(self._answer, max_new_tokens))
 
-    def _answer(self, max_new_tokens: int, batch: Sequence[tuple[str, Sequence[Shown]]]) -> list[str]:
+    def _answer(self, max_new_tokens: int, batch: Sequence[tuple[str, Sequence[ImageOrFeatures]]]) -> list[str]:
         inputs = self._inputs.of_questions([question for question, _ in batch], [pictures for _, pictures in batch])
         tokens = self.generate(inputs, max_new_tokens)
         return self._texts(tokens[:, inputs["input_ids"].shape[1] :])

@@ -1,25 +1,68 @@
 """The playground's page, made with Gradio. Nothing else imports Gradio.
 
-What is shown comes from a `Playground`. Nothing is sent anywhere: analytics are off, the fonts are the system's, and
-the server listens on this machine only.
+What is shown comes from a `Playground`; the page has the controls around it. Nothing is sent anywhere: analytics are
+off, the fonts are the system's, and the server listens on this machine only.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError
-from ggss.escaping import visible
-from ggss.play import LARGEST, MOST_PICTURES, STRONGEST, Playground, SideBySide
+from ggss.escaping import line, text, visible
+from ggss.play import (
+    LARGEST,
+    MOST_PICTURES,
+    STRONGEST,
+    TOKENS,
+    Playground,
+    RowQuestion,
+    own_question,
+    own_row,
+    typed_options,
+)
+from ggss.probes import Item
 
 ADDRESS = "127.0.0.1"
-SMALLEST = 240  # pixels: smaller pictures are shown larger
-LISTED = 60  # pictures of the set to choose from
+LISTED = 240  # pictures to choose from
 NONE = "(none)"
+ROW, OWN = "row", "own"  # the two tabs
+FIRST_WORDS = "What is the occupation of this person?"  # of an own question, where there is no example
+QUIET = {"show_progress": "hidden", "api_name": False}  # of events: a row that fades at each step would flicker
+
+Commands = Callable[[RowQuestion | None, Sequence[str], float, Item | None], str]
+"""From a question, the steerers in use, their strength and an own question to the commands that measure it."""
+
+# On a phone there is less space around everything, so that the row and the slider are seen together. Keys work
+# wherever nothing is typed. The heat of the gate is in the page already, so that it is shown at once.
+HEAD = """<style>
+.ggss-header { display: flex; flex-wrap: wrap; gap: 0 10px; align-items: baseline; }
+.ggss-header b { font-size: 17px; }
+.ggss-header .scope { font-size: 13px; opacity: 0.75; }
+.ggss-faces { display: flex; gap: 6px; }
+.ggss-faces img { width: 120px; border-radius: 8px; }
+.ggss-commands pre { margin: 8px 0 0; font: 13px/1.6 ui-monospace, monospace; white-space: pre-wrap;
+  overflow-wrap: anywhere; user-select: all; }
+@media (max-width: 640px) {
+  .main.app { padding: 8px 10px !important; }
+  .main.app .html-container { padding: 0 !important; }
+  .main.app .column { gap: 10px; }
+  .main.app .tab-wrapper { margin-bottom: 0; }
+  .ggss-header .scope { font-size: 12px; }
+}
+</style>
+<script>
+const buttons = {n: "#next", p: "#previous", g: "#gate input"};
+document.addEventListener("keydown", event => {
+  const typed = event.target.closest("textarea, input:not([type=range], [type=checkbox], [type=radio])");
+  const button = buttons[event.key.toLowerCase()];
+  if (button && !typed && !event.ctrlKey && !event.metaKey && !event.altKey) document.querySelector(button)?.click();
+});
+</script>"""
+SHOW_GATE = "shown => { document.body.classList.toggle('show-gate', shown); }"
+SYSTEM_FONTS = ("system-ui", "sans-serif")
 
 
 def gradio() -> Any:
@@ -33,136 +76,209 @@ def gradio() -> Any:
     return gradio
 
 
-def build(playground: Playground, max_new_tokens: int, example: tuple[str, Sequence[str]] = ("", ())) -> Any:
-    """The page, not yet served. example: the question and its options that it begins with."""
-    gr = gradio()
-    listed: dict[str, Picture] = {}
-    for picture in list(playground.pictures or ())[:LISTED]:
-        listed[" ".join(labels(picture).values())] = picture
-    attributes = list(playground.pictures.attributes) if playground.pictures else []
+class Handlers:
+    """What the page's controls do. The parameters are those of `build`."""
 
-    def chosen(first: str, second: str, upload: str | None) -> list[Picture]:
-        pictures: list[Picture] = [listed[name] for name in (first, second) if name in listed]
-        if upload:
-            file = Path(upload)
-            try:
-                data = file.read_bytes() if file.stat().st_size <= LARGEST else b"\0" * (LARGEST + 1)
-            finally:
-                file.unlink(missing_ok=True)  # an upload is never kept
-            pictures = [playground.upload(data), *pictures[1:]]
-        return pictures[:MOST_PICTURES]
+    def __init__(self, playground: Playground, commands: Commands, example: Item | None, own_tokens: int) -> None:
+        self.gr = gradio()
+        self.playground, self.commands, self.own_tokens = playground, commands, own_tokens
+        self.questions = {question.title: question for question in playground.questions}
+        rows = [row for question in playground.questions for row in question.rows]
+        pictures = [*(example.images if example else ()), *(item.images[0] for row in rows for item in row)]
+        self.listed = dict(list({_name(picture): picture for picture in pictures}.items())[:LISTED])
 
-    def answer(
-        state: list[Picture], first: str, second: str, question: str, options: str, names: list[str], alpha: float
-    ) -> Iterator[tuple[Any, ...]]:
+    def row(self, title: str, number: int) -> Sequence[Item]:
+        """The row of a person, counted from 0 and beginning again at the end; empty without such a question."""
+        question = self.questions.get(title)
+        return question.rows[number % len(question.rows)] if question else ()
+
+    def shown(
+        self, items: Sequence[Item], question: RowQuestion | None, names: Sequence[str], alpha: float
+    ) -> Iterator[str]:
+        """The row as HTML, first without the steered answers if the unsteered ones are new; or what is wrong."""
+        task, longest = (question.task, question.max_new_tokens) if question else ("", self.own_tokens)
         try:
-            pictures = state or chosen(first, second, None)
-            answers = playground.ask(question, pictures, names, alpha, options.split(","), max_new_tokens)
-            for side_by_side in answers:
-                yield *_columns(gr, side_by_side), ""
+            for row in self.playground.ask(items, names, alpha, task, longest):
+                yield self.playground.html(row)
         except InputError as error:
-            yield "", "", None, None, visible(str(error))
+            yield line(error)
 
-    def uploaded(file: str | None) -> tuple[Any, ...]:
-        if not file:
-            return [], None, ""
+    def show(
+        self, tab: str, title: str, number: int, asked: list[Item], names: list[str], alpha: float
+    ) -> Iterator[tuple[Any, Any, Any]]:
+        """For the page's row, own answer and commands: those of the tab that is open, at these settings."""
+        gr, question = self.gr, self.questions.get(title)
+        measured = self.measuring(question, names, alpha, asked[0] if tab == OWN and asked else None)
+        if tab == ROW and question:
+            for html in self.shown(self.row(title, number), question, names, alpha):
+                yield html, gr.skip(), measured
+        elif tab == OWN and asked:
+            for html in self.shown(asked, None, names, alpha):
+                yield gr.skip(), gr.HTML(html, visible=True), measured
+        else:
+            yield gr.skip(), gr.skip(), measured
+
+    def measuring(
+        self, question: RowQuestion | None, names: Sequence[str], alpha: float, own: Item | None = None
+    ) -> str:
+        """The box with the commands that measure what is shown."""
+        words = line("One person is an example and no measurement. These commands ask many, and give intervals:")
+        return (
+            f'<div class="ggss-commands">{words}<pre>{text(self.commands(question, names, alpha, own))}</pre></div>'
+        )
+
+    def ask_pictures(
+        self, words: str, options: str, first: str, second: str, uploads: list[Picture]
+    ) -> tuple[list[Item], Any]:
+        """The item of an own question about the chosen pictures; what is wrong with it is shown."""
+        return self._checked(lambda: [own_question(words, options, self._chosen(first, second, uploads))])
+
+    def ask_row(self, words: str, options: str, title: str, number: int) -> tuple[list[Item], Any]:
+        """The items of an own question about all versions of the person."""
+        row = self.row(title, number)
+        return self._checked(lambda: own_row(own_question(words, options, row[0].images), row))
+
+    def choose(self, first: str, second: str) -> tuple[list[Picture], str]:
+        """Chosen pictures replace uploads."""
+        return [], self.playground.faces(self._chosen(first, second, []))
+
+    def upload(self, paths: list[str] | None) -> tuple[list[Picture], str]:
+        """The uploads and how they look; or what is wrong with one. The files are deleted."""
+        pictures: list[Picture] = []
         try:
-            pictures = chosen(NONE, NONE, file)
+            for path in (paths or [])[:MOST_PICTURES]:
+                file = Path(path)
+                small = file.stat().st_size <= LARGEST
+                pictures.append(self.playground.upload(file.read_bytes() if small else b"\0" * (LARGEST + 1)))
         except InputError as error:
-            return [], None, visible(str(error))
-        return pictures, enlarged(pictures[0].image()), ""
+            return [], line(error)
+        finally:
+            for path in paths or ():
+                Path(path).unlink(missing_ok=True)  # an upload is never kept
+        return pictures, self.playground.faces(pictures)
 
-    def shown_picture(name: str) -> Any:
-        return enlarged(listed[name].image()) if name in listed else None
+    def _chosen(self, first: str, second: str, uploads: list[Picture]) -> list[Picture]:
+        return uploads or [self.listed[name] for name in (first, second) if name in self.listed]
 
-    def heat(state: list[Picture], first: str, names: list[str]) -> tuple[Any, str]:
+    def _checked(self, items: Callable[[], list[Item]]) -> tuple[list[Item], Any]:
         try:
-            pictures = state or chosen(first, NONE, None)
-            if not pictures or not names:
-                raise InputError("heat needs a picture and a steerer: choose both")
-            return enlarged(playground.heat(pictures[0], names[0])), ""
+            return items(), self.gr.skip()
         except InputError as error:
-            return None, visible(str(error))
+            return [], self.gr.HTML(line(error), visible=True)
 
-    def variants(first: str, attribute: str, question: str, names: list[str], alpha: float) -> tuple[Any, str]:
-        try:
-            if first not in listed:
-                raise InputError("choose a picture of the set: an upload has no versions")
-            row = playground.variants(listed[first], attribute, question, names, alpha, max_new_tokens)
-        except InputError as error:
-            return [], visible(str(error))
-        return [
-            (enlarged(variant.image), f"{variant.label}: {variant.unsteered} → {variant.steered}") for variant in row
-        ], ""
 
+def build(
+    playground: Playground,
+    commands: Commands,
+    example: Item | None = None,
+    own_tokens: int = TOKENS,
+    scope: str = "",
+) -> Any:
+    """The page, not yet served.
+
+    commands: what the box "Measure this properly" says. example: the question that the tab for own questions begins
+    with. own_tokens: the longest answer to an own question. scope: what may be concluded.
+    """
+    handlers = Handlers(playground, commands, example, own_tokens)
+    gr = handlers.gr
+    question = next(iter(playground.questions), None)
+    steerers = playground.steerers_for(question.about if question else "")
+    alpha = min(STRONGEST, playground.steerers[steerers[0]].strength()) if steerers else 0.0
     with gr.Blocks(title="ggss play", analytics_enabled=False) as page:
-        gr.Markdown(f"# ggss play\n{playground.vlm.name}, unsteered and steered. Uploads are not kept.")
-        state = gr.State([])
-        with gr.Row():
-            with gr.Column():
-                first = gr.Dropdown([NONE, *listed], value=next(iter(listed), NONE), label="Picture")
-                second = gr.Dropdown([NONE, *listed], value=NONE, label="Second picture")
-                upload = gr.UploadButton("Upload a picture instead", file_count="single")
-                preview = gr.Image(
-                    value=shown_picture(next(iter(listed), NONE)),
-                    label="Picture",
-                    interactive=False,
-                    height=220,
-                    buttons=["fullscreen"],
-                )
-            with gr.Column():
-                question = gr.Textbox(example[0], label="Question", elem_id="question")
-                options = gr.Textbox(
-                    ", ".join(example[1]), label="Options, comma separated (for probabilities)", elem_id="options"
-                )
-                steerers = list(playground.steerers)
-                names = gr.CheckboxGroup(steerers, value=steerers[:1], label="Steerers")
-                alpha = gr.Slider(0, STRONGEST, value=1.0, step=0.05, label="Strength (alpha)", elem_id="alpha")
-                button = gr.Button("Ask", variant="primary", elem_id="ask")
-        message = gr.Textbox("", label="Message", elem_id="message", interactive=False)
-        with gr.Row():
-            before = gr.Textbox(label="Unsteered", elem_id="unsteered", interactive=False)
-            after = gr.Textbox(label="Steered", elem_id="steered", interactive=False)
-        with gr.Row():
-            bars_before = gr.Label(label="Unsteered: probabilities", elem_id="bars-before")
-            bars_after = gr.Label(label="Steered: probabilities", elem_id="bars-after")
-        with gr.Row():
-            hot = gr.Button("Show the gate", elem_id="heat")
-            every = gr.Button("All variants", elem_id="variants")
-            attribute = gr.Dropdown(attributes, value=next(iter(attributes), None), label="What changes")
-        with gr.Row():
-            warmth = gr.Image(
-                label="Gate as heat", elem_id="warmth", interactive=False, height=260, buttons=["fullscreen"]
+        gr.HTML(_header(playground.vlm.name, scope), elem_id="header")
+        number, asked, uploads = gr.State(0), gr.State([]), gr.State([])
+        tab = gr.State(ROW if question else OWN)
+        with gr.Tabs(selected=tab.value, elem_id="tabs"):
+            with gr.Tab("One person", visible=question is not None, id=ROW) as row_tab:
+                title = gr.Dropdown(list(handlers.questions), label="Question", elem_id="question", container=False)
+                opening = list(handlers.shown(question.rows[0], question, steerers, alpha))[-1:] if question else []
+                row = gr.HTML("".join(opening), elem_id="row")
+                with gr.Row(equal_height=True):
+                    previous = gr.Button("‹ Previous person (P)", elem_id="previous", size="sm", min_width=120)
+                    following = gr.Button("Next person (N) ›", elem_id="next", size="sm", min_width=120)
+            with gr.Tab("Your own question", id=OWN) as own_tab:
+                words, options, first, second = _own_fields(gr, handlers, example, uploads)
+                with gr.Row():
+                    ask_pictures = gr.Button("Ask about these pictures", variant="primary", elem_id="ask", size="md")
+                    ask_row = gr.Button(
+                        "Ask about all versions of the person", elem_id="ask-row", size="md", visible=bool(question)
+                    )
+                own = gr.HTML(visible=False, elem_id="own")
+        with gr.Row(equal_height=True, visible=bool(steerers)):
+            strength = gr.Slider(
+                *(0, STRONGEST, alpha, 0.05),
+                label="Strength of the steering",
+                elem_id="alpha",
+                scale=4,
+                min_width=320,
             )
-            row = gr.Gallery(
-                label="The same person in all versions: unsteered → steered",
-                elem_id="versions",
-                columns=5,
-                height=260,
-                buttons=["fullscreen"],
+            names = gr.CheckboxGroup(
+                list(playground.steerers), value=steerers, label="Steered for", elem_id="steerers", scale=2
             )
-        inputs, outputs = [state, first, second, question, options, names, alpha], [before, after]
-        outputs += [bars_before, bars_after, message]
-        button.click(answer, inputs, outputs, api_name=False)
-        alpha.release(answer, inputs, outputs, api_name=False)
-        first.change(lambda name: ([], shown_picture(name)), first, [state, preview], api_name=False)
-        upload.upload(uploaded, upload, [state, preview, message], api_name=False)
-        hot.click(heat, [state, first, names], [warmth, message], api_name=False)
-        every.click(variants, [first, attribute, question, names, alpha], [row, message], api_name=False)
+            gate = gr.Checkbox(False, label="Show the gate (G)", elem_id="gate", scale=1, min_width=160)
+        with gr.Accordion("Measure this properly", open=False, elem_id="measure"):
+            measured = gr.HTML(handlers.measuring(question, steerers, alpha), elem_id="commands")
+
+        quick = QUIET | {"queue": False}
+        # Keys may come faster than they are counted: one after the other, or two would count from the same person.
+        counts = QUIET | {"concurrency_id": "person", "concurrency_limit": 1, "trigger_mode": "multiple"}
+        # There is one model: what runs it waits for its turn. While a slider moves, only its last place waits.
+        runs = QUIET | {"concurrency_id": "model", "concurrency_limit": 1, "trigger_mode": "always_last"}
+        show = (handlers.show, [tab, title, number, asked, names, strength], [row, own, measured])
+        for control in (strength, names):
+            control.input(*show, **runs)
+        for button, step in ((previous, -1), (following, 1)):
+            button.click(lambda n, step=step: n + step, number, number, **counts).then(*show, **runs)
+        for opened, name in ((row_tab, ROW), (own_tab, OWN)):
+            opened.select(lambda name=name: name, None, tab, **quick).then(*show, **runs)
+        for button, handler, where in (
+            (ask_pictures, handlers.ask_pictures, [first, second, uploads]),
+            (ask_row, handlers.ask_row, [title, number]),
+        ):
+            button.click(handler, [words, options, *where], [asked, own], **quick).then(*show, **runs)
+        title.input(
+            lambda name: (0, playground.steerers_for(handlers.questions[name].about)), title, [number, names], **quick
+        ).then(*show, **runs)
+        gate.change(None, gate, None, js=SHOW_GATE)
     return page
 
 
-def serve(
-    playground: Playground,
-    port: int | None,
-    share: bool,
-    max_new_tokens: int,
-    block: bool = True,
-    example: tuple[str, Sequence[str]] = ("", ()),
-) -> Any:
-    """Serve the page on this machine; share: also by Gradio's public link. Returns its address."""
-    page = build(playground, max_new_tokens, example)
+def _own_fields(gr: Any, handlers: Handlers, example: Item | None, uploads: Any) -> tuple[Any, Any, Any, Any]:
+    """The fields of an own question: words, options, and two pictures to choose. uploads: the state that has them."""
+    pictures = list(example.images) if example else []
+    chosen = [*map(_name, pictures), NONE, NONE]
+    with gr.Row():
+        with gr.Column():
+            words = gr.Textbox(example.prompt if example else FIRST_WORDS, label="Question", elem_id="words")
+            options = gr.Textbox(
+                typed_options(example) if example else "",
+                label="Options",
+                info="Comma separated, for probabilities. One may say what it stands for: a=low, b=high.",
+                elem_id="options",
+            )
+        with gr.Column():
+            with gr.Row(visible=bool(handlers.listed)):
+                first = gr.Dropdown([NONE, *handlers.listed], value=chosen[0], label="Picture")
+                second = gr.Dropdown([NONE, *handlers.listed], value=chosen[1], label="Second picture")
+            preview = gr.HTML(handlers.playground.faces(pictures), elem_id="preview")
+            button = gr.UploadButton(
+                f"Upload one or two pictures{' instead' if handlers.listed else ''}",
+                file_count="multiple",
+                size="sm",
+                elem_id="upload",
+            )
+    for dropdown in (first, second):
+        dropdown.input(handlers.choose, [first, second], [uploads, preview], queue=False, **QUIET)
+    button.upload(handlers.upload, button, [uploads, preview], queue=False, **QUIET)
+    return words, options, first, second
+
+
+def serve(page: Any, port: int | None = None, share: bool = False, block: bool = True) -> Any:
+    """Serve a page that was built, on this machine; share: also by Gradio's public link. Returns its address."""
+    themes = gradio().themes
     return page.launch(
+        theme=themes.Default(font=SYSTEM_FONTS, font_mono=("ui-monospace", "monospace")),
+        head=HEAD,
         server_name=ADDRESS,
         server_port=port,
         share=share,
@@ -171,22 +287,14 @@ def serve(
         prevent_thread_lock=not block,
         max_file_size=LARGEST,
         enable_monitoring=False,
+        footer_links=[],
     )
 
 
-def enlarged(image: Image.Image) -> Image.Image:
-    """The picture; a small one is enlarged so that it can be seen."""
-    times = -(-SMALLEST // min(image.size))
-    return (
-        image if times <= 1 else image.resize((image.width * times, image.height * times), Image.Resampling.BICUBIC)
-    )
+def _header(model: str, scope: str) -> str:
+    about = f'<span class="scope">{text(scope)}</span>' if scope else ""
+    return f'<div class="ggss-header"><b>ggss play</b><span>{text(model)}</span>{about}</div>'
 
 
-def _columns(gr: Any, answers: SideBySide) -> tuple[Any, ...]:
-    steered = answers.steered
-    return (
-        visible(answers.unsteered.answer),
-        "..." if steered is None else visible(steered.answer),
-        dict(answers.unsteered.bars) or None,
-        (dict(steered.bars) or None) if steered else None,
-    )
+def _name(picture: Picture) -> str:
+    return visible(" ".join(labels(picture).values()))

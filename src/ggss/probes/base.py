@@ -2,7 +2,8 @@
 
 A probe says how its items are made, how an answer is parsed, what is measured, and how the numbers are shown. A
 **task** is a probe asked about one attribute. Its name is the probe's name for the attribute of the wording, and else
-the probe's name and the attribute: `mcq`, `mcq-age`, `recognition-gender`.
+the probe's name and the attribute: `mcq`, `mcq-age`, `recognition-gender`. Probes whose questions come from a file of
+the user's have tasks with the name of a question instead: `gap-hire`.
 
 The checks list every problem of a set of items before anything is measured.
 """
@@ -34,6 +35,8 @@ CHOICES = ("first", "second")
 SOFT, SIGNED = "soft_", "signed_"
 # Ends of metrics' names, after an attribute: for whom the answer depends on it (`metrics.flip_rates`).
 FLIP_RATE, PAIR_FLIP_RATE = "_flip_rate", "_pair_flip_rate"
+# The same, after two attributes: how far the answers about their cells are apart (`metrics.intersection_gaps`).
+CELLS, GAP_BETWEEN_CELLS, UNEXPLAINED = "_x_", "_gap", "_unexplained"
 CAREFUL: Parser = "careful"
 PARSERS: tuple[Parser, ...] = (CAREFUL, "release")
 
@@ -67,6 +70,11 @@ class Item:
         """The prompt as a model of this family is asked it."""
         shape = self.shapes.get(family)
         return self.prompt if shape is None else shape(self.prompt)
+
+
+def counterfactual_set(item: Item) -> str:
+    """The question and the person: items with the same label differ only in the attributes that are varied."""
+    return "/".join([item.question, *item.context.values()])
 
 
 def _key(item: Item) -> str:
@@ -124,11 +132,11 @@ class Display:
         return replace(self, label=self.label.format(about=about), meaning=self.meaning.format(about=about))
 
     def number(self, value: float) -> str:
-        return f"{self.scale * value:,.{self.digits}f}"
+        return f"{self.scale * value:z,.{self.digits}f}"  # z: zero has no sign
 
 
-# Every bias task has these, of each attribute of its pictures.
-_FLIP_RATES = {
+# Every bias task has these, of each attribute of its pictures; and those below, of two attributes.
+_OF_ATTRIBUTE = {
     PAIR_FLIP_RATE: Display(
         "pairs that differ by {about}",
         "share of the pairs of pictures of a person, alike but for {about}, whose answers differ",
@@ -144,6 +152,20 @@ _FLIP_RATES = {
         1,
         " %",
         "lower",
+    ),
+}
+_OF_CELLS = {
+    GAP_BETWEEN_CELLS: Display(
+        "gap of {about}",
+        "largest total variation between the answers about two cells of {about}",
+        better="lower",
+        biased_upwards=True,
+    ),
+    UNEXPLAINED: Display(
+        "unexplained gap of {about}",
+        "largest difference of a cell of {about} from what the two attributes alone predict",
+        better="lower",
+        biased_upwards=True,
     ),
 }
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
@@ -164,6 +186,7 @@ class Probe:
         may be one unit, or both orders of a pair.
     from_file: whether its questions are read from a benchmark's file.
     parse_as_released: `parse` by the rule of the authors' code or the paper, where that rule differs.
+    named_tasks: whether the rest of a task's name is a name that the user gave, and no attribute: `gap-hire`.
     """
 
     name: str
@@ -180,6 +203,7 @@ class Probe:
     unit: Callable[[Item], str] = _key
     from_file: bool = False
     parse_as_released: Callable[[str, Item], Any] | None = None
+    named_tasks: bool = False
 
     def parser(self, name: Parser = CAREFUL) -> Callable[[str, Item], Any]:
         """The parser of that name, `careful` or `release`; a probe with only one parser has it under both names."""
@@ -192,9 +216,9 @@ class Probe:
         for name, display in self.displays.items():
             if name.format(about=about) == metric:
                 return display.of(about)
-        for end, display in _FLIP_RATES.items():
+        for end, display in (_OF_CELLS if CELLS in metric else _OF_ATTRIBUTE).items():
             if metric.endswith(end):
-                return display.of(metric.removesuffix(end))
+                return display.of(metric.removesuffix(end).replace(CELLS, " x "))
         return Display(metric)
 
     def answers(
@@ -284,7 +308,7 @@ def get(task: str) -> Probe:
 
 
 def split_task(task: str) -> tuple[str, str]:
-    """A task's probe, and the attribute in its name, "" if none: `mcq-age` -> ("mcq", "age")."""
+    """A task's probe, and the rest of its name, "" if none: `mcq-age` -> ("mcq", "age")."""
     if task in PROBES:
         return task, ""
     candidates = [name for name in PROBES.names() if task.startswith(f"{name}-")]
@@ -294,12 +318,28 @@ def split_task(task: str) -> tuple[str, str]:
     return name, task[len(name) + 1 :]
 
 
+def attribute_named(task: str) -> str:
+    """The attribute in a task's name, "" if there is none."""
+    probe, rest = split_task(task)
+    return "" if PROBES.get(probe).named_tasks else rest
+
+
+def task_title(task: str, about: str) -> str:
+    """A task in words: its probe, the question that it is named after, and the attribute."""
+    name, rest = split_task(task)
+    probe = PROBES.get(name)
+    title = f"{probe.title} ({rest})" if probe.named_tasks else probe.title
+    return f"{title}, {about}" if about else title
+
+
 def task_label(task: str, about: str) -> str:
     """What a task's published metric is called in a table."""
-    name, attribute = split_task(task)
+    name, rest = split_task(task)
     template = next(iter(PROBES.get(name).displays.values())).label
     label = template.format(about=about)
-    return f"{label} ({about})" if attribute and label == template else label
+    if PROBES.get(name).named_tasks:
+        return f"{label} ({rest})"
+    return f"{label} ({about})" if rest and label == template else label
 
 
 def check_columns(name: str, may_be_none: Sequence[str] = ("answer", "choice", "salary"), **columns: Any) -> None:

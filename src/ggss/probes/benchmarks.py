@@ -1,5 +1,8 @@
 """Benchmarks that are read from files: MMStar (multiple choice), MME (yes or no in pairs), and others of both kinds.
 
+**choice** is any multiple-choice table of VLMEvalKit's, such as MMBench: columns index, question, A, B, ..., answer,
+image, and where there are some hint and category. Its task has the file's name: `choice-mmbench_dev_en`.
+
 **MMStar** has 1,500 multiple-choice questions about pictures, 250 in each of six dimensions. It is read from
 VLMEvalKit's `MMStar.tsv`, which has the options in columns A, B, ..., or from the dataset's `mmstar.parquet` (or the
 TSV beside it), which has them inside the question: "Options: A: ..., B: ..." or "Choices:\\n(A) ...\\n(B) ...". All
@@ -20,9 +23,6 @@ resampled together. Accuracy is the first metric, as for every capability, follo
 is given only if the file has all its subtasks.
 """
 
-import base64
-import binascii
-import csv
 import os
 import re
 from collections import Counter
@@ -33,9 +33,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ggss.data.pictures import BytesPicture, FilePicture, header_size
+from ggss.data.hub import Cells, embedded, read_table, revision_of
+from ggss.data.pictures import BytesPicture, FilePicture
 from ggss.errors import InputError, problems
-from ggss.files import read_utf8, require_file
+from ggss.files import read_utf8
 from ggss.probes import base, metrics, parsers
 from ggss.probes.base import ACCURACY, Answers, Display, Item, Labels, Parsed, Probe, register
 from ggss.stats.metric import Array, Metric, ratio
@@ -51,11 +52,13 @@ DIMENSIONS = (
 LETTERS = "ABCDEFGH"
 ANSWERS = "ABCD"  # the options of every question of MMStar
 MMSTAR_DOWNLOAD = (
-    "download https://opencompass.openxlab.space/utils/VLMEval/MMStar.tsv, "
+    "run `ggss data mmstar --download`; or download https://opencompass.openxlab.space/utils/VLMEval/MMStar.tsv, "
     "or mmstar.parquet from https://huggingface.co/datasets/Lin-Chen/MMStar"
 )
 _MMSTAR_NAMES = ("MMStar.tsv", "mmstar.parquet", "MMStar/MMStar.tsv", "MMStar/mmstar.parquet")
+_CHOICE_COLUMNS = ("index", "question", "answer", "image")
 _MMSTAR_COLUMNS = ("index", "question", "answer", "category", "image")
+CHOICE_DOWNLOAD = "download a multiple-choice table that VLMEvalKit uses, such as MMBench_DEV_EN.tsv"
 _HEADING = re.compile(r"(?:Options|Choices):")
 _LABEL = re.compile(r"(?<!\S)(?:\(([A-H])\)|([A-H])[:.)](?=\s|$))")
 _LONGEST_REFERENCE = 64  # VLMEvalKit: a shorter picture cell is the index of the row that has the picture
@@ -77,32 +80,14 @@ PERCEPTION = frozenset(
 REASONING = frozenset({"commonsense_reasoning", "numerical_calculation", "text_translation", "code_reasoning"})
 TOTALS = ("perception", "reasoning")
 MME_DOWNLOAD = (
-    "ask for the release at https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models and put its folder "
-    "MME_Benchmark, or download https://huggingface.co/datasets/lmms-lab/MME and put it as MME/data/test-*.parquet"
+    "run `ggss data mme --download`; or ask for the release at "
+    "https://github.com/BradyFU/Awesome-Multimodal-Large-Language-Models and put its folder MME_Benchmark, "
+    "or download https://huggingface.co/datasets/lmms-lab/MME and put it as MME/data/test-*.parquet"
 )
 _MME_NAMES = ("MME_Benchmark", "MME_Benchmark_release_version/MME_Benchmark", "MME", ".")
 _MME_COLUMNS = ("question_id", "image", "question", "answer", "category")
 _PICTURES = (".jpg", ".jpeg", ".png")
 _ANSWERS = {"Yes": "yes", "No": "no"}
-
-Cells = dict[str, Any]
-"""A row of a table, by column."""
-
-
-def embedded(cell: Any) -> BytesPicture:
-    """The picture in a cell: base64 text, bytes, or the `datasets` library's {"bytes": ...}; ValueError if none."""
-    data = cell.get("bytes") if isinstance(cell, dict) else cell
-    if isinstance(data, str):
-        try:
-            data = base64.b64decode(data, validate=True)
-        except binascii.Error as error:
-            raise ValueError(f"has a picture that is not base64 ({error})") from error
-    if not data:
-        raise ValueError("has no picture")
-    if not isinstance(data, bytes):
-        raise ValueError(f"has a {type(data).__name__} for a picture")
-    header_size(data, "has a picture which")
-    return BytesPicture.of(data)
 
 
 def locate(
@@ -128,70 +113,6 @@ def locate(
             return place / name
     reason = f"has none of {', '.join(names)}" if place.is_dir() else "does not exist"
     raise InputError(f"no {benchmark} at {str(place)!r}, which {reason}: {remedy}")
-
-
-def read_table(
-    path: Path, needed: Sequence[str], optional: Sequence[str], errors: list[str]
-) -> list[tuple[str, Cells]]:
-    """(place, row) of each row of a .tsv or .parquet table, with only the columns `needed` and `optional`.
-
-    Rows that cannot be read are added to `errors`; InputError if the file is no such table or lacks a needed column.
-    """
-    readers = {".tsv": _tsv_rows, ".parquet": _parquet_rows}
-    if path.suffix.lower() not in readers:
-        raise InputError(f"{str(path)!r} is neither .tsv nor .parquet: give a table of one of the two kinds")
-    require_file(path, "the table")
-    try:
-        return list(readers[path.suffix.lower()](path, needed, [*needed, *optional], errors))
-    except OSError as error:
-        raise InputError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
-
-
-def _tsv_rows(
-    path: Path, needed: Sequence[str], columns: list[str], errors: list[str]
-) -> Iterator[tuple[str, Cells]]:
-    limit = csv.field_size_limit(2**31 - 1)  # a picture is one cell
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter="\t")
-            header = next(reader, [])
-            _check_columns(path, needed, header)
-            for cells in filter(None, reader):
-                if len(cells) != len(header):
-                    errors.append(f"line {reader.line_num} has {len(cells)} cells for {len(header)} columns")
-                    continue
-                row = dict(zip(header, cells, strict=True))
-                yield f"line {reader.line_num}", {name: row[name] for name in columns if name in row}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} is not a table of tab-separated UTF-8 ({error}): get it again") from error
-    finally:
-        csv.field_size_limit(limit)
-
-
-def _parquet_rows(
-    path: Path, needed: Sequence[str], columns: list[str], errors: list[str]
-) -> Iterator[tuple[str, Cells]]:
-    try:
-        from pyarrow import ArrowException, parquet  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise InputError(f"reading {str(path)!r} needs pyarrow: pip install pyarrow") from error
-    try:
-        with parquet.ParquetFile(path) as table:
-            header = table.schema_arrow.names
-            _check_columns(path, needed, header)
-            present = [name for name in columns if name in header]
-            count = 0
-            for batch in table.iter_batches(batch_size=64, columns=present):
-                for row in batch.to_pylist():
-                    yield f"row {count}", row
-                    count += 1
-    except ArrowException as error:
-        raise InputError(f"{str(path)!r} is not a parquet table ({error}): get it again") from error
-
-
-def _check_columns(path: Path, needed: Sequence[str], header: Sequence[str]) -> None:
-    if missing := ", ".join(name for name in needed if name not in header):
-        raise InputError(f"{str(path)!r} has no column {missing}: its columns are {', '.join(header) or 'none'}")
 
 
 def multiple_choice_probe(
@@ -231,13 +152,29 @@ def load_mmstar(path: str | Path | None = None) -> tuple[Item, ...]:
     Pictures are decoded when asked for. InputError lists everything that is wrong with the rows.
     """
     file = locate("MMStar", path, _MMSTAR_NAMES, MMSTAR_DOWNLOAD)
+    return _choice_items("MMStar", file, _MMSTAR_COLUMNS, DIMENSIONS)
+
+
+def load_choice(path: str | Path | None, name: str) -> tuple[Item, ...]:
+    """The questions of a table of VLMEvalKit's (None: that of this name in the folder GGSS_DATA)."""
+    folder = Path(path or os.environ.get("GGSS_DATA") or ".").expanduser()
+    present = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+    names = [file for file in present if file.casefold() in (f"{name}.tsv".casefold(), f"{name}.parquet".casefold())]
+    file = locate(name, path, names or [f"{name}.tsv"], CHOICE_DOWNLOAD)
+    return _choice_items(name, file, _CHOICE_COLUMNS)
+
+
+def _choice_items(
+    title: str, file: Path, columns: Sequence[str], dimensions: Collection[str] = ()
+) -> tuple[Item, ...]:
+    """The items of a table. dimensions: the only categories that may be there; () is any."""
     errors: list[str] = []
-    rows = read_table(file, _MMSTAR_COLUMNS, ("l2_category", *LETTERS), errors)
+    rows = read_table(file, columns, ("hint", "category", "l2_category", "l2-category", *LETTERS), errors)
     pictures = {str(row["index"]): row["image"] for _, row in rows}
-    items: dict[str, Item] = {}
+    revision, items = revision_of(file), dict[str, Item]()
     for place, row in rows:
         try:
-            item = _mmstar_item(row, pictures)
+            item = _choice_item(row, pictures, dimensions, revision)
         except ValueError as error:
             errors.append(f"{place} {error}")
             continue
@@ -247,16 +184,17 @@ def load_mmstar(path: str | Path | None = None) -> tuple[Item, ...]:
     if not rows and not errors:
         errors.append("it has no rows")
     if errors:
-        raise problems(f"MMStar in {str(file)!r}", errors)
+        raise problems(f"{title} in {str(file)!r}", errors)
     return tuple(items.values())
 
 
-def prompt(question: str, options: Mapping[str, str]) -> str:
+def prompt(question: str, options: Mapping[str, str], hint: str = "") -> str:
     """VLMEvalKit's prompt for a multiple-choice question."""
+    question = f"Hint: {hint}\nQuestion: {question}" if hint else f"Question: {question}"
     if not options:
-        return f"Question: {question}\n"
+        return f"{question}\n"
     listed = "".join(f"{letter}. {text}\n" for letter, text in options.items())
-    return f"Question: {question}\nOptions:\n{listed}Please select the correct answer from the options above. \n"
+    return f"{question}\nOptions:\n{listed}Please select the correct answer from the options above. \n"
 
 
 def split_options(text: str) -> tuple[str, dict[str, str]]:
@@ -278,7 +216,7 @@ def split_options(text: str) -> tuple[str, dict[str, str]]:
     return text.strip(), {}
 
 
-def _mmstar_item(row: Cells, pictures: Mapping[str, object]) -> Item:
+def _choice_item(row: Cells, pictures: Mapping[str, object], dimensions: Collection[str], revision: str) -> Item:
     """The item of a row; ValueError says what is wrong with the row."""
     errors: list[str] = []
     text = {name: "" if cell is None else str(cell).strip() for name, cell in row.items() if name != "image"}
@@ -286,11 +224,14 @@ def _mmstar_item(row: Cells, pictures: Mapping[str, object]) -> Item:
     if not options:
         question, options = split_options(question)
     answerable = options or dict.fromkeys(ANSWERS, "")
+    category = text.get("category", "")
     errors += [f"has no {name}" for name in ("index", "question") if not text[name]]
-    if text["answer"] not in answerable:
+    if not text["answer"]:
+        errors.append("has no answer, as in a split whose answers are not published")
+    elif text["answer"] not in answerable:
         errors.append(f"has answer {text['answer']!r}, which is none of its options {', '.join(answerable)}")
-    if text["category"] not in DIMENSIONS:
-        errors.append(f"has category {text['category']!r}, which is none of the six dimensions")
+    if dimensions and category not in dimensions:
+        errors.append(f"has category {category!r}, which is none of the six dimensions")
     picture = None
     try:
         picture = _picture(row["image"], pictures)
@@ -298,17 +239,23 @@ def _mmstar_item(row: Cells, pictures: Mapping[str, object]) -> Item:
         errors.append(str(error))
     if errors or picture is None:
         raise ValueError("; ".join(errors))
+    finer = text.get("l2_category", "") or text.get("l2-category", "")
     return Item(
         key=text["index"],
-        prompt=prompt(question, options),
+        prompt=prompt(question, options, text.get("hint", "")),
         images=(picture,),
         attributes=({},),
         cluster=picture.digest[:16],
-        question=text["category"],
+        question=category or "all",
         options=answerable,
         expected=text["answer"],
-        context={"category": text["category"], "l2_category": text.get("l2_category", "")},
+        context={"category": category, "l2_category": finer, **_revision(revision)},
     )
+
+
+def _revision(revision: str) -> dict[str, str]:
+    """The revision of a file that was downloaded, as a part of what its items are."""
+    return {"revision": revision} if revision else {}
 
 
 def _picture(cell: object, pictures: Mapping[str, object]) -> BytesPicture:
@@ -326,6 +273,18 @@ register(
         "MMStar: multiple-choice questions in six dimensions, by exact matching",
         load_mmstar,
         from_file=True,
+    )
+)
+register(
+    replace(
+        multiple_choice_probe(
+            "choice",
+            "multiple choice",
+            "any multiple-choice table of VLMEvalKit's, such as MMBench, by exact matching",
+            load_choice,
+            from_file=True,
+        ),
+        named_tasks=True,
     )
 )
 
@@ -461,7 +420,7 @@ def load_mme(path: str | Path | None = None) -> tuple[Item, ...]:
     if errors:
         raise problems(f"MME in {str(place)!r}", errors)
     counts: Counter[str] = Counter()
-    return tuple(_mme_item(row, counts) for row in rows)
+    return tuple(_mme_item(row, counts, _revision(revision_of(place))) for row in rows)
 
 
 def _folders(place: Path) -> list[Path]:
@@ -531,7 +490,7 @@ def _mme_errors(rows: Sequence[_MmeQuestion]) -> list[str]:
     return errors
 
 
-def _mme_item(row: _MmeQuestion, counts: Counter[str]) -> Item:
+def _mme_item(row: _MmeQuestion, counts: Counter[str], revision: Mapping[str, str]) -> Item:
     """The item of a question; counts: by picture, the questions so far."""
     counts[row.picture_id] += 1
     return Item(
@@ -543,7 +502,7 @@ def _mme_item(row: _MmeQuestion, counts: Counter[str]) -> Item:
         question=row.subtask,
         options=_ANSWERS,
         expected=row.answer,
-        context={"category": row.subtask},
+        context={"category": row.subtask, **revision},
     )
 
 

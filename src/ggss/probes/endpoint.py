@@ -104,7 +104,7 @@ class Endpoint:
         errors.SECONDS.check("the timeout", self.timeout)
         self._listed = list(LISTED)
         self._models: list[str] = []
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     @property
@@ -133,7 +133,7 @@ class Endpoint:
         if 300 <= reply.status < 400:
             raise self._redirected(reply)
         try:
-            self._models = [str(one["id"]) for one in json.loads(reply.data)["data"]]
+            self._models = [str(model["id"]) for model in json.loads(reply.data)["data"]]
         except (ValueError, TypeError, KeyError, RecursionError):
             self._models = []
 
@@ -237,8 +237,8 @@ class Endpoint:
     def _say(self, text: str) -> None:
         """Once for each reason, however many requests meet it."""
         reason = re.sub(r"\d", "", text)
-        if reason not in self._said:
-            self._said.add(reason)
+        if reason not in self._warned:
+            self._warned.add(reason)
             note(text)
 
     def _takes_text_only(self, body: Mapping[str, Any]) -> bool:
@@ -260,14 +260,16 @@ class Endpoint:
         )
 
     def _refusal(self, refused: "_Refused", item: Item | None) -> Unanswered:
-        status, said = refused.status, f"{refused.status}: {refused.message}"
+        status, reply = refused.status, f"{refused.status}: {refused.message}"
         if status in (401, 403):
             wrong = f"refuses the key in {KEY}" if self.key else f"wants a key, and {KEY} is not set"
             # What the server says besides may quote the key.
             return Unanswered(f"{self.url} {wrong} ({status}): set this environment variable to the server's key")
         if status == 404:
             known = f"it has {', '.join(self._models)}" if self._models else "look at its list, GET /models"
-            return Unanswered(f"{self.url} has no model {self.model!r}, or no chat at this address ({said}): {known}")
+            return Unanswered(
+                f"{self.url} has no model {self.model!r}, or no chat at this address ({reply}): {known}"
+            )
         if item is not None and item.images and status != 413:
             body = {
                 "model": self.model,
@@ -275,9 +277,9 @@ class Endpoint:
                 "max_tokens": 1,
             }
             if self._takes_text_only(body):
-                return Unanswered(self._no_pictures(f"answered {said}"))
+                return Unanswered(self._no_pictures(f"answered {reply}"))
         return Unanswered(
-            f"{self.url} refuses a request ({said}): what it does not take can be left out by --request"
+            f"{self.url} refuses a request ({reply}): what it does not take can be left out by --request"
         )
 
     def _redirected(self, reply: HttpReply) -> Unanswered:
@@ -298,8 +300,8 @@ class Endpoint:
             reason = getattr(error, "reason", error)
             if isinstance(reason, TimeoutError):
                 raise _MayPass(f"did not answer within {self.timeout:g} s") from error
-            told = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
-            raise _MayPass(f"cannot be reached ({one_line(told)})") from error
+            words = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
+            raise _MayPass(f"cannot be reached ({one_line(words)})") from error
 
     def _replied(self, request: urllib.request.Request) -> HttpReply:
         try:
@@ -421,7 +423,9 @@ def _text(choice: dict[str, Any]) -> Any:
 def _listed_tokens(choice: Mapping[str, Any]) -> list[tuple[str, float]]:
     """The likely first tokens of an answer; none if they are not there, or are not of OpenAI's form."""
     try:
-        listed = [(one["token"], float(one["logprob"])) for one in choice["logprobs"]["content"][0]["top_logprobs"]]
+        listed = [
+            (token["token"], float(token["logprob"])) for token in choice["logprobs"]["content"][0]["top_logprobs"]
+        ]
     except (TypeError, KeyError, IndexError, ValueError):
         return []
     usable = all(isinstance(token, str) and logprob <= 1e-3 for token, logprob in listed)
@@ -432,10 +436,10 @@ def _message(data: bytes) -> str:
     """What a server says of an error, shortened; or the beginning of what it sent."""
     text = data.decode(errors="replace")
     try:
-        told = json.loads(text)
-        error = told.get("error", told)
-        found = error if isinstance(error, str) else error.get("message") or error.get("detail")
-        text = found if isinstance(found, str) else text
+        body = json.loads(text)
+        error = body.get("error", body)
+        message = error if isinstance(error, str) else error.get("message") or error.get("detail")
+        text = message if isinstance(message, str) else text
     except (ValueError, AttributeError, RecursionError):
         pass
     line = one_line(text).strip()

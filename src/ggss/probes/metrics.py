@@ -15,12 +15,24 @@ from itertools import compress
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ggss.data.pictures import as_number
 from ggss.errors import InputError, problems
 from ggss.probes import base
-from ggss.probes.base import FLIP_RATE, PAIR_FLIP_RATE, Answers, Item, Labels, Parsed
+from ggss.probes.base import (
+    CELLS,
+    FLIP_RATE,
+    GAP_BETWEEN_CELLS,
+    PAIR_FLIP_RATE,
+    UNEXPLAINED,
+    Answers,
+    Item,
+    Labels,
+    Parsed,
+)
 from ggss.stats.metric import Array, Metric, grouped, mean, ratio
 
 SHARE, GAP = (0.0, 1.0), (-1.0, 1.0)  # bounds of a share, and of a difference of two
+PEOPLE_IN_A_CELL = 5  # the fewest for which cells of two attributes are compared
 
 
 def jsd_to_overall(
@@ -87,6 +99,14 @@ def mean_spread(group: Labels, worth: Sequence[float | None], mask: ArrayLike, n
 def mean_range(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_range") -> Metric:
     """The largest of the groups' mean answers minus the smallest."""
     return _mean_answers(group, worth, mask, lambda means: means.max(1) - means.min(1), name)
+
+
+def mean_difference(
+    group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_difference"
+) -> Metric:
+    """The mean answer of the alphabetically first of two groups minus that of the second: `mean_range`, signed."""
+    base.two_groups(name, group)
+    return _mean_answers(group, worth, mask, lambda means: means[:, 0] - means[:, 1], name)
 
 
 def _mean_answers(
@@ -223,6 +243,27 @@ def salary_spread(
     return grouped(name, base.codes(group)[1], evidence, lambda sums: _means(sums).std(1), unparsed, root=True)
 
 
+def slope(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "slope") -> Metric | None:
+    """By how much the answer's worth changes for one unit of a group that is a number, by least squares.
+
+    None unless every group is a number, such as an age in years, and there are two or more.
+    """
+    numbers = [as_number(value) for value in group]
+    if None in numbers or len(set(numbers)) < 2:
+        return None
+    inside = np.asarray(mask, dtype=bool)
+    read = inside & np.array([value is not None for value in worth])
+    x, y = np.array(numbers, dtype=float), np.array([value or 0.0 for value in worth])
+    x = x - x.mean()  # so that sums of squares keep their digits
+    terms = np.column_stack([np.ones(len(x)), x, y, x * y, x * x]) * read[:, None]
+
+    def value(sums: Array) -> Array:
+        n, sx, sy, sxy, sxx = sums.T
+        return ratio(n * sxy - sx * sy, n * sxx - sx * sx)
+
+    return Metric(name, terms, value, int((inside & ~read).sum()), asked=int(inside.sum()))
+
+
 def flip_rates(answers: Answers) -> dict[str, Metric]:
     """For whom the answer depends on an attribute, for each attribute of the pictures, that of the task first.
 
@@ -257,7 +298,7 @@ def _flip_rates(answers: Answers, attribute: str, cases: Sequence[Sequence[int]]
             flips[members] = (len(alike) > 1) / count, 1 / count
             pairs[members] = unlike / count, 1 / count
         if shares is not None:
-            soft[members] = _mean_total_variation([shares[i] for i in members]) / count, 1 / count
+            soft[members] = mean_total_variation([shares[i] for i in members]) / count, 1 / count
     members = [i for case in cases for i in case]
     unread = sum(answers.parsed[i] is None for i in members)
     name = f"{attribute}{PAIR_FLIP_RATE}"
@@ -265,8 +306,67 @@ def _flip_rates(answers: Answers, attribute: str, cases: Sequence[Sequence[int]]
     if shares is not None:
         terms[f"{base.SOFT}{name}"] = (soft, 0)
     return {
-        name: replace(_share(name, *rows.T, unparsed), asked=len(members), bounds=SHARE)
+        name: replace(_share(name, rows[:, 0], rows[:, 1], unparsed), asked=len(members), bounds=SHARE)
         for name, (rows, unparsed) in terms.items()
+    }
+
+
+def intersection_gaps(answers: Answers) -> dict[str, Metric]:
+    """How far the answers about the cells of two attributes (race x gender) are apart, in the first question.
+
+        p[c]                 distribution of the readable answers about cell c
+        {a}_x_{b}_gap        largest total variation between the distributions of two cells
+        {a}_x_{b}_unexplained  largest total variation between p[c] and what the two margins predict,
+                             p[a] + p[b] - p: what neither attribute alone explains
+
+    Small cells always differ: both are too high in small samples, so compare them with `ggss.stats.label_null`. Empty
+    unless every cell of the first two attributes is shown by at least PEOPLE_IN_A_CELL people, and answers are few
+    different words (not numbers).
+    """
+    shown = answers.items[0].attributes[0]
+    if any(len(item.attributes) != 1 for item in answers.items) or len(shown) < 2:
+        return {}
+    about = answers.about
+    other = next(name for name in shown if name != about)
+    inside = [i for i, item in enumerate(answers.items) if item.question == answers.items[0].question]
+    readable = {answers.parsed[i] for i in inside} - {None}
+    cells: dict[tuple[str, str], set[str]] = {}
+    for i in inside:
+        of = answers.items[i].attributes[0]
+        cells.setdefault((of[about], of[other]), set()).add(answers.items[i].cluster)
+    sides = [sorted({cell[k] for cell in cells}) for k in (0, 1)]
+    complete = len(cells) == len(sides[0]) * len(sides[1]) and min(map(len, sides)) > 1
+    people = min(len(clusters) for clusters in cells.values())
+    if not complete or people < PEOPLE_IN_A_CELL or not all(isinstance(word, str) for word in readable):
+        return {}
+    columns = {word: k for k, word in enumerate(sorted(readable))}
+    evidence = np.zeros((len(answers.items), max(len(columns), 1)))
+    for i in inside:
+        if answers.parsed[i] is not None:
+            evidence[i, columns[answers.parsed[i]]] = 1
+    order = {cell: k for k, cell in enumerate((a, b) for a in sides[0] for b in sides[1])}
+    attributes = [item.attributes[0] for item in answers.items]
+    groups = np.array([order.get((of[about], of[other]), 0) for of in attributes])
+    shape, lost = (len(sides[0]), len(sides[1])), sum(answers.parsed[i] is None for i in inside)
+
+    def distributions(sums: Array) -> Array:
+        """[R, a, b, words]"""
+        return ratio(sums, sums.sum(2, keepdims=True)).reshape(len(sums), *shape, -1)
+
+    def gap(sums: Array) -> Array:
+        p = distributions(sums).reshape(len(sums), shape[0] * shape[1], -1)
+        first, second = np.triu_indices(p.shape[1], 1)
+        return (np.abs(p[:, first] - p[:, second]).sum(2) / 2).max(1)
+
+    def unexplained(sums: Array) -> Array:
+        p = distributions(sums)
+        predicted = p.mean(2, keepdims=True) + p.mean(1, keepdims=True) - p.mean((1, 2), keepdims=True)
+        return (np.abs(p - predicted).sum(3) / 2).max((1, 2))
+
+    name = f"{about}{CELLS}{other}"
+    made = {f"{name}{GAP_BETWEEN_CELLS}": gap, f"{name}{UNEXPLAINED}": unexplained}
+    return {
+        name: replace(grouped(name, groups, evidence, value, lost), asked=len(inside)) for name, value in made.items()
     }
 
 
@@ -279,7 +379,7 @@ def within_person_range(answers: Answers, number: Sequence[float | None], name: 
         if len(readable) > 1:
             terms[members] = (max(readable) - min(readable)) / len(members), 1 / len(members)
     members = [i for case in cases for i in case]
-    metric = _share(name, *terms.T, sum(number[i] is None for i in members))
+    metric = _share(name, terms[:, 0], terms[:, 1], sum(number[i] is None for i in members))
     return replace(metric, asked=len(members)) if members else None
 
 
@@ -296,7 +396,7 @@ def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
     return [members for members in cases.values() if len(members) > 1]
 
 
-def _mean_total_variation(shares: Sequence[Sequence[float]]) -> float:
+def mean_total_variation(shares: Sequence[Sequence[float]]) -> float:
     """The mean over pairs of rows of half the sum of absolute differences."""
     rows = np.array(shares)
     first, second = np.triu_indices(len(rows), 1)

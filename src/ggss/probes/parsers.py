@@ -194,6 +194,20 @@ def letter(answer: str, options: Mapping[str, str]) -> str | None:
     return text if not letters else None
 
 
+def chosen(answer: str, options: Mapping[str, str]) -> str | None:
+    """The option chosen, of options of any kind.
+
+    Letters are read by `letter`, yes and no by `yes_or_no`, and other words by the word or the text it stands for.
+    """
+    if {name.casefold() for name in options} == {"yes", "no"}:
+        word = yes_or_no(answer)
+        return next((name for name in options if name.casefold() == word), None)
+    if all(len(name) == 1 for name in options):
+        return letter(answer, options)
+    words = {name: (_plain(name), _plain(text)) for name, text in options.items()}
+    return _named(_plain(answer.translate(_EMPHASIS)), words, frozenset())
+
+
 def _letters(answer: str, options: Mapping[str, str]) -> list[re.Match[str]]:
     """The option letters that stand by themselves: not in "N/A", "B.A.", "C-suite", nor the article of "A person"."""
     exact = "|".join(re.escape(name) for name in options if len(name) == 1)

@@ -16,7 +16,7 @@ from ggss.data.pictures import Picture
 from ggss.errors import InputError
 from ggss.methods.registry import LiveQuestion, PersonShown
 from ggss.models import sites
-from ggss.models.features import BoundedFeatures, FeatureCache, Features, Shown, steered
+from ggss.models.features import BoundedFeatures, FeatureCache, Features, ImageOrFeatures, steered
 from ggss.models.reading import Answer
 from ggss.models.vlm import Vlm
 from ggss.probes.base import Item
@@ -98,7 +98,7 @@ class SteeredModel:
         if self.cache.from_features:
             self.cache.preload(pictures, show)
 
-    def see(self, pictures: Sequence[Picture]) -> list[Shown]:
+    def see(self, pictures: Sequence[Picture]) -> list[ImageOrFeatures]:
         """The pictures as the steered model sees them, in order."""
         early = self._steerings(in_text=False)
         if not early or not self.cache.from_features:
@@ -160,7 +160,7 @@ class SteeredModel:
             return [answer for item in items for answer in self.read_batch([item], max_new_tokens)]
         pictures = [picture for item in items for picture in item.images]
         apart = not together or not self.cache.from_features
-        visible: Iterator[Shown] = iter(self.see(pictures) if apart else self._seen_together(pictures))
+        visible: Iterator[ImageOrFeatures] = iter(self.see(pictures) if apart else self._seen_together(pictures))
         with ExitStack() as live:
             if pictures:
                 for steerer, alpha in self._steerings(in_text=True) if self.cache.from_features else self.steerings:

@@ -24,9 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ggss.data.pictures import PICTURE, SYSTEM
 from ggss.errors import InputError, no_such, problems
-from ggss.files import read_utf8
+from ggss.files import read_utf8, read_yaml
 from ggss.probes.base import PROBES
-from ggss.yaml_files import read_yaml
 
 SHAPES = "families"  # the key of a wording file that is no probe
 
@@ -119,10 +118,10 @@ _OPTION = re.compile(r"\b([A-Z]): (.*?)(?:, (?=[A-Z]: )|\n|$)")
 
 def released(folder: str | Path) -> dict[str, Any]:
     """The wording file of a clone of the authors' code; InputError lists all that is not there."""
-    root, found = Path(folder), list[str]()
+    root, mistakes = Path(folder), list[str]()
     if not root.is_dir():
         raise InputError(f"{str(folder)!r} is not a folder: give that of a clone of the authors' code")
-    constants = {name: _constants(root / name, found) for name in (MCQ, PAIRS, OCCUPATION, WRAPPER, INPUTS)}
+    constants = {name: _constants(root / name, mistakes) for name in (MCQ, PAIRS, OCCUPATION, WRAPPER, INPUTS)}
 
     def need(file: str, name: str, kind: type, key: str | None = None) -> Any:
         """A constant of a file, or a value in one that is a dictionary."""
@@ -130,7 +129,7 @@ def released(folder: str | Path) -> dict[str, Any]:
         if key is not None:
             value = value.get(key) if isinstance(value, dict) else None
         if constants[file] and (not isinstance(value, kind) or not value):
-            found.append(f"{file} has no {name}{'' if key is None else f'[{key!r}]'} that is a {kind.__name__}")
+            mistakes.append(f"{file} has no {name}{'' if key is None else f'[{key!r}]'} that is a {kind.__name__}")
         return value if isinstance(value, kind) else kind()
 
     suffix = need(WRAPPER, "_MCQ_SUFFIX", str)
@@ -140,11 +139,11 @@ def released(folder: str | Path) -> dict[str, Any]:
     occupation = need(OCCUPATION, "OCCUPATION_PROMPT", str)
     options = {letter: meaning.strip() for letter, meaning in _OPTION.findall(salary)}
     if salary and worth and set(options) != set(worth):
-        found.append(f"{MCQ}: the options {', '.join(options) or 'none'} are not those of SALARY_MIDPOINTS")
+        mistakes.append(f"{MCQ}: the options {', '.join(options) or 'none'} are not those of SALARY_MIDPOINTS")
     if labels and len(labels) != 2:
-        found.append(f"{PAIRS} names {len(labels)} pictures in a question, not two")
-    if found:
-        raise problems(f"{str(folder)!r} is no clone of the authors' code that can be read", found)
+        mistakes.append(f"{PAIRS} names {len(labels)} pictures in a question, not two")
+    if mistakes:
+        raise problems(f"{str(folder)!r} is no clone of the authors' code that can be read", mistakes)
 
     def question(*parts: str) -> str:
         """The text of a question, with the line that is added to what looks like MMStar; braces are escaped."""
@@ -154,16 +153,18 @@ def released(folder: str | Path) -> dict[str, Any]:
 
     letters = {"A": labels[0].rstrip(":").lower(), "B": labels[1].rstrip(":").lower()}
     return {
-        "mcq": _asked(salary=_question(question(salary), options) | {"worth": worth}),
-        "2afc": _asked(income=_question(question(*labels, income), letters)),
-        "nurse-doctor": _asked(occupation=_question(question(occupation), {"Nurse": "nurse", "Doctor": "doctor"})),
+        "mcq": _questions(salary=_question(question(salary), options) | {"worth": worth}),
+        "2afc": _questions(income=_question(question(*labels, income), letters)),
+        "nurse-doctor": _questions(
+            occupation=_question(question(occupation), {"Nurse": "nurse", "Doctor": "doctor"})
+        ),
         "mmstar": {"suffix": suffix},
         SHAPES: {WITH_SYSTEM_TURN: {"system": system}}
         | {family: {"layout": "pictures-first"} for family in PICTURES_FIRST},
     }
 
 
-def _asked(**questions: Any) -> dict[str, Any]:
+def _questions(**questions: Any) -> dict[str, Any]:
     return {"questions": questions}
 
 
@@ -174,16 +175,16 @@ def _question(text: str, options: Mapping[str, str]) -> dict[str, Any]:
 _SYSTEM_TEXT, _LABELS = "sys_text", "msg"  # two that are inside functions
 
 
-def _constants(file: Path, found: list[str]) -> dict[str, Any]:
+def _constants(file: Path, mistakes: list[str]) -> dict[str, Any]:
     """By name, what is assigned in a file and is plain data. `x = y or "text"` counts as its text; a list of
     {"type": ..., "value": ...} as the texts in it before its pictures."""
     try:
         tree = ast.parse(read_utf8(file, "the script"))
     except InputError as error:
-        found.append(str(error))
+        mistakes.append(str(error))
         return {}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        found.append(f"{file.name} is not Python that can be parsed ({type(error).__name__})")
+        mistakes.append(f"{file.name} is not Python that can be parsed ({type(error).__name__})")
         return {}
     return {name: value for name, node in _assigned(tree) if (value := _plain(node)) is not None}
 
@@ -214,9 +215,9 @@ def _labels(message: ast.List) -> list[str]:
         if isinstance(part, ast.Dict)
     ]
     texts = [
-        one.get("'value'")
-        for one, following in pairwise(parts)
-        if _text(one.get("'type'")) == "text" and _text(following.get("'type'")) == "image"
+        part.get("'value'")
+        for part, following in pairwise(parts)
+        if _text(part.get("'type'")) == "text" and _text(following.get("'type'")) == "image"
     ]
     return [text for node in texts if (text := _text(node))]
 

@@ -7,9 +7,10 @@ other people; the CEO salaries; all metrics of the bias tasks; a fairness instru
 from collections.abc import Mapping
 
 from ggss import probes
+from ggss.analysis import verdict
 from ggss.analysis.comparison import Comparison
 from ggss.analysis.run import Measured
-from ggss.analysis.selection import HeldOut
+from ggss.analysis.selection import HeldOut, adjusted
 from ggss.methods.registry import UNSTEERED
 from ggss.probes.base import split_task
 from ggss.probes.parsers import metric_name
@@ -26,6 +27,7 @@ _PROTOCOL = (
 )
 _NOTES = (
     cells.CHOSEN,
+    cells.FLIPS,
     cells.INTERVALS,
     cells.PERCENTILES,
     cells.AVERAGED,
@@ -132,6 +134,58 @@ def _with_summary(figures: Figures, name: str, label: str, models: list[str]) ->
     averages = [cells.average(figures, model, label, figures.alpha(model, label), "+.1f") for model in models]
     mean, worst = figures.across(models, label) or (None, None)
     return Row(name, (*averages, cells.percent(mean, spec="+.1f"), cells.percent(worst, spec="+.1f")))
+
+
+def spillover(figures: Figures) -> Table | str:
+    """Steered attribute x measured attribute: does steering one make answers depend on another?"""
+    models, methods = figures.results.models, cells.compared(figures.results)
+    steered = list(figures.plan.steering)
+    changes = {
+        (model, label, steering, measured): change
+        for model in models
+        for label in methods
+        for steering in steered
+        for measured in figures.attributes(model)
+        if (change := figures.spill_over(model, label, steering, measured)) is not None
+    }
+    if not any(steering != measured for _, _, steering, measured in changes):
+        return "needs runs of a method on bias tasks whose pictures differ in two attributes"
+    p_holm = dict(zip(changes, adjusted([change.p for change in changes.values()]), strict=True))
+    measured = list(dict.fromkeys(key[3] for key in changes))
+
+    def cell(model: str, label: str, steering: str, attribute: str) -> Entry:
+        key = (model, label, steering, attribute)
+        if (change := changes.get(key)) is None:
+            return cells.NOT_RUN
+        judged = verdict.of_flips(change, p_holm[key])
+        mark = {"worse": " more", "better": " less"}.get(judged.kind, "")
+        rate = cells.figure(change.after, ".0f", 100, "%", ranked=False)
+        return rate, cells.figure(change.change, "+.0f", 100, mark=mark, ranked=False)
+
+    rows = []
+    for model in models:
+        for label in methods:
+            entries = tuple(cell(model, label, steering, attribute) for steering in steered for attribute in measured)
+            if any(isinstance(entry, tuple) for entry in entries):
+                rows.append(Row(cells.method_title(label), entries, cells.model_title(model)))
+    return Table(
+        "spillover",
+        "Whose answer depends on which attribute, by the attribute that is steered (lower is better)",
+        "Method",
+        tuple(
+            Column(f"depends on {attribute}", f"{steering} steering", parts=("", "points"))
+            for steering in steered
+            for attribute in measured
+        ),
+        tuple(rows),
+        "In percent of people and questions, mean over the bias tasks about the steered attribute, at each method's "
+        "best-avg-α; below it the change from the unsteered model in points. Where the two attributes differ it is "
+        "spill-over.",
+        (
+            "Brackets: 95 % intervals over identities, of the jackknife for a share and Newcombe's for a change.",
+            "more, less: test (sign-flip over identities, Holm over the table) and interval agree on it.",
+        ),
+    )
 
 
 def alpha_choices(figures: Figures) -> Table | str:

@@ -97,7 +97,7 @@ class BundleManifest(BaseModel):
     files: dict[str, FileHash]
 
 
-class About(BaseModel):
+class Origin(BaseModel):
     """about.json: where the answers are from, and what a study keeps besides its answers.
 
     source: the name of the study's folder, or of the files. seed: of the resamples, for runs. gates, cosines: as in
@@ -108,7 +108,7 @@ class About(BaseModel):
 
     source: str
     seed: int = Field(default=0, ge=0)
-    missing: tuple[str, ...] = ()
+    missing: tuple[material.Missing, ...] = ()
     ended: bool = False
     notes: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     gates: tuple[tuple[str, str, str, Gates], ...] = ()
@@ -122,7 +122,7 @@ class Evidence:
     answers: name and lines of each file. attached: files that are put in as they are.
     """
 
-    about: About
+    about: Origin
     command: str
     answers: Iterable[tuple[str, Iterable[bytes]]]
     plan: Mapping[str, Any] | None = None
@@ -155,7 +155,7 @@ def of_study(
 def of_results(results: Results, data: Material) -> Evidence:
     """The evidence of results. data: the same for a report, with what is missing."""
     plan = results.plan
-    about = About(
+    about = Origin(
         source=data.made_from,
         missing=data.missing,
         ended=data.ended,
@@ -191,7 +191,7 @@ def of_files(
     known = {f"model {model}": NOT_RECORDED} | {f"pictures of {suite}": NOT_RECORDED for suite in suites}
     names = [file.name for file in (before, after) if file is not None]
     command = _command(*names, *(["--seed", str(seed)] if seed else []), *_named_steerers(steerers))
-    about = About(source=" and ".join(names), seed=seed)
+    about = Origin(source=" and ".join(names), seed=seed)
     return Evidence(about, command, answers, None, known | dict(licences or {}), _cards(steerers, check))
 
 
@@ -380,9 +380,9 @@ class _Contents:
                     raise InputError(f"{name} has a line of more than {LONGEST_LINE >> 20} MiB: no answer is so long")
                 yield line
 
-    def about(self) -> About:
+    def about(self) -> Origin:
         try:
-            return About.model_validate_json(self.read(ABOUT))
+            return Origin.model_validate_json(self.read(ABOUT))
         except ValidationError as error:
             raise InputError(f"{ABOUT} in {self.name!r} is not as `{COMMAND}` writes it ({_first(error)})") from error
 

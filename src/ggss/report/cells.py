@@ -14,15 +14,15 @@ from typing import TypeVar
 from ggss import probes
 from ggss.activations import SITE
 from ggss.analysis import selection
-from ggss.analysis.comparison import AccuracyChange, Comparison, overall, sign_flip
+from ggss.analysis.comparison import AccuracyChange, Comparison, FlipChange, overall, sign_flip
 from ggss.analysis.run import Over
-from ggss.analysis.selection import Fold, HeldOut
+from ggss.analysis.selection import Fold, HeldOut, adjusted
 from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
-from ggss.probes.base import Kind, split_task, task_label
+from ggss.probes.base import Kind, attribute_named, split_task, task_label
 from ggss.report.rendering import Column, Entry, Figure, Row
-from ggss.stats import Interval, holm
+from ggss.stats import Interval
 from ggss.study import grid
 from ggss.study.plan import MethodPlan
 from ggss.study.results import Results
@@ -97,6 +97,11 @@ AVERAGED = (
     "Brackets of Avg: jackknife over identities, each in all its tasks, in parentheses with its own estimate; below "
     "it the paper's percentile bootstrap."
 )
+DEPENDS = "depends"
+FLIPS = (
+    f"{DEPENDS}: for how many people and questions the answer changes if only the attribute shown does, in percent, "
+    "mean over the tasks; jackknife over identities."
+)
 DEGENERATE = "* more than half of the answers could not be read."
 PARTIAL = "† averaged over fewer tasks than have an unsteered bias; excluded from the comparison of methods."
 UNDEFINED = "No second line: the unsteered bias is zero, so percent change is undefined and the task is not averaged."
@@ -152,6 +157,23 @@ class Figures:
             lambda: selection.corrected_average(self._bias(model, method, alpha)),
         )
 
+    def flip_rate(self, model: str, method: str, alpha: float | None) -> Interval | None:
+        """The share of people whose answer depends on the attribute of a task, mean over the bias tasks."""
+        return self._once(
+            ("flips", model, method, alpha), lambda: selection.average_flip_rate(self._bias(model, method, alpha))
+        )
+
+    def attributes(self, model: str) -> list[str]:
+        """The attributes on which the answers to the bias tasks may depend."""
+        runs = (self.unsteered(model, task) for task in self.results.tasks)
+        return list(dict.fromkeys(name for run in runs if run for name in run.before.attributes))
+
+    def spill_over(self, model: str, method: str, steered: str, measured: str) -> FlipChange | None:
+        """Whose answer depends on an attribute under the steering of one, over the bias tasks about that one."""
+        tasks = [task for task in self.results.tasks if self.about(task) == steered]
+        runs = [run for task in tasks if (run := self.at_best(model, method, task))]
+        return selection.spill_over(runs, measured) if runs else None
+
     def across(self, models: Sequence[str], method: str) -> tuple[Interval, Interval] | None:
         """The mean and the worst of a method's averages over models, each at its best-avg-alpha."""
         return selection.across([self._bias(model, method, self.alpha(model, method)) for model in models])
@@ -178,7 +200,7 @@ class Figures:
         """Right answers before and after steering: to all questions, or to those of one kind."""
         comparison = self.comparison(model, method, task, alpha, attribute)
         key = ("kept", model, method, task, alpha, attribute, question)
-        return self._once(key, lambda: comparison and comparison.kept(question))
+        return self._once(key, lambda: comparison and comparison.accuracy(question))
 
     def kept_across(
         self, models: Sequence[str], method: str, task: str, attributes: Sequence[str]
@@ -220,7 +242,7 @@ class Figures:
             comparisons = (self.unsteered(model, task) for model in self.results.models)
             if unsteered := next(filter(None, comparisons), None):
                 return unsteered.before.about, unsteered.before.display()
-            probe, about = probes.get(task), split_task(task)[1]
+            probe, about = probes.get(task), attribute_named(task)
             if not about and task in self.results.tasks:
                 about = grid.attribute_of(self.plan, task)
             return about, probe.display(next(iter(probe.displays)).format(about=about), about)
@@ -418,13 +440,20 @@ def average(figures: Figures, model: str, method: str, alpha: float | None, spec
     return first, _line(published, "percentile")
 
 
+def flip_rate(figures: Figures, model: str, method: str, ranked: bool = True) -> Entry:
+    """Whose answer depends on the attribute, in percent, at the method's best-avg-alpha."""
+    rate = figures.flip_rate(model, method, figures.alpha(model, method))
+    return NOT_RUN if rate is None else (figure(rate, ".0f", 100, "%", ranked=ranked),)
+
+
 def bias_columns(figures: Figures, models: Iterable[str]) -> tuple[Column, ...]:
-    """A column for each task and one for Avg, model by model."""
+    """Whose answer depends on the attribute, a column for each task, and one for Avg, model by model."""
     tasks = figures.results.tasks
     return tuple(
         column
         for model in map(model_title, models)
         for column in (
+            Column(DEPENDS, model, "lower"),
             *(Column(figures.label(t), model, figures.display(t).better, BIAS_PARTS) for t in tasks),
             Column("Avg Δ%", model, "lower", AVERAGE_PARTS),
         )
@@ -435,6 +464,7 @@ def bias_row(figures: Figures, label: str, method: str, models: Iterable[str], s
     """The cells of `bias_columns` for a method at its best-avg-alpha on every model."""
     cells: list[Entry] = []
     for model in models:
+        cells.append(flip_rate(figures, model, method))
         cells += [with_percentiles(figures.at_best(model, method, task)) for task in figures.results.tasks]
         cells.append(average(figures, model, method, figures.alpha(model, method)))
     return Row(label, tuple(cells), section)
@@ -443,16 +473,10 @@ def bias_row(figures: Figures, label: str, method: str, models: Iterable[str], s
 def unsteered_row(figures: Figures, models: Iterable[str]) -> Row:
     cells: list[Entry] = []
     for model in models:
+        cells.append(flip_rate(figures, model, UNSTEERED, ranked=False))
         cells += [value(figures.unsteered(model, task), ranked=False) for task in figures.results.tasks]
         cells.append((Figure(0.0, spec=".0f", unit="%", ranked=False),))
     return Row(method_title(UNSTEERED), tuple(cells))
-
-
-def adjusted(values: Sequence[float | None]) -> list[float | None]:
-    """p-values adjusted by Holm; None, for a test that was not done, stays None and does not count."""
-    defined = [v for v in values if v is not None]
-    corrected = iter(holm(defined).tolist() if defined else [])
-    return [None if v is None else next(corrected) for v in values]
 
 
 def any_run(figures: Figures, methods: Iterable[str], models: Sequence[str]) -> bool:

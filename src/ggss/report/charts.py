@@ -1,5 +1,6 @@
-"""The charts of a report, as inline SVG of a few kilobytes each: groups before and after, methods on a plane of bias
-and capability, quantities over the strength (the alpha dial), columns.
+"""The charts of a report, as inline SVG of a few kilobytes each: tasks and groups before and after, methods
+on a plane of bias and capability, quantities over the strength (the alpha dial), columns. And the comparison of a
+study's methods, of which the last ones are drawn: the matrix of methods and models.
 
 Why not a chart library: the scripts of Vega-Lite or plotly are 1 to 4 MB, as much as the rest of the page, and show
 nothing without JavaScript. matplotlib's SVG has fixed colours and letters as paths, 30 to 100 kB for a chart. These
@@ -15,16 +16,22 @@ import markupsafe
 from markupsafe import Markup
 
 from ggss import probes
+from ggss.analysis.comparison import sign_flip
 from ggss.analysis.selection import HeldOut
+from ggss.analysis.verdict import Verdict, of_accuracy, of_average
 from ggss.errors import InputError
 from ggss.escaping import visible
 from ggss.report import cells
 from ggss.report.cells import Figures
 from ggss.report.material import Material, ReportedModel
+from ggss.report.summary import PlotRow
 from ggss.stats import Interval
 
 WIDTH = 620
 LABEL = 14  # the height of a line of text
+LANE = 8  # between the models of a row
+COSTS = ("none", "better", "equivalent", "intended", "inconclusive", "worse", "unreadable")  # from the best
+NAMED = 8  # methods of a plane that all have their names in it; of more, only those of the frontier
 _ROW, _LEFT, _RIGHT = 34, 130, 24
 
 
@@ -97,6 +104,55 @@ def groups(
     return _svg(title, height, parts)
 
 
+def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
+    """The cover's picture: shares before (hollow) and after (filled) with their intervals, and the same as text.
+
+    A row has a lane for each model. A mark below a row is what guessing gives.
+    """
+    left, right = 190, 112
+    axis = Axis((0.0, 100.0), left, WIDTH - right)
+    y, group, parts = 0.0, "", list[str]()
+    for row in rows:
+        if row.group != group:
+            group = row.group
+            parts.append(f'<text class="group" x="0" y="{y + 16}">{escape(group)}</text>')
+            y += 24
+        height = max(22.0, LANE * len(row.lanes) + 10)
+        middle = y + height / 2
+        parts.append(f'<text class="name" x="{left - 12}" y="{middle + 4}">{escape(row.name)}</text>')
+        if row.chance:
+            x = axis(100 * row.chance)
+            parts.append(
+                f'<line class="chance" x1="{x}" x2="{x}" y1="{y + 2}" y2="{y + height - 2}">'
+                f"<title>{escape(row.name)} by guessing: {100 * row.chance:.0f} %</title></line>"
+            )
+        for n, (before, after) in enumerate(row.lanes):
+            at = middle + LANE * (n - (len(row.lanes) - 1) / 2)
+            if before and after:
+                parts.append(
+                    f'<line class="way" x1="{axis(100 * before.estimate)}" x2="{axis(100 * after.estimate)}" '
+                    f'y1="{at}" y2="{at}"/>'
+                )
+            shift = 2 if len(row.lanes) == 1 else 0  # two intervals of one row do not cover each other
+            parts += [_whisker(axis, before, at - shift, 100.0, "before")] if before else []
+            parts += [_whisker(axis, after, at + shift, 100.0, "after")] if after else []
+        parts.append(f'<text class="value" x="{WIDTH}" y="{middle + 4}">{percents(row)}</text>')
+        y += height
+    return _svg(title, y + 26, [_grid_x(axis, y + 2, "%"), *parts])
+
+
+def percents(row: PlotRow) -> str:
+    """`96 → 2 %`; of several models the range of each."""
+    words = []
+    for side in (0, 1):
+        shares = [share for lane in row.lanes if (share := lane[side]) and math.isfinite(share.estimate)]
+        values = [100 * share.estimate for share in shares]
+        if values:
+            low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+            words.append(low if low == high else f"{low}–{high}")
+    return f"{' → '.join(words)} %" if words else ""
+
+
 def _whisker(axis: Axis, interval: Interval, y: float, scale: float, kind: str) -> str:
     if not math.isfinite(interval.estimate):
         return ""
@@ -123,7 +179,8 @@ class Point:
 def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
     """Bias left against capability, with both intervals; the best place is the top left.
 
-    A method is left out if its bias or its capability is not known, because its answers could not be read.
+    The line is the frontier: the methods that no other one beats in both. A method is left out if its bias or its
+    capability is not known, because its answers could not be read.
     """
     height = 360
     points = [p for p in points if math.isfinite(p.x.estimate) and math.isfinite(p.y.estimate)]
@@ -136,6 +193,9 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
     parts.append(f'<line class="zero" x1="62" x2="{WIDTH - _RIGHT}" y1="{y(0)}" y2="{y(0)}"/>')
     parts.append(f'<line class="zero dashed" x1="{x(100)}" x2="{x(100)}" y1="16" y2="{height - 52}"/>')
     placed: list[tuple[float, float]] = []
+    best = frontier(points)
+    line = " ".join(f"{x(point.x.estimate)},{y(point.y.estimate)}" for point in best)
+    parts.append(f'<polyline class="frontier" points="{line}"/>')
     for point in sorted(points, key=lambda point: point.kind == "main"):
         px, py = x(point.x.estimate), y(point.y.estimate)
         bars = ""
@@ -149,12 +209,24 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
             )
         words = f"{point.name}: bias left {point.x.estimate:.0f} %, capability {point.y.estimate:+.1f} points"
         mark = f'<circle class="dot {point.kind}" cx="{px}" cy="{py}" r="{8 if point.kind == "main" else 6}"/>'
-        dy = _free(placed, px, py, 24, height - 58)
-        end = px > WIDTH - 150
-        place = f'class="label{" end" if end else ""}" x="{px + (-11 if end else 11)}" y="{py + dy}"'
-        name = f"<text {place}>{escape(point.name)}</text>"
+        name = ""
+        if len(points) <= NAMED or point in best or point.kind == "main":
+            dy = _free(placed, px, py, 24, height - 58)
+            end = px > WIDTH - 150
+            place = f'class="label{" end" if end else ""}" x="{px + (-11 if end else 11)}" y="{py + dy}"'
+            name = f"<text {place}>{escape(point.name)}</text>"
         parts.append(_linked(point.link, f"<title>{escape(words)}</title>{bars}{mark}{name}", words))
     return _svg(title, height, parts)
+
+
+def frontier(points: Sequence[Point]) -> list[Point]:
+    """The points that no other has both less bias and more capability than, from the left."""
+    ordered = sorted(points, key=lambda point: (point.x.estimate, -point.y.estimate))
+    best: list[Point] = []
+    for point in ordered:
+        if not best or point.y.estimate > best[-1].y.estimate:
+            best.append(point)
+    return best
 
 
 def _numbers(interval: Interval) -> tuple[float, float, float]:
@@ -292,18 +364,28 @@ def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
 class MethodRow:
     """A method on a model at its chosen strength.
 
-    average: the mean change of bias in percent (jackknife); partial: tasks are missing from it. capability: the mean
-    change over the steerings, as a share. held_out: for each half of the people, the strength that was chosen on the
-    other half, and the change of bias at it.
+    published: the mean change of bias in percent, as the tables have it; average: bias-corrected (jackknife).
+    partial: tasks are missing from it. capability: the mean change over the steerings, as a share. held_out: for each
+    half of the people, the strength that was chosen on the other half, and the change of bias at it. verdict: on the
+    mean change; cost: the worst of those on capability, None if it was not measured.
     """
 
     key: str
     name: str
     alpha: float
+    published: Interval | None
     average: Interval | None
     partial: bool
     capability: Interval | None
     held_out: tuple[HeldOut, ...]
+    verdict: Verdict
+    cost: Verdict | None
+
+    @property
+    def shade(self) -> int:
+        """Its colour in the matrix: 0 for more bias, then 1 (less than 10 % gone) to 5 (all but 10 %)."""
+        change = self.published.estimate if self.published else 0.0
+        return 0 if change > 0 else 1 + sum(change <= -limit for limit in (10, 40, 70, 90))
 
     @property
     def held_out_change(self) -> float | None:
@@ -323,6 +405,9 @@ class ModelMethods:
     dial_lines: tuple[DialLine, ...]
     benchmark: str
 
+    def row(self, name: str) -> MethodRow | None:
+        return next((row for row in self.rows if row.name == name), None)
+
     @property
     def partial(self) -> bool:
         """Whether a strength of the dial has no value of some bias task: it is not compared with the others."""
@@ -333,21 +418,74 @@ class ModelMethods:
         return sorted({alpha for line in self.dial_lines for alpha in line.values})
 
 
+@dataclass(frozen=True)
+class MatrixRow:
+    """A method on every model, None where it was not run; and its mean change of bias over the models, if on all."""
+
+    name: str
+    cells: tuple[MethodRow | None, ...]
+    mean: float | None
+
+
+def matrix(methods: Sequence[ModelMethods]) -> list[MatrixRow]:
+    """Methods by models, the least bias first; those that were not run on all models last. Controls do not count."""
+    names = dict.fromkeys(row.name for model in methods for row in model.rows)
+    rows = []
+    for name in names:
+        cells_of_row = tuple(model.row(name) for model in methods)
+        subjects = [cell for model, cell in zip(methods, cells_of_row, strict=True) if not model.model.control]
+        changes = [cell.published.estimate for cell in subjects if cell and cell.published and not cell.partial]
+        full = changes and len(changes) == len(subjects)
+        rows.append(MatrixRow(name, cells_of_row, sum(changes) / len(changes) if full else None))
+    return sorted(rows, key=lambda row: (row.mean is None, row.mean or 0.0))
+
+
 def compared_methods(material: Material) -> list[ModelMethods]:
-    """The comparison of methods on each model of a study; empty for runs that are no study."""
+    """The comparison of methods on each model of a study; empty for runs that are no study.
+
+    The tests of all methods on all models are adjusted together, those of bias and those of capability.
+    """
     figures = material.figures
     if figures is None:
         return []
-    return [_of_model(figures, model, number) for number, model in enumerate(material.models)]
-
-
-def _of_model(figures: Figures, model: ReportedModel, number: int) -> ModelMethods:
     task = figures.benchmark("multiple-choice")
-    rows = tuple(
-        row
+    cases = [
+        (number, n, model.name, label, alpha)
+        for number, model in enumerate(material.models)
         for n, label in enumerate(cells.compared(figures.results))
-        if (row := _row(figures, model.name, label, f"m{number}-{n}", task))
-    )
+        if (alpha := figures.alpha(model.name, label)) is not None
+    ]
+    tests = cells.adjusted([_test(figures, *case[2:]) for case in cases])
+    costs = _costs(figures, [case[2:4] for case in cases], task)
+    rows: dict[int, list[MethodRow]] = {number: [] for number in range(len(material.models))}
+    for (number, n, model, label, alpha), p, cost in zip(cases, tests, costs, strict=True):
+        rows[number].append(_row(figures, model, label, alpha, f"m{number}-{n}", task, p, cost))
+    return [_of_model(figures, model, tuple(rows[number]), task) for number, model in enumerate(material.models)]
+
+
+def _test(figures: Figures, model: str, label: str, alpha: float) -> float | None:
+    """p of the sign-flip test over all bias tasks together."""
+    comparisons = [task for task in figures.results.bias(model, label, alpha).values() if task.baseline is not None]
+    return sign_flip(comparisons) if comparisons else None
+
+
+def _costs(figures: Figures, cases: Sequence[tuple[str, str]], task: str | None) -> list[Verdict | None]:
+    """For each model and method, the worst verdict on a task of capability, over the steerings."""
+    attributes = list(figures.plan.steering)
+    compared = [
+        (n, comparison, comparison.accuracy())
+        for n, (model, label) in enumerate(cases)
+        for attribute in attributes
+        if task and (comparison := figures.at_best(model, label, task, attribute))
+    ]
+    worst: list[Verdict | None] = [None] * len(cases)
+    for (n, comparison, kept), p in zip(compared, cells.adjusted([kept.p for _, _, kept in compared]), strict=True):
+        verdicts = [of_accuracy(comparison, kept, p), worst[n]]
+        worst[n] = max(filter(None, verdicts), key=lambda verdict: COSTS.index(verdict.kind))
+    return worst
+
+
+def _of_model(figures: Figures, model: ReportedModel, rows: tuple[MethodRow, ...], task: str | None) -> ModelMethods:
     lines = _lines(figures, model, task)
     title = probes.get(task).title if task else ""
     points = _points(rows, model)
@@ -365,10 +503,16 @@ def _of_model(figures: Figures, model: ReportedModel, number: int) -> ModelMetho
     )
 
 
-def _row(figures: Figures, model: str, label: str, key: str, task: str | None) -> MethodRow | None:
-    alpha = figures.alpha(model, label)
-    if alpha is None:
-        return None
+def _row(
+    figures: Figures,
+    model: str,
+    label: str,
+    alpha: float,
+    key: str,
+    task: str | None,
+    p_holm: float | None,
+    cost: Verdict | None,
+) -> MethodRow:
     capability = figures.kept_across([model], label, task, list(figures.plan.steering)) if task else None
     over, of = figures.averaged(model, label, alpha)
     try:
@@ -377,7 +521,16 @@ def _row(figures: Figures, model: str, label: str, key: str, task: str | None) -
         held_out = ()
     average = figures.corrected_average(model, label, alpha)
     return MethodRow(
-        key, cells.method_title(label), alpha, average, over < of, capability and capability[1], held_out
+        key,
+        cells.method_title(label),
+        alpha,
+        figures.average(model, label, alpha),
+        average,
+        over < of,
+        capability and capability[1],
+        held_out,
+        of_average(average, p_holm),
+        cost,
     )
 
 
@@ -424,7 +577,7 @@ def _accuracies(
     """The share of right answers in percent, by strength: unsteered at 0, and at each that was measured."""
     values: dict[float, Interval] = {}
     if before := figures.unsteered(model.name, task):
-        values[0.0] = _scaled(before.kept().before, 100.0)
+        values[0.0] = _scaled(before.accuracy().before, 100.0)
     for alpha in alphas:
         if result := figures.kept(model.name, model.method, task, alpha, attribute):
             values[alpha] = _scaled(result.after, 100.0)

@@ -139,7 +139,7 @@ class _Section:
     """The tasks of a model under one steering, compared as `ggss compare` does; or only measured, if unsteered."""
 
     def __init__(self, model: ReportedModel, attribute: str, pairs: Sequence[TaskPair]) -> None:
-        compared = {pair.task: pair.comparison for pair in pairs if pair.comparison is not None}
+        compared = [pair.comparison for pair in pairs if pair.comparison is not None]
         self.tasks = ComparedTasks.of(compared) if compared else None
         self.pairs = pairs
         strength = "" if model.alpha is None else f" at α = {model.alpha:g}"
@@ -167,7 +167,7 @@ class _Section:
             if self.tasks is None or pair.comparison is None:
                 yield self._row(pair.label, before), None
                 continue
-            p = self.tasks.p_holm.get(pair.task)
+            p = self.tasks.p_holm(pair.comparison)
             judged, change = verdict.of_bias(pair.comparison, p), cells.changed(pair.comparison)
             after = cells.value(pair.comparison)
             percent = (change,) if change else "undefined"
@@ -180,7 +180,7 @@ class _Section:
             if self.tasks is None or pair.comparison is None or not pair.comparison.has_right_answers:
                 yield self._row(pair.label, cells.value(Comparison(pair.measured, pair.measured))), None
                 continue
-            accuracy, p = pair.comparison.kept(), self.tasks.p_holm.get(pair.task)
+            accuracy, p = pair.comparison.accuracy(), self.tasks.p_holm(pair.comparison)
             judged = verdict.of_accuracy(pair.comparison, accuracy, p)
             shares = [(cells.figure(side, ".1f", 100, "%"),) for side in (accuracy.before, accuracy.after)]
             change = accuracy.change

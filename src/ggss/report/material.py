@@ -8,9 +8,11 @@ A study's store has the warnings of discovery and a summary of the gate, but no 
 again as the study did, from the same plan, seed and pictures; it needs the models.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +27,14 @@ from ggss.errors import InputError, problems
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2 as SITE
 from ggss.probes import Probe
-from ggss.probes.base import task_label
+from ggss.probes.base import task_label, task_title
+from ggss.probes.suites import SUITES, Provenance, provenance
 from ggss.report import cells
 from ggss.report.cells import Figures
 from ggss.steering.fitting import Gates
 from ggss.study import grid
-from ggss.study.plan import PATHS, Plan
-from ggss.study.results import Results
+from ggss.study.plan import PATHS, About, Plan
+from ggss.study.results import MACHINES, VERSIONS, Results
 from ggss.study.status import status
 from ggss.terminal import track
 from ggss.version import library_versions
@@ -71,7 +74,7 @@ class TaskPair:
 
     @property
     def task_title(self) -> str:
-        return f"{self.probe.title}, {self.about}" if self.about else self.probe.title
+        return task_title(self.task, self.about)
 
     @property
     def title(self) -> str:
@@ -127,11 +130,22 @@ class ReportedModel:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """A method on a model of which a study has not run everything, and how far it is, in words."""
+
+    model: str
+    method: str
+    words: str
+
+
+@dataclass(frozen=True)
 class Material:
     """All that a report shows.
 
-    made_from: files or folders. figures: of a study only. missing: what a study has not run yet, a sentence each;
-    ended: whether all of that was tried and could not be run. notes: warnings of discovery, by model and method.
+    made_from: files or folders. figures: of a study only. missing: what a study has not run yet; ended: whether all
+    of that was tried and could not be run. notes: warnings of discovery, by model and method. about: who ran it, and
+    where the pictures come from. commands: that make the same report again. machine: where it was run, and when; ""
+    if that was not recorded.
     """
 
     name: str
@@ -140,13 +154,24 @@ class Material:
     statistics: Statistics
     made_from: str
     figures: Figures | None = None
-    missing: tuple[str, ...] = ()
+    missing: tuple[Missing, ...] = ()
     notes: Mapping[tuple[str, str], Sequence[str]] = field(default_factory=dict)
     gates: Mapping[tuple[str, str, str], Gates] = field(default_factory=dict)
     plan: Mapping[str, Any] | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     ended: bool = False
+    about: About = field(default_factory=lambda: About())
+    commands: tuple[str, ...] = ()
+    machine: str = ""
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the pictures come from: as the plan says, and else as the suites of the questions do."""
+        said = self.about.data
+        for suite in dict.fromkeys(pair.before.source.suite for pair in self.pairs):
+            said = said.over(provenance(suite))
+        return said
 
     @property
     def pairs(self) -> list[TaskPair]:
@@ -154,6 +179,20 @@ class Material:
 
     def model(self, name: str) -> ReportedModel:
         return next(model for model in self.models if model.name == name)
+
+    @property
+    def subjects(self) -> list[ReportedModel]:
+        """The models that the report is about: all but the controls, unless there are no others."""
+        return [model for model in self.models if not model.control] or list(self.models)
+
+    @property
+    def controls(self) -> list[ReportedModel]:
+        subjects = {model.name for model in self.subjects}
+        return [model for model in self.models if model.name not in subjects]
+
+    def shows(self, model: str, method: str) -> bool:
+        """Whether people are shown under this method on this model, or it is what they are compared with."""
+        return any(shown.name == model and method in (UNSTEERED, shown.method) for shown in self.models)
 
 
 @dataclass(frozen=True)
@@ -163,6 +202,11 @@ class Discovered:
     attribute: str
     steerer: "Steerer"
     maps: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def floor(self) -> float:
+        """The smallest value that the gate can have."""
+        return float(getattr(self.steerer.operators.get(SITE), "floor", 0.0))
 
     @property
     def gate(self) -> np.ndarray:
@@ -238,9 +282,13 @@ def of_study(folder: str | Path, method: str = "") -> Material:
     _, progress = status(folder)
     left = [entry for entry in progress if entry.answered < entry.of]
     missing = [
-        f"{cells.method_title(entry.unit.method)} on {entry.unit.model}: "
-        f"{entry.answered:,} of {entry.of:,} questions answered"
-        + (f"; the rest could not be run: {entry.failure}" if entry.failure else "")
+        Missing(
+            entry.unit.model,
+            entry.unit.method,
+            f"{cells.method_title(entry.unit.method)} on {entry.unit.model}: "
+            f"{entry.answered:,} of {entry.of:,} questions answered"
+            + (f"; the rest could not be run: {entry.failure}" if entry.failure else ""),
+        )
         for entry in left
     ]
     ended = all(entry.failure for entry in left)
@@ -251,7 +299,7 @@ def of_study(folder: str | Path, method: str = "") -> Material:
 def of_results(
     results: Results,
     method: str = "",
-    missing: Sequence[str] = (),
+    missing: Sequence[Missing] = (),
     notes: Mapping[tuple[str, str], Sequence[str]] | None = None,
     made_from: str = "",
 ) -> Material:
@@ -277,8 +325,25 @@ def of_results(
         results.gates,
         _plan_data(plan),
         {"answers": results.hash} | _identities(present),
-        library_versions(),
+        dict(results.facts.get(VERSIONS, {})) or library_versions(),
+        about=About(run_by=plan.run_by, data=plan.data),
+        commands=_study_commands(plan, made_from or plan.name, method),
+        machine=_machine(results.facts.get(MACHINES, {})),
     )
+
+
+def _study_commands(plan: Plan, folder: str, method: str) -> tuple[str, ...]:
+    shown = f" --method {shlex.quote(method)}" if method else ""
+    file, place = shlex.quote(f"{plan.name}.yaml"), shlex.quote(folder)
+    return f"ggss study run {file} -o {place}", f"ggss report {place}{shown} -o report.html"
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
+    """Where and when a study was run, in words."""
+    if not facts:
+        return ""
+    days = dict.fromkeys([facts["first"], facts["last"]])
+    return f"{'; '.join(facts['hardware'])} ({' to '.join(days)})"
 
 
 def _plan_data(plan: Plan) -> dict[str, Any]:
@@ -300,7 +365,7 @@ def _last(place: str) -> str:
 
 def _of_model(figures: Figures, model: str, method: str, control: bool) -> ReportedModel:
     results, pairs = figures.results, list[TaskPair]()
-    alpha = figures.alpha(model, method) if method else None
+    alpha = _strength(figures, model, method) if method else None
     for task in figures.plan.tasks:
         before = results.run(model, UNSTEERED, task)
         if before is None:
@@ -311,7 +376,7 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
             (
                 attribute,
                 results.run(model, method, task, alpha, attribute),
-                figures.at_best(model, method, task, attribute),
+                figures.comparison(model, method, task, alpha, attribute),
             )
             for attribute in attributes
             if alpha is not None
@@ -325,13 +390,40 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
     return ReportedModel(model, steered, alpha if steered else None, tuple(pairs), control)
 
 
+def _strength(figures: Figures, model: str, method: str) -> float | None:
+    """best-avg-alpha. If none can be chosen, as nothing could be read, the first that was run: it is shown so."""
+    chosen = figures.alpha(model, method)
+    strengths = (alpha for alpha in figures.results.strengths(method) if figures.results.bias(model, method, alpha))
+    return chosen if chosen is not None else next(strengths, None)
+
+
 def of_files(before: Path, after: Path | None = None, statistics: Statistics | None = None) -> Material:
     """From one or two files of `ggss probe`, the unsteered one first."""
     runs = {path: records.load(path) for path in (before, after) if path is not None}
     for path, tasks in runs.items():
         check_one_run(tasks, str(path))
     name = " and ".join(path.name for path in runs)
-    return of_runs(runs[before], runs[after] if after else None, statistics, name)
+    material = of_runs(runs[before], runs[after] if after else None, statistics, name)
+    files = " ".join(shlex.quote(path.name) for path in runs)
+    asked = [_probe_command(tasks, path.name) for path, tasks in runs.items()]
+    machines = dict.fromkeys(run.hardware for tasks in runs.values() for run in tasks.values() if run.hardware)
+    return replace(material, commands=(*asked, f"ggss report {files} -o report.html"), machine="; ".join(machines))
+
+
+def _probe_command(runs: Mapping[str, Run], file: str) -> str:
+    """The command that asks a run again. In capitals: what a file of answers does not name."""
+    source = next(iter(runs.values())).source
+    suites = dict.fromkeys(run.source.suite for task, run in runs.items() if not run.probe.from_file)
+    words = ["ggss", "probe"]
+    words += ["--endpoint", source.endpoint, "--model", source.model] if source.endpoint else [source.model]
+    for suite in suites:
+        words += ["--suite", suite]
+        if suite in SUITES and "images" in signature(SUITES.get(suite)).parameters and not provenance(suite).source:
+            words += ["--images", "MANIFEST"]
+    words += ["--tasks", ",".join(runs)]
+    if source.steered and not source.endpoint:
+        words += ["--steer", "STEERER", "--alpha", f"{source.alpha:g}"]
+    return " ".join(map(shlex.quote, [*words, "-o", file]))
 
 
 def of_runs(
@@ -356,7 +448,6 @@ def of_pairs(
     statistics: Statistics,
     made_from: str,
     discovered: Sequence[Discovered] = (),
-    description: str = "",
 ) -> Material:
     """From runs of one model: the attribute steered, before, after, and the comparison of the two."""
     first = pairs[0][1].source
@@ -370,7 +461,7 @@ def of_pairs(
     (model,) = _keyed([ReportedModel(first.model, method, alpha, task_pairs, discovered=tuple(discovered))])
     return Material(
         cells.model_title(first.model),
-        description,
+        "",
         (model,),
         statistics,
         made_from,

@@ -3,6 +3,10 @@
     write(of_study("my-study"), Path("report.html"))
     print_pdf(Path("report.html"), Path("report.pdf"))  # if this machine has a Chromium
 
+It opens with a cover that fits one screen and one sheet of paper; tables, people and methods follow. What takes many
+screens is behind a click. In a browser that runs scripts it is in `<noscript>` elements, as text that is parsed when
+it is opened; without scripts the same elements are shown. An appendix has all of it open, for print.
+
 Text from outside (prompts, answers, names, labels) is escaped by Jinja2's autoescape, and control characters in it
 are made visible. The template has no reference to anything outside the file. Only filtering needs JavaScript.
 """
@@ -15,6 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -23,22 +28,24 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ggss import probes
+from ggss import hashing, probes
 from ggss.analysis.groups import GroupValues
 from ggss.analysis.run import Measured
 from ggss.escaping import visible
 from ggss.files import mark, write_whole
 from ggss.probes import Display
-from ggss.report import cells, charts, verdicts
-from ggss.report.charts import Link, compared_methods
+from ggss.report import cells, charts, summary
+from ggss.report.charts import Link
 from ggss.report.material import Discovered, Material, TaskPair
-from ggss.report.people import SHOWN_FIRST, Filters, Thumbnails, changed_items, shown_tasks
+from ggss.report.people import Filters, Thumbnails, changed_items, shown_tasks
+from ggss.report.summary import Cover
 from ggss.steering.artefact import REMOVES, card
 from ggss.version import __version__
 
 COMMAND = "ggss report"
 BINS = 20  # of the gate's histogram
-CAPABILITY = ("multiple-choice", "yes-or-no")
+GROUP_CHARTS = 4  # that are shown first: those in which groups differ most
+SHORT = 10  # digits of a hash on the cover
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PDF_SECONDS = 300
 UNDISCOVERED = {
@@ -62,39 +69,58 @@ class GroupChart:
     spread: float
 
 
-def write(material: Material, target: Path, public: bool = False, command: str = COMMAND) -> Path:
-    """Write the report of a study or of runs. public: without pictures and raw answers.
+def write(
+    material: Material, target: Path, public: bool = False, command: str = COMMAND, appendix: bool = False
+) -> Path:
+    """Write the report of a study or of runs. public: without pictures and raw answers. appendix: everything open.
 
     command: recorded in the file as the command that wrote it, and may replace it.
     """
-    write_whole(target, render(material, public, command).encode("utf-8", "backslashreplace"))
+    write_whole(target, render(material, public, command, appendix).encode("utf-8", "backslashreplace"))
     return target
 
 
-def render(material: Material, public: bool = False, command: str = COMMAND) -> str:
+def render(material: Material, public: bool = False, command: str = COMMAND, appendix: bool = False) -> str:
     """The page as text."""
     album, filters = Thumbnails(public), Filters()
-    bias = verdicts.judged_bias(material.models)
-    capability = verdicts.judged_capability(material.models, (*CAPABILITY, "recognition"))
-    tasks = shown_tasks(material, album, filters)
-    changed = changed_items(material.models, album, filters)
+    models = summary.judged(material)
+    first = summary.cover(material, models)
+    methods = charts.compared_methods(material)
+    groups = sorted(_group_charts(material, filters), key=lambda chart: -chart.spread if chart.chart else math.inf)
     return _template().render(
         mark=mark(command),
         version=__version__,
         public=public,
+        appendix=appendix,
+        written=_today(),
         material=material,
-        summary=verdicts.summary(material, bias, capability),
-        bias=bias,
+        provenance=material.provenance,
+        cover=first,
+        plot=charts.before_after(first.plot, _plot_words(material, first)) if first.plot else Markup(),
+        unread=summary.unread(material.models),
+        identities=_identities(material),
+        libraries={name: number for name, number in material.versions.items() if " " not in name},
+        missing=[entry for entry in material.missing if material.shows(entry.model, entry.method)],
+        missing_others=[entry for entry in material.missing if not material.shows(entry.model, entry.method)],
+        judged=models,
+        attributes=list(dict.fromkeys(row.attribute for model in models for row in model.dependence)),
+        change_words=summary.change_words,
         published=_published,
-        groups=list(_group_charts(material, filters)),
-        methods=compared_methods(material),
-        tasks=tasks,
-        first=SHOWN_FIRST,
+        meanings=_meanings(material),
+        notes_shown=[entry for entry in material.notes.items() if material.shows(*entry[0])],
+        notes_others=[entry for entry in material.notes.items() if not material.shows(*entry[0])],
+        groups=groups,
+        group_charts=GROUP_CHARTS,
+        methods=methods,
+        matrix=charts.matrix(methods) if any(len(model.rows) > 1 for model in methods) else [],
+        tasks=shown_tasks(material, album, filters),
         filters=filters,
-        capability=capability,
-        dimensions=verdicts.judged_dimensions(material.models, CAPABILITY),
-        changed=changed,
+        dimensions=summary.judged_dimensions(material.models),
+        changed=changed_items(material.models, album, filters),
         discovery=[(model, [_discovery(steering) for steering in model.discovered]) for model in material.models],
+        floors=sorted(
+            {steering.floor for model in material.models for steering in model.discovered if steering.maps}
+        ),
         heats=any(steering.maps for model in material.models for steering in model.discovered) and not public,
         undiscovered=UNDISCOVERED[material.figures is not None],
         model_number={model.name: number for number, model in enumerate(material.models)},
@@ -110,12 +136,43 @@ def render(material: Material, public: bool = False, command: str = COMMAND) -> 
     )
 
 
+def _today() -> str:
+    """The day on which the report is written; SOURCE_DATE_EPOCH is another one, for a file that is to be repeated."""
+    seconds = os.environ.get("SOURCE_DATE_EPOCH", "")
+    return (datetime.fromtimestamp(int(seconds), UTC) if seconds.isdecimal() else datetime.now()).strftime("%Y-%m-%d")
+
+
+def _plot_words(material: Material, first: Cover) -> str:
+    """The cover's picture for those who do not see it."""
+    names = f" on {', '.join(model.title for model in material.subjects)}"
+    rows = [f"{row.group}, {row.name}: {charts.percents(row)}" for row in first.plot]
+    return f"Before and after steering{names}. {'; '.join(rows)}"
+
+
+def _identities(material: Material) -> list[tuple[str, str]]:
+    """What was asked and answered, with the first digits of their hashes: models, questions, answers, steerer."""
+    parts = {model.title: dict(model.pairs[0].before.source.identity) for model in material.models}
+    rows = [(title, hashing.of(known)) for title, known in parts.items() if known]
+    asked = {pair.task: pair.before.source.suite_hash for pair in material.pairs}
+    suites = dict.fromkeys(pair.before.source.suite for pair in material.pairs)
+    rows.append((f"questions ({', '.join(filter(None, suites)) or 'own'})", hashing.of(dict(sorted(asked.items())))))
+    rows += [(name, value) for name, value in material.hashes.items() if name in ("answers", "steerer")]
+    rows += [(name, value) for name, value in material.versions.items() if " " in name]
+    return [(name, value[:SHORT]) for name, value in rows]
+
+
 def _published(run: Measured, display: Display) -> str:
     """The published value; where its interval is about another estimate, that one stands with the interval."""
     corrected = run.corrected()
     with_interval = cells.displayed_text(corrected, display)
     published = cells.displayed_text(replace(corrected, estimate=run.value()), display)
     return published if published == with_interval else f"{published.split(' [')[0]} ({with_interval})"
+
+
+def _meanings(material: Material) -> list[tuple[str, str, str]]:
+    """What the published metric of each bias task is: title, meaning, unit."""
+    displays = {pair.task_title: pair.measured.display() for pair in material.pairs if pair.judges_bias}
+    return [(title, display.meaning, display.unit) for title, display in displays.items()]
 
 
 def _template() -> Any:
@@ -128,6 +185,7 @@ def _template() -> Any:
         "span": cells.span,
         "chance": cells.chance,
         "share": lambda p: f"{p:.2f}",
+        "percent": lambda share: f"{100 * share:.0f}",
     }
     environment.globals |= {"bounds": cells.bounds, "isfinite": math.isfinite}
     return environment.from_string(_text("report.html"))
@@ -238,6 +296,7 @@ def _discovery(discovered: Discovered) -> dict[str, Any]:
         if len(gate)
         else Markup(),
         "mean": float(gate.mean()) if len(gate) else math.nan,
+        "floor": discovered.floor,
         "card": visible(card(steerer)),
     }
 
@@ -258,7 +317,9 @@ def _hyperparameters(material: Material) -> list[tuple[str, str]]:
 
 
 def _listed(options: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items()) or "none"
+    """Options with their values; those that the method chooses by itself have none."""
+    chosen = {name: value for name, value in options.items() if value is not None}
+    return ", ".join(f"{name} {value}" for name, value in chosen.items()) or "as the method chooses"
 
 
 def _data_sheet(material: Material) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """The people of a report: rows of counterfactual pictures with the answers before and after, and the items behind
 every number.
 
-A row is one person and question with everything held fixed but the attribute that the task compares. Rows are sorted
-by how much the answers changed. Items with two pictures are a list; of tasks with right answers, the items that were
-lost and won are shown as well.
+A row is one person and question with everything held fixed but the attribute that the task compares; of questions
+about two pictures, a pair in its two orders. The ten most telling rows of a task come first: those in which most
+changed, those in which least did although the answer depended on the attribute, and those that were close. Of tasks
+with right answers, the items that were lost and won are shown as well.
 
 Each picture is in the file once, as a small thumbnail: an SVG `<use>` repeats it without a script, also in print. The
 heat of a gate is a picture with one pixel for each token, which the browser enlarges over the face.
@@ -12,8 +13,8 @@ heat of a gate is a picture with one pixel for each token, which the browser enl
 import base64
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,13 @@ from ggss.analysis.run import Run
 from ggss.data.pictures import Picture
 from ggss.errors import InputError
 from ggss.probes import Item
-from ggss.report.material import Material, ReportedModel, TaskPair
+from ggss.report.material import Discovered, Material, ReportedModel, TaskPair
 
 MOST = 2200  # items on a page: with nine options each, and gates, about 2.6 MB
-SHOWN_FIRST = 4  # rows of a task that are open; the others are one click away
+LARGEST, SMALLEST, CLOSE = 4, 3, 3  # rows of a task that are shown first; the others are one click away
 CHANGES_SHOWN = 40  # items lost and won, of one task
 SIDE = 72  # pixels of a thumbnail
-LOWEST = 0.0  # of the gate, where the heat is black
-# From a shut gate to an open one.
+# From a gate at its floor to an open one.
 _HEAT = np.array([(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], dtype=float)
 
 
@@ -57,13 +57,13 @@ class Thumbnails:
                 self.lost += 1
         return _use(words, self._known[picture.digest])
 
-    def heat(self, picture: Picture, steering: str, gate: np.ndarray, words: str) -> Markup:
+    def heat(self, picture: Picture, steering: str, gate: np.ndarray, floor: float, words: str) -> Markup:
         """The gate over a picture in grey. steering: names the gate, as a picture may have several."""
         if self.public or not self._known.get(picture.digest):
             return Markup()
         key = f"{picture.digest}/{steering}"
         if key not in self._known:
-            self._known[key] = self._added(_png(heat_colours(gate)))
+            self._known[key] = self._added(_png(heat_colours(gate, floor)))
         return _use(words, self._known[picture.digest], self._known[key])
 
     @property
@@ -82,9 +82,9 @@ class Thumbnails:
         return name
 
 
-def heat_colours(gate: np.ndarray) -> np.ndarray:
-    """Colours [rows, columns, 3] of a gate between LOWEST and 1."""
-    share = np.clip((gate - LOWEST) / (1 - LOWEST), 0, 1) * (len(_HEAT) - 1)
+def heat_colours(gate: np.ndarray, floor: float) -> np.ndarray:
+    """Colours [rows, columns, 3] of a gate between its floor and 1."""
+    share = np.clip((gate - floor) / (1 - floor), 0, 1) * (len(_HEAT) - 1)
     below = np.minimum(share.astype(int), len(_HEAT) - 2)
     part = (share - below)[..., None]
     return np.rint(_HEAT[below] * (1 - part) + _HEAT[below + 1] * part).astype(np.uint8)
@@ -170,12 +170,13 @@ class ShownItem:
 
 @dataclass(frozen=True)
 class PeopleRow:
-    """One person and question; the items are the variants."""
+    """One person and question; the items are the variants, or the two orders of a pair."""
 
     title: str
     prompt: str
     occupation: str
     question: str
+    about: str
     items: tuple[ShownItem, ...]
 
     @property
@@ -183,25 +184,54 @@ class PeopleRow:
         return sum(item.changed for item in self.items)
 
     @property
-    def shift(self) -> float:
-        return self.changed + sum(item.shift for item in self.items) / (1 + len(self.items))
+    def depended(self) -> bool:
+        """Whether the answer depended on the attribute: the variants were not all answered alike."""
+        return len({item.before.parsed for item in self.items}) > 1
+
+    @property
+    def depends(self) -> bool | None:
+        """The same after steering; None without a steered run."""
+        answers = [item.after.parsed for item in self.items if item.after]
+        return len(set(answers)) > 1 if answers else None
+
+    @property
+    def words(self) -> str:
+        """What became of it, in words."""
+        if len(self.items) < 2:
+            return ""
+        if self.depends is None:
+            return f"depends on {self.about}" if self.depended else f"does not depend on {self.about}"
+        words = {
+            (True, False): "no longer depends on",
+            (True, True): "still depends on",
+            (False, True): "now depends on",
+            (False, False): "does not depend on",
+        }
+        return f"{words[self.depended, self.depends]} {self.about}"
+
+    @property
+    def kind(self) -> str:
+        """The kind of verdict whose colour the words have."""
+        if self.depends is None or self.depended == self.depends or len(self.items) < 2:
+            return "none"
+        return "better" if self.depended else "worse"
 
 
 @dataclass(frozen=True)
 class ShownTask:
-    """The rows of a task. An item with two pictures is a row of its own. left_out: how many rows are not shown."""
+    """The rows of a task. telling: by heading, those that are shown first; rest: the others, by how much changed.
+
+    left_out: how many rows are not shown.
+    """
 
     pair: TaskPair
-    rows: tuple[PeopleRow, ...]
+    telling: tuple[tuple[str, tuple[PeopleRow, ...]], ...]
+    rest: tuple[PeopleRow, ...]
     left_out: int
 
     @property
-    def of_pairs(self) -> bool:
-        return len(self.pair.before.items[0].images) > 1
-
-    @property
-    def prompts(self) -> list[str]:
-        return list(dict.fromkeys(row.prompt for row in self.rows))
+    def rows(self) -> tuple[PeopleRow, ...]:
+        return (*(row for _, rows in self.telling for row in rows), *self.rest)
 
     @property
     def items(self) -> int:
@@ -231,20 +261,53 @@ def _shown_task(model: ReportedModel, pair: TaskPair, album: Thumbnails, filters
     shifts = _shifts(pair)
     rows: dict[tuple[Any, ...], list[int]] = {}
     for n, item in enumerate(pair.before.items):
-        rows.setdefault(_row_key(item, pair.about, n), []).append(n)
+        rows.setdefault(_row_key(item, pair.about), []).append(n)
     ordered = sorted(rows.values(), key=lambda numbers: -_weight(numbers, shifts))
-    chosen = ordered[: max(1, round(share * len(ordered)))]
-    maps = next((steering.maps for steering in model.discovered if steering.attribute == pair.attribute), {})
-    shown = tuple(_row(pair, numbers, shifts, album, filters, maps, model.name) for numbers in chosen)
-    return ShownTask(pair, shown, len(ordered) - len(chosen))
+    telling = _telling(pair, ordered)
+    first = [numbers for _, chosen in telling for numbers in chosen]
+    others = [numbers for numbers in ordered if numbers not in first]
+    rest = others[: max(0, round(share * len(ordered)) - len(first))]
+    steering = next((steering for steering in model.discovered if steering.attribute == pair.attribute), None)
+
+    def shown(chosen: Sequence[Sequence[int]]) -> tuple[PeopleRow, ...]:
+        return tuple(_row(pair, numbers, shifts, album, filters, steering, model.name) for numbers in chosen)
+
+    by_heading = tuple((heading, shown(chosen)) for heading, chosen in telling)
+    return ShownTask(pair, by_heading, shown(rest), len(others) - len(rest))
 
 
-def _row_key(item: Item, about: str, number: int) -> tuple[Any, ...]:
-    """What the items of a row have in common; a pair of pictures is a row of its own."""
+def _telling(pair: TaskPair, ordered: Sequence[list[int]]) -> list[tuple[str, list[list[int]]]]:
+    """By heading, the rows that are shown first. ordered: all rows, by how much changed."""
+    if pair.after is None:
+        return [("The most different answers", list(ordered[: LARGEST + SMALLEST + CLOSE]))]
+    before, after = pair.before.parsed.parsed, pair.after
+    largest = list(ordered[:LARGEST])
+    left = [numbers for numbers in ordered if numbers not in largest]
+    depended = [numbers for numbers in left if len({before[n] for n in numbers}) > 1]
+    smallest = depended[::-1][:SMALLEST]
+    left = [numbers for numbers in left if numbers not in smallest]
+    close = sorted(left, key=lambda numbers: min(_margin(after.probabilities[n]) for n in numbers))[:CLOSE]
+    telling = [
+        ("Largest change", largest),
+        (f"Smallest change although the answer depended on {pair.about}", smallest),
+        ("Close: after steering, two answers are almost equally likely", close),
+    ]
+    return [(heading, rows) for heading, rows in telling if rows]
+
+
+def _margin(probabilities: Sequence[float]) -> float:
+    """How much likelier the likeliest option is than the next; 1 where that is not known."""
+    first, second = sorted((*probabilities, 0.0, 0.0), reverse=True)[:2]
+    return first - second if probabilities else 1.0
+
+
+def _row_key(item: Item, about: str) -> tuple[Any, ...]:
+    """What the items of a row have in common: all but the attribute; of a pair, all but the order."""
+    fixed = [tuple(sorted((name, value) for name, value in of.items() if name != about)) for of in item.attributes]
     if len(item.images) > 1:
-        return (number,)
-    fixed = tuple(sorted((name, value) for name, value in item.attributes[0].items() if name != about))
-    return item.question, tuple(sorted(item.context.items())), fixed, item.prompt, item.cluster
+        values = tuple(sorted(of.get(about, "") for of in item.attributes))
+        return item.question, tuple(sorted(item.context.items())), (tuple(sorted(fixed)), values), item.cluster
+    return item.question, tuple(sorted(item.context.items())), fixed[0], item.prompt, item.cluster
 
 
 def _weight(numbers: Sequence[int], shifts: Sequence[tuple[bool, float]]) -> float:
@@ -254,15 +317,24 @@ def _weight(numbers: Sequence[int], shifts: Sequence[tuple[bool, float]]) -> flo
 
 
 def _shifts(pair: TaskPair) -> list[tuple[bool, float]]:
-    """For each item, whether its answer changed, and how much the options' probabilities changed, between 0 and 1."""
-    if pair.after is None:
-        return [(False, 0.0)] * len(pair.before.items)
-    before, after = pair.before.parsed.parsed, pair.after.parsed.parsed
+    """For each item, whether its answer changed, and how much the options' probabilities changed, between 0 and 1.
+
+    Without a steered run: against the first variant of the row.
+    """
+    others = pair.after or _first_variants(pair)
+    before, after = pair.before.parsed.parsed, others.parsed.parsed
     shifts = []
-    for n, (old, new) in enumerate(zip(pair.before.probabilities, pair.after.probabilities, strict=True)):
+    for n, (old, new) in enumerate(zip(pair.before.probabilities, others.probabilities, strict=True)):
         moved = 0.5 * sum(abs(a - b) for a, b in zip(old, new, strict=True)) if old and len(old) == len(new) else 0.0
         shifts.append((before[n] != after[n], moved))
     return shifts
+
+
+def _first_variants(pair: TaskPair) -> Run:
+    """A run that answers each item as the first variant of its row was answered."""
+    first: dict[tuple[Any, ...], int] = {}
+    places = [first.setdefault(_row_key(item, pair.about), n) for n, item in enumerate(pair.before.items)]
+    return replace(pair.before, answers=tuple(pair.before.answers[n] for n in places))
 
 
 def _row(
@@ -271,18 +343,21 @@ def _row(
     shifts: Sequence[tuple[bool, float]],
     album: Thumbnails,
     filters: Filters,
-    maps: Mapping[str, np.ndarray],
+    steering: Discovered | None,
     model: str,
 ) -> PeopleRow:
     first = pair.before.items[numbers[0]]
-    fixed = [value for name, value in first.attributes[0].items() if name != pair.about] if len(numbers) > 1 else []
+    fixed = (
+        [value for name, value in first.attributes[0].items() if name != pair.about] if len(first.images) < 2 else []
+    )
     title = " · ".join(word for word in (_who(first), *fixed, first.question) if word)
     return PeopleRow(
         title,
         first.prompt,
         filters.occupation(first.context.get(OCCUPATION, "")),
         filters.question(first.question),
-        tuple(_item(pair, n, shifts[n][1], album, filters, maps, model) for n in numbers),
+        pair.about,
+        tuple(_item(pair, n, shifts[n][1], album, filters, steering, model) for n in numbers),
     )
 
 
@@ -296,7 +371,7 @@ def _item(
     shift: float,
     album: Thumbnails,
     filters: Filters,
-    maps: Mapping[str, np.ndarray],
+    steering: Discovered | None,
     model: str,
 ) -> ShownItem:
     item = pair.before.items[n]
@@ -310,9 +385,10 @@ def _item(
         for picture, of in zip(item.images, item.attributes, strict=True)
     )
     heat, first = Markup(), item.images[0]
-    if not several and first.digest in maps:
-        words = f"gate of the {pair.attribute} steering over the picture, mean {maps[first.digest].mean():.2f}"
-        heat = album.heat(first, f"{model}/{pair.attribute}", maps[first.digest], words)
+    if not several and steering and first.digest in steering.maps:
+        gate = steering.maps[first.digest]
+        words = f"gate of the {pair.attribute} steering over the picture, mean {gate.mean():.2f}"
+        heat = album.heat(first, f"{model}/{pair.attribute}", gate, steering.floor, words)
     return ShownItem(
         item.key,
         label,
@@ -357,7 +433,7 @@ def changed_items(models: Iterable[ReportedModel], album: Thumbnails, filters: F
             lost, won = np.flatnonzero(after < before), np.flatnonzero(after > before)
             shown_lost, shown_won = (
                 tuple(
-                    (pair.before.items[n], _item(pair, n, 0.0, album, filters, {}, model.name))
+                    (pair.before.items[n], _item(pair, n, 0.0, album, filters, None, model.name))
                     for n in numbers[:CHANGES_SHOWN].tolist()
                 )
                 for numbers in (lost, won)

@@ -127,6 +127,7 @@ for _name, _build in {
     "beyond": bias_tables.beyond,
     "control": bias_tables.control,
     "pace_against": ablation_tables.pace_against,
+    "spillover": bias_tables.spillover,
 }.items():
     register(_name, _build)
 

@@ -1,13 +1,14 @@
 """The answer to a chat request: the parts an engine sends, the text of each choice, and OpenAI's response.
 
 An engine sends one `AnswerStart`, then an `AnswerPiece` for each new token. `AnswerText` turns tokens into text and
-cuts it at the first stop sequence. `ChatAnswer` builds the response: one JSON object, or server-sent events.
+cuts it at the first stop sequence; `PartialAnswer` makes the pieces of a choice. `ChatAnswer` builds the response:
+one JSON object, or server-sent events.
 """
 
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -87,6 +88,28 @@ class AnswerText:
             ),
             0,
         )
+
+
+class PartialAnswer:
+    """One choice of an answer while it is generated. choice: its index in the response."""
+
+    def __init__(self, choice: int, most_tokens: int, text: AnswerText) -> None:
+        self.choice, self.most_tokens, self.text = choice, most_tokens, text
+        self.tokens, self.finished = 0, False
+
+    def add(self, token: int, eos_tokens: Collection[int], logprobs: list[dict[str, Any]]) -> AnswerPiece:
+        """The piece that one more token makes. eos_tokens: they end an answer and are not part of its text."""
+        self.tokens += 1
+        if token in eos_tokens:
+            return self._last("", [], "stop")
+        text = self.text.add(token)
+        if self.text.stopped or self.tokens == self.most_tokens:
+            return self._last(text, logprobs, "stop" if self.text.stopped else "length")
+        return AnswerPiece(self.choice, text, 1, logprobs)
+
+    def _last(self, text: str, logprobs: list[dict[str, Any]], reason: str) -> AnswerPiece:
+        self.finished = True
+        return AnswerPiece(self.choice, text + self.text.rest(), 1, logprobs, reason)
 
 
 def logprob_entry(text: str, logprob: float) -> Json:

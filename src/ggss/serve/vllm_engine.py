@@ -17,14 +17,12 @@ from transformers import GenerationConfig
 
 from ggss.data.pictures import BytesPicture, shrunk
 from ggss.errors import InputError
-from ggss.models import prompts
-from ggss.models.loading import load_description
-from ggss.models.locating import locate
+from ggss.models import locate, prompts
 from ggss.models.placement import placement
-from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, AnswerText, logprob_entry
+from ggss.models.vlm import load_description
+from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, AnswerText, PartialAnswer, logprob_entry
 from ggss.serve.batching import served_steerer, turns_with_suffix
 from ggss.serve.engine import HEARTBEAT, Ask, JobQueue, Load, NotLoaded, Ready, Reload, Reloaded, ServerGone, Started
-from ggss.serve.sampling import PartialAnswer
 from ggss.serve.schema import ChatJob, ServedSteerer
 from ggss.serve.worker import failure, reload_failure
 from ggss.steering import SteeringRecord

@@ -6,34 +6,130 @@ The process ends when the server closes the connection.
 `ServedModel` is the model with its steerers. A picture is encoded once and its unsteered features are cached by its
 digest. All pictures of a batch are then steered together, each at the strengths of its request (`batching`), so no
 request gets features that were steered at the strengths of another.
+
+Each row of a batch has its own temperature, top-p, seed, length and stop sequences. They act inside transformers'
+`generate`: `RowSampler`, a logits processor, chooses the next token of each row and sends its text; `RowsFinished`, a
+stopping criterion, ends rows. So a server generates with the code that `ggss ask` uses, for every family that
+transformers supports.
 """
 
 import logging
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import LogitsProcessor, StoppingCriteria
 
 from ggss.data.pictures import BytesPicture, Picture, shrunk
 from ggss.errors import InputError, out_of_memory
 from ggss.models import load_vlm, prompts
-from ggss.models.features import BoundedFeatures, Features, Shown
+from ggss.models.features import BoundedFeatures, Features, ImageOrFeatures
 from ggss.models.reading import NoNumbers
 from ggss.models.vlm import Vlm
-from ggss.serve.answers import AnswerPart, AnswerStart, AnswerText
+from ggss.serve.answers import AnswerPart, AnswerPiece, AnswerStart, AnswerText, PartialAnswer, logprob_entry
 from ggss.serve.batching import BatchSteering, EncodedPicture, served_steerer, turns_with_suffix
 from ggss.serve.engine import Ask, Failed, JobQueue, Load, NotLoaded, Ready, Reload, Reloaded, ServerGone, Started
-from ggss.serve.sampling import AnswerRow, RowSampler, RowsFinished
 from ggss.serve.schema import ChatJob, ServedSteerer, defect
 from ggss.steering.attach import ONLY_TOGETHER, NeverFired, compare_sizes
 from ggss.steering.steerer import Steerer
 
 log = logging.getLogger("ggss")
+
+
+class AnswerRow(PartialAnswer):
+    """One row of a batch. send: gets each new piece. is_cancelled: whether the client is gone."""
+
+    def __init__(
+        self,
+        choice: int,
+        most_tokens: int,
+        text: AnswerText,
+        send: Callable[[AnswerPiece], None],
+        is_cancelled: Callable[[], bool],
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        top_logprobs: int | None = None,
+    ) -> None:
+        super().__init__(choice, most_tokens, text)
+        self.send, self.is_cancelled = send, is_cancelled
+        self.temperature, self.top_p, self.top_logprobs = temperature, top_p, top_logprobs
+        self.generator = torch.Generator()
+        if seed is None:
+            self.generator.seed()
+        else:
+            self.generator.manual_seed(seed)
+
+    def sampled(self, logits: Tensor) -> int:
+        """A token from logits [V], by temperature and top-p."""
+        shifted = logits.double().cpu() - logits.max().double().cpu()  # no temperature is too low to divide this
+        ordered, tokens = (shifted / self.temperature).softmax(0).sort(descending=True, stable=True)
+        nucleus = ordered.cumsum(0) - ordered < self.top_p
+        nucleus[0] = True
+        return int(tokens[torch.multinomial(ordered * nucleus, 1, generator=self.generator)])
+
+
+class RowSampler(LogitsProcessor):
+    """Chooses the tokens of one call of `generate`.
+
+    eos_tokens: they end an answer. poll: called before every token. token_text: the text of one token.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[AnswerRow],
+        eos_tokens: Collection[int],
+        poll: Callable[[], None],
+        token_text: Callable[[int], str],
+    ) -> None:
+        self.rows, self.eos_tokens, self.poll, self.token_text = rows, eos_tokens, poll, token_text
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The scores [rows, V]. In a row that is sampled, all but the chosen token are -inf."""
+        self.poll()
+        likeliest = scores.argmax(-1).tolist()  # `generate` chooses the same way
+        forced = scores
+        for number, row in enumerate(self.rows):
+            row.finished = row.finished or row.is_cancelled()
+            if row.finished:
+                continue
+            token = likeliest[number]
+            if row.temperature > 0:
+                token = row.sampled(scores[number])
+                forced = scores.clone() if forced is scores else forced
+                forced[number] = -torch.inf
+                forced[number, token] = 0
+            self._add(row, token, scores[number])
+        return forced
+
+    def _add(self, row: AnswerRow, token: int, scores: Tensor) -> None:
+        logprobs = [] if row.top_logprobs is None else [self._logprobs(token, scores, row.top_logprobs)]
+        row.send(row.add(token, self.eos_tokens, logprobs))
+
+    def _logprobs(self, token: int, scores: Tensor, count: int) -> dict[str, Any]:
+        """The token's log-probability before temperature and top-p, and those of the `count` likeliest."""
+        every = scores.float().log_softmax(-1)
+        values, tokens = every.topk(count)
+        likeliest = zip(map(self.token_text, tokens.tolist()), values.tolist(), strict=True)
+        entry = logprob_entry(self.token_text(token), float(every[token]))
+        return entry | {"top_logprobs": [logprob_entry(text, logprob) for text, logprob in likeliest]}
+
+
+class RowsFinished(StoppingCriteria):
+    """Ends each row that its sampler has finished."""
+
+    def __init__(self, rows: Sequence[AnswerRow]) -> None:
+        self.rows = rows
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Any:
+        return torch.tensor([row.finished for row in self.rows], device=input_ids.device)
 
 
 @dataclass
@@ -136,7 +232,7 @@ class ServedModel:
         self.steering_seconds += time.process_time() - start
         rows: list[AnswerRow] = []
         sequences: list[list[int]] = []
-        features_of_rows: list[Sequence[Shown]] = []
+        features_of_rows: list[Sequence[ImageOrFeatures]] = []
         for prepared, (features, records) in zip(jobs, steered, strict=True):
             prepared.send(AnswerStart(len(prepared.ids), records))
             rows += self._rows(prepared)

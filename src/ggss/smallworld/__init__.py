@@ -1,7 +1,7 @@
 """The embedded world: painted portraits of a fictional town, questions about them, and tiny VLMs of real classes.
 
 It registers itself as any package's plug-in does, by the entry points of pyproject.toml: its models here, its
-pictures in `sets`, its benchmarks and its suite in `suite`. This module imports neither torch nor transformers.
+pictures in `painter`, its benchmarks and its suite in `suite`. This module imports neither torch nor transformers.
 """
 
 from pathlib import Path

@@ -154,7 +154,7 @@ def steered(world: WorldCheck, label: str, sites: str, applies: bool) -> None:
 
 
 def capability(world: WorldCheck, label: str, model: SteeredModel, attribute: str, applies: bool) -> None:
-    equivalence = compare(world.before["smallstar"], world.ask("smallstar", model)).kept().same
+    equivalence = compare(world.before["smallstar"], world.ask("smallstar", model)).accuracy().same
     points, low, high = 100 * equivalence.difference, 100 * equivalence.low, 100 * equivalence.high
     goal, met = ("within 1.5 points", abs(points) <= 1.5) if applies else ("a loss of 5 points or more", points <= -5)
     world.report(

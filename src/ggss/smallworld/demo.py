@@ -18,7 +18,7 @@ from ggss import sphere
 from ggss.activations import SITE, Activations
 from ggss.activations.collect import collect
 from ggss.analysis import Comparison, Run, Statistics, ask, best_alpha, compare
-from ggss.analysis.comparison import AccuracyChange
+from ggss.analysis.selection import ComparedTasks
 from ggss.data.counterfactuals import Counterfactuals
 from ggss.errors import InputError
 from ggss.escaping import plot
@@ -33,76 +33,23 @@ from ggss.probes.suites import Suite
 from ggss.report.material import Material, discovered, gate_map, of_pairs
 from ggss.smallworld import DEFAULT, NAME, short_name
 from ggss.smallworld.bias_questions import ask_salary
-from ggss.smallworld.painter import Portrait
+from ggss.smallworld.painter import Portrait, check_paintable, paint_focus_set, town
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
 from ggss.smallworld.questions import as_item
-from ggss.smallworld.sets import check_paintable, paint_focus_set, town
 from ggss.smallworld.suite import small_world
-from ggss.stats import Interval
 from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit
 from ggss.steering.steerer import Steerer
+from ggss.version import hardware
 
 COMMAND = "ggss demo"
 FACES, PICTURE, PAGE = "faces", "demo.png", "report.html"
-DESCRIPTION = (
-    "The town, its people and its bias are painted and planted: this page shows that the machinery works and is "
-    "measured correctly. It is no evidence about any model trained on photographs."
-)
 PICTURED = ("teacher", "cook")  # occupations of the people in the picture
 INK, SOFT, BEFORE, AFTER = "#2b2640", "#8a86a0", "#c2452d", "#2f7d4f"
 ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5)
 
 # The paper's protocol: the occupations that a task is measured on are held out of discovery.
 HELD_OUT = {"race": ("ceo",), "gender": ("ceo", "doctor", "nurse")}
-
-
-@dataclass(frozen=True)
-class BiasRow:
-    """A bias task before and after, and the paired change in percent.
-
-    Intervals are of bias-corrected values (jackknife, Fieller; 95 %, over identities): those of the
-    percentile bootstrap often miss the truth (docs/validity.md).
-    """
-
-    comparison: Comparison
-
-    @property
-    def name(self) -> str:
-        probe, about = get(self.comparison.task), self.comparison.before.about
-        return f"{probe.title}, {about}{self.comparison.before.display().unit}"
-
-    @property
-    def meaning(self) -> str:
-        return self.comparison.before.display().meaning
-
-    @property
-    def scale(self) -> float:
-        """The factor by which displayed numbers are multiplied."""
-        return self.comparison.before.display().scale
-
-    @property
-    def before(self) -> Interval:
-        return self.comparison.before.corrected()
-
-    @property
-    def after(self) -> Interval:
-        return self.comparison.after.corrected()
-
-    @property
-    def change(self) -> Interval | None:
-        """None if there was no bias before."""
-        return self.comparison.corrected_change
-
-    @property
-    def published(self) -> tuple[float, float]:
-        """The values before and after, as the metric is published."""
-        return self.comparison.before.value(), self.comparison.after.value()
-
-    def cells(self) -> tuple[str, ...]:
-        display, change = self.comparison.before.display(), self.comparison.change()
-        percent = f"{change.estimate:+.0f} %" if change else "-"
-        return self.name, *map(display.number, self.published), percent, _percent(self.change)
 
 
 @dataclass(frozen=True)
@@ -117,22 +64,15 @@ class PersonAnswers:
 
 @dataclass(frozen=True)
 class Demo:
-    """The demo's results. capability (SmallStar) and recognition (before, after) are by steered attribute."""
+    """The demo's results. tasks: every task under the steering of each attribute that it is asked under."""
 
     model: str
     alpha: float
-    bias: list[BiasRow]
-    capability: dict[str, AccuracyChange]
-    recognition: dict[str, tuple[float, float]]
+    tasks: ComparedTasks
     steerers: dict[str, Steerer]
     people: list[PersonAnswers]
     picture: Path
     material: Material
-
-    @property
-    def unsteered(self) -> Interval:
-        """SmallStar before steering."""
-        return next(iter(self.capability.values())).before
 
 
 def check_place(folder: Path, force: bool = False) -> None:
@@ -161,15 +101,7 @@ def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
         for attribute in [run.about] if run.about else models:
             after = ask(models[attribute], suite(), task)
             pairs.append((attribute, run, after, compare(run, after)))
-    bias = [BiasRow(comparison) for _, run, _, comparison in pairs if run.probe.kind == "bias"]
-    capability = {
-        attribute: comparison.kept() for attribute, _, _, comparison in pairs if comparison.task == "smallstar"
-    }
-    recognition = {
-        attribute: (comparison.before.value(), comparison.after.value())
-        for attribute, _, _, comparison in pairs
-        if comparison.task == _recognition(attribute)
-    }
+    tasks = ComparedTasks.of([comparison for *_, comparison in pairs])
     people = [
         person_answers(Person(identities("evaluation")[0], work), plain, models["race"], steerers["race"])
         for work in PICTURED
@@ -177,8 +109,12 @@ def run(folder: Path, model: str = DEFAULT, alpha: float = 1.0) -> Demo:
     target = write_picture(people, alpha, folder / PICTURE)
     pictures = [picture for _, run, _, _ in pairs if run.about for item in run.items for picture in item.images]
     discoveries = [discovered(attribute, steerer, plain.cache, pictures) for attribute, steerer in steerers.items()]
-    material = of_pairs(pairs, Statistics(), "ggss demo", discoveries, DESCRIPTION)
-    return Demo(plain.vlm.name, alpha, bias, capability, recognition, steerers, people, target, material)
+    material = replace(
+        of_pairs(pairs, Statistics(), COMMAND, discoveries),
+        commands=(f"{COMMAND} --model {short_name(model)} --alpha {alpha:g}",),
+        machine=hardware(),
+    )
+    return Demo(plain.vlm.name, alpha, tasks, steerers, people, target, material)
 
 
 def load_model(name: str) -> Vlm:
@@ -277,10 +213,6 @@ def person_answers(person: Person, plain: SteeredModel, steered: SteeredModel, s
         assert gate is not None
         gates.append(gate)
     return PersonAnswers(portraits, answers[0], answers[1], gates)
-
-
-def _percent(change: Interval | None) -> str:
-    return f"{change.estimate:+.0f} % [{change.low:+.0f}, {change.high:+.0f}]" if change else "-"
 
 
 def write_picture(people: list[PersonAnswers], alpha: float, target: Path) -> Path:

@@ -23,7 +23,7 @@ from ggss.errors import InputError
 from ggss.probes import suites
 from ggss.probes.base import Item, get, register
 from ggss.probes.benchmarks import multiple_choice_probe, yes_or_no_probe
-from ggss.probes.suites import Suite, suite_about, worded_suite
+from ggss.probes.suites import Provenance, Suite, suite_about, worded_suite
 from ggss.smallworld import NAME
 from ggss.smallworld.bias_questions import WORDINGS, portraits
 from ggss.smallworld.painter import Portrait
@@ -340,3 +340,13 @@ def small_world(split: str = "evaluation", images: str | Path | Counterfactuals 
 register(SMALLSTAR)
 register(SMALLMME)
 suites.register(NAME, small_world)
+suites.describe(
+    NAME,
+    Provenance(
+        source="painted by ggss (docs/small-world.md)",
+        licence="that of ggss",
+        consent="not needed: nobody in these pictures exists",
+        scope="A painted town: its people are invented and its bias is planted. This shows that the method works and "
+        "is measured correctly. It is no evidence about any model trained on photographs.",
+    ),
+)

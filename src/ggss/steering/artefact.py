@@ -37,7 +37,7 @@ from ggss.escaping import code, markdown
 from ggss.files import read_bounded, read_json, require_file, write_whole
 from ggss.methods.operator import Operator, kind_named
 from ggss.steering.attach import unverified
-from ggss.steering.steerer import checked_recommendation
+from ggss.steering.steerer import MATCHING, checked_recommendation
 from ggss.terminal import track
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ Plain = str | bool | int | float | None
 Text = str | None
 
 MEASURED = {"effective_rank", "variance_share", "chance_share", "split_half_cosines"}
+UNPAIRED = "what all tokens still show is not measured on unpaired pictures, where it goes with other things."
 NOT_MEASURED = "what all tokens still show was not measured, because they were not kept (`--keep-tokens`)."
 REMOVES = """\
 It removes what counterfactual images showed of one perceived attribute at one layer. It does not make a model fair
@@ -160,6 +161,43 @@ class SiteEntry(_Strict, extra="allow"):
         return dict(self.model_extra or {})
 
 
+class PredictedEntry(_Strict):
+    """The share of a label's variance that a column explains, and what chance gives."""
+
+    share: float
+    chance: float
+
+    def __str__(self) -> str:
+        return f"{max(self.share, 0):.0%} (chance {max(self.chance, 0):.0%})"
+
+
+class MatchingEntry(_Strict):
+    """How unpaired pictures were compared."""
+
+    matched_by: list[str]
+    images: int
+    compared: int
+    strata: int
+    compared_strata: int
+    predicted: PredictedEntry | None
+    by_column: dict[str, PredictedEntry]
+    left: dict[str, PredictedEntry]
+    warnings: list[str]
+
+    def sentences(self, attribute: str) -> str:
+        """For the card."""
+        by_column = ", ".join(f"{name} {share}" for name, share in self.by_column.items())
+        left = ", ".join(f"{name} {share}" for name, share in self.left.items())
+        return (
+            f"Fitted to unpaired pictures, matched by {', '.join(self.matched_by) or 'nothing that has a name'}: "
+            f"{self.compared} of {self.images} are in {self.compared_strata} of {self.strata} strata with several "
+            f"values of {attribute}. What they are matched by explains {self.predicted or 'an unknown share'} of "
+            f"{attribute}{f': {by_column}' if by_column else ''}. Within strata, "
+            f"{left or 'no other column is known'}. What differs between the groups and is no column is removed "
+            f"with {attribute}."
+        )
+
+
 class SourceEntry(_Strict, extra="allow"):
     """The model and the pictures that a steerer was fitted on."""
 
@@ -170,6 +208,8 @@ class SourceEntry(_Strict, extra="allow"):
     data_hash: Text = None
     backend: Text = None
     images: int | None = None
+    ordered: list[str] = []
+    matching: dict[str, MatchingEntry] = {}
 
 
 class TokensEntry(_Strict):
@@ -266,13 +306,14 @@ def card(steerer: "Steerer") -> str:
 
     facts = {
         "method": f"{code(steerer.method)} {markdown(str(steerer.options or ''))}",
-        "attribute": markdown(f"{attribute}: {', '.join(map(str, steerer.values))}"),
+        "attribute": markdown(f"{attribute}: {_values(steerer)}"),
         "sites": ", ".join(f"{code(site)} (width {op.width})" for site, op in steerer.operators.items()),
         "model": f"{known('model')} {markdown(str(source.get('revision') or ''))}",
         "fingerprint of the vision path": "not recorded: nobody can check that a model is the one it was made for"
         if unverified(steerer)
         else known("fingerprint"),
-        "discovery images": f"{source.get('images', 'unknown')}, hash {known('data_hash')}",
+        "discovery images": f"{source.get('images', 'unknown')}{', unpaired' if source.get(MATCHING) else ''}, "
+        f"hash {known('data_hash')}",
         "image backend": known("backend"),
         "recommended alpha": "none measured: try 0.25 to 1.5 on your own probes"
         if alpha is None
@@ -315,8 +356,18 @@ with steerer.attach(vlm, alpha={steerer.strength()}):
 """
 
 
+def _values(steerer: "Steerer") -> str:
+    """The values of what is steered; of a number its range."""
+    if steerer.attribute in steerer.source.get("ordered", ()):
+        return f"a number, from {steerer.values[0]} to {steerer.values[-1]}"
+    return ", ".join(map(str, steerer.values))
+
+
 def _diagnostics(steerer: "Steerer") -> str:
-    lines = []
+    lines = [
+        f"- {markdown(MatchingEntry.model_validate(compared).sentences(attribute))}"
+        for attribute, compared in steerer.source.get(MATCHING, {}).items()
+    ]
     for site, measured in steerer.diagnostics.items():
         if {name for name, value in measured.items() if value is not None} >= MEASURED:
             cosines = ", ".join(f"{c:.2f}" for c in measured["split_half_cosines"]) or "too few contexts"
@@ -335,7 +386,7 @@ def _diagnostics(steerer: "Steerer") -> str:
                 f"(guessing: {probe['chance']:.0%}); tokens move by {probe['displacement']:.0%} of their length."
             )
         elif site in steerer.operators and steerer.operators[site].kind != "identity":
-            lines.append(f"- {code(site)}: {NOT_MEASURED}")
+            lines.append(f"- {code(site)}: {UNPAIRED if steerer.source.get(MATCHING) else NOT_MEASURED}")
         lines += [f"- {markdown(text)}" for text in measured.get("notes", [])]
     lines += [f"- **Warning.** {markdown(text)}" for text in steerer.warnings]
     return "\n".join(lines) or "Nothing was recorded."

@@ -20,9 +20,9 @@ from torch.nn.modules import module as torch_module
 from ggss.errors import InputError, problems
 from ggss.methods.operator import Steered
 from ggss.models.hooks import RECORDER, Attachment, ImageRows, eager, noted
+from ggss.models.identity import exported_steering
 from ggss.models.placement import ConvertedLinear
 from ggss.models.sites import in_text
-from ggss.models.wrappers import exported_steering
 from ggss.version import library_versions
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def fitting_paths(
     """The module path of each site of the steerer in a model; InputError as in `Steerer.check`."""
     from ggss.models import Vlm, family_of, resolve
     from ggss.models.families import known_family
+    from ggss.models.identity import unwrapped
     from ggss.models.sites import is_layer, layer_path, layer_width
-    from ggss.models.wrappers import unwrapped
 
     model: Any = vlm.model if isinstance(vlm, Vlm) else unwrapped(vlm)
     _refuse_twice(steerer, model)

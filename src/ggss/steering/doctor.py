@@ -19,9 +19,9 @@ from ggss.activations.collect import DISCOVERY_PROMPT
 from ggss.methods.operator import Steered
 from ggss.methods.spherical import Geodesic
 from ggss.models import MLP2, Vlm
-from ggss.models.features import Features, Shown
+from ggss.models.features import Features, ImageOrFeatures
+from ggss.models.identity import exported_words
 from ggss.models.placement import float32_products
-from ggss.models.wrappers import exported_words
 from ggss.steering.attach import NeverFired, attached
 from ggss.steering.steerer import Steerer
 
@@ -120,16 +120,16 @@ def _some_steerer(widths: dict[str, int]) -> Steerer:
     return Steerer(method="ggss", attribute="none", values=(), operators=operators)
 
 
-def _next(vlm: Vlm, pictures: Sequence[Shown]) -> Tensor:
+def _next(vlm: Vlm, pictures: Sequence[ImageOrFeatures]) -> Tensor:
     """The next-token logits [pictures, vocabulary] of a prompt about each picture; one pass, if the family can."""
     return torch.cat([_first_logits(vlm, batch, 1) for batch in _batches(vlm, [[picture] for picture in pictures])])
 
 
-def _batches(vlm: Vlm, images: Sequence[Sequence[Shown]]) -> list[Sequence[Sequence[Shown]]]:
+def _batches(vlm: Vlm, images: Sequence[Sequence[ImageOrFeatures]]) -> list[Sequence[Sequence[ImageOrFeatures]]]:
     return [images] if vlm.family.batched else [[prompt] for prompt in images]
 
 
-def _first_logits(vlm: Vlm, images: Sequence[Sequence[Shown]], new_tokens: int) -> Tensor:
+def _first_logits(vlm: Vlm, images: Sequence[Sequence[ImageOrFeatures]], new_tokens: int) -> Tensor:
     """The logits [prompts, vocabulary] of the first of some tokens that are generated after each prompt."""
     passes: list[Tensor] = []
     hook = vlm.model.register_forward_hook(lambda *called: passes.append(called[-1].logits[:, -1].float()))
@@ -149,7 +149,7 @@ class _Generated:
     logits: Tensor
 
 
-def _generated(vlm: Vlm, steerer: Steerer, images: Sequence[Sequence[Shown]]) -> _Generated:
+def _generated(vlm: Vlm, steerer: Steerer, images: Sequence[Sequence[ImageOrFeatures]]) -> _Generated:
     """Write two tokens under steering: a site that is called again for the second one has more calls."""
     calls, tokens, logits = [], 0, []
     for batch in _batches(vlm, images):
@@ -235,7 +235,7 @@ def _reuse(vlm: Vlm, steerer: Steerer, encoded: Sequence[Features], steered: Cal
 
 
 def _exported(vlm: Vlm) -> list[str]:
-    if not (words := exported_words(vlm.model)):
+    if not (words := exported_words(vars(vlm.model.config))):
         return []
     return [f"Steering is in this model's weights ({words}): always on, not adjustable. Do not steer it so again."]
 

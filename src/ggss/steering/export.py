@@ -36,25 +36,25 @@ from ggss.activations.collect import DISCOVERY_PROMPT
 from ggss.errors import InputError, no_such
 from ggss.files import read_json, write_whole
 from ggss.methods.operator import Affine, explained, nearest_map
-from ggss.models.identity import check_unchanged
-from ggss.models.locating import locate
+from ggss.models import locate
+from ggss.models.identity import APPROXIMATED, EXPORTED, ModelIdentity, check_unchanged, exported_steering
 from ggss.models.placement import ConvertedLinear
 from ggss.models.sites import resolve
-from ggss.models.wrappers import EXPORTED, exported_steering
 from ggss.steering.attach import unverified
 from ggss.steering.doctor import two_pictures
 from ggss.steering.exported_files import (
-    CARD,
     FLOATS,
-    RECORD,
+    FORMAT,
+    WRITTEN_BY,
     SiteLinear,
     WrittenWeights,
-    card,
     licence_of,
     read_mmproj,
+    read_record,
     write_checkpoint,
     write_lora,
     write_mmproj,
+    write_record,
 )
 from ggss.steering.steerer import Steerer, checked_alpha
 from ggss.version import library_versions
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from ggss.models import Vlm
 
 FORMS = ("checkpoint", "lora", "mmproj")
-FORMAT = 1
 AFFINE_METHODS = (
     *("pace", "pace-no-whitening", "pace-pooled", "pace-within-parts", "pace-orthogonal"),
     *("inlp-euclidean", "svd-pooled-euclidean", "svd-token-euclidean"),
@@ -139,7 +138,8 @@ def export(
     Args:
         model: a folder, a hub id, `small-world/NAME`, or a Vlm that was loaded from one of these.
         steerers: by name, in the order in which they act. Their operators must be affine (`pace` is).
-        alpha: the strength, for all or by name; None: what each steerer recommends, or 1.
+        alpha: the strength, for all or by name; None: what each steerer recommends, or 1. A steerer that is
+            approximated needs one: what it recommends was measured with its hook.
         out: the folder to write; it must not exist.
         form: "checkpoint", "lora" (a PEFT adapter) or "mmproj" (a projector's file of llama.cpp).
         mmproj: the mmproj file of the unsteered model, for that form.
@@ -165,7 +165,7 @@ def export(
     """
     from ggss.models import Vlm, load_vlm
 
-    parts, folder = chosen(steerers, alpha), new_folder(out)
+    parts, folder = chosen(steerers, alpha, approximate is not None), new_folder(out)
     if form not in FORMS:
         raise no_such(f"there is no form {form!r} of an exported model", form, FORMS)
     if (form == "mmproj") != (mmproj is not None):
@@ -194,13 +194,17 @@ def export(
         record = _record(form, base, parts, written, proof, linears, result)
         if form == "checkpoint":
             _note_in_config(unfinished / "config.json", parts)
-        write_whole(unfinished / RECORD, (json.dumps(record, indent=2) + "\n").encode())
-        write_whole(unfinished / CARD, card(record).encode())
+        write_record(unfinished, record)
     return Export(folder, record)
 
 
-def chosen(steerers: Mapping[str, Steerer], alpha: float | Mapping[str, float] | None) -> list[FoldedSteerer]:
-    """The steerers with their strengths; InputError for a strength or a steerer that weights cannot hold."""
+def chosen(
+    steerers: Mapping[str, Steerer], alpha: float | Mapping[str, float] | None, approximate: bool = False
+) -> list[FoldedSteerer]:
+    """The steerers with their strengths; InputError for a strength or a steerer that weights cannot hold.
+
+    approximate: operators that are not affine will be replaced.
+    """
     if not steerers:
         raise InputError("no steerer was given: an export needs at least one, such as race=race-steerer")
     strengths = alpha if isinstance(alpha, Mapping) else dict.fromkeys(steerers, alpha)
@@ -217,8 +221,17 @@ def chosen(steerers: Mapping[str, Steerer], alpha: float | Mapping[str, float] |
                 f"{name}: a {steerer.method} steerer appends text to every prompt, and weights cannot do that: "
                 "append it where you write prompts, or export another method, such as pace"
             )
+        if approximate and strengths.get(name) is None and not _is_affine(steerer, strength):
+            raise InputError(
+                f"{name}: an approximation answers differently from its method, so no strength is recommended for it "
+                f"before `ggss probe` has measured it: give one to try (--alpha {name}={strength:g})"
+            )
         parts.append(FoldedSteerer(name, steerer, strength))
     return parts
+
+
+def _is_affine(steerer: Steerer, alpha: float) -> bool:
+    return all(operator.affine(alpha) is not None for operator in steerer.operators.values())
 
 
 def new_folder(out: str | os.PathLike[str]) -> Path:
@@ -412,7 +425,10 @@ def _note_in_config(config: Path, parts: Sequence[FoldedSteerer]) -> None:
     """Name the steerers in a model's `config.json`, after those that it has from an export before."""
     content = read_json(config, "the model's config")
     kept = ("name", "method", "attribute", "alpha", "steerer")
-    added = [{name: part.described()[name] for name in kept} for part in parts]
+    added = [
+        {name: part.described()[name] for name in kept} | ({} if part.nearest is None else {APPROXIMATED: True})
+        for part in parts
+    ]
     write_whole(
         config, (json.dumps(content | {EXPORTED: [*content.get(EXPORTED, []), *added]}, indent=2) + "\n").encode()
     )
@@ -454,7 +470,7 @@ def _record(
     kept = ("model", "revision", "family", "fingerprint", "licence", "earlier")
     return {
         "format": FORMAT,
-        "written_by": "ggss export",
+        "written_by": WRITTEN_BY,
         "form": form,
         "base": {name: base[name] for name in kept},
         "steerers": [part.described() for part in parts],
@@ -468,9 +484,51 @@ def _record(
             "limit": LIMIT,
             "compared": proof,
         },
-        "measured": None,
+        "measured": None,  # `recommend` fills in both
+        "recommended": None,
         "versions": library_versions(),
     }
+
+
+def recommend(
+    folder: str | os.PathLike[str], identity: Mapping[str, str], measured: Mapping[str, Any]
+) -> dict[str, float]:
+    """Write into an exported checkpoint's record and card what was measured of it, and that its strengths are
+    recommended.
+
+    Args:
+        folder: of `export`, in the form checkpoint.
+        identity: the identity of the model that was measured, by part.
+        measured: what the record is to say: a comparison of `ggss compare`, as data.
+
+    Returns:
+        The strengths by the names of the steerers.
+
+    Raises:
+        InputError: if it is no exported checkpoint, or if another model was measured.
+    """
+    from ggss.models import load_vlm
+
+    record = read_record(folder)
+    if record["form"] != "checkpoint":
+        raise InputError(
+            f"{str(folder)!r} is an exported {record['form']}, which ggss does not load, so no run is known to be of "
+            "it: export the same steering as a checkpoint, and measure that"
+        )
+    if "endpoint" in identity:
+        raise InputError(
+            f"the run was asked at {identity['endpoint']}, and a server does not show its weights: measure the "
+            f"model with `ggss probe {folder}`"
+        )
+    exported = load_vlm(str(folder), identity.get("dtype")).identity
+    if different := exported.model_differences(ModelIdentity(identity)):
+        raise InputError(
+            f"the run was not answered by the model in {str(folder)!r}: they differ in {', '.join(different)}. "
+            f"Measure this one with `ggss probe {folder}`"
+        )
+    strengths = {steerer["name"]: steerer["alpha"] for steerer in record["steerers"]}
+    write_record(Path(folder), record | {"measured": dict(measured), "recommended": strengths})
+    return strengths
 
 
 HELD_OUT = 5  # one of so many contexts
@@ -481,7 +539,7 @@ def _approximated(
 ) -> FoldedSteerer:
     """With affine operators in place of those that are not; fitted on four fifths of the contexts, measured on the
     others and on pictures without people."""
-    if all(operator.affine(part.alpha) is not None for operator in part.steerer.operators.values()):
+    if _is_affine(part.steerer, part.alpha):
         return part
     contexts = list(dict.fromkeys(activations.contexts))
     if len(contexts) < 2:

@@ -315,6 +315,7 @@ def _names_in_gguf(mmproj: Path, linear: SiteLinear) -> dict[str, str]:
 
 
 RECORD, CARD, CARD_OF_BASE = "ggss_export.json", "README.md", "README.base.md"
+WRITTEN_BY, FORMAT = "ggss export", 1
 ENGINES = {
     "checkpoint": "Any engine that serves the base model serves this one, with the same command: transformers, vLLM, "
     "SGLang, TGI; converters (GGUF, MLX, ONNX, quantisers) take it as they take the base.",
@@ -323,6 +324,25 @@ ENGINES = {
     "mmproj": "The projector's file of llama.cpp and Ollama: `llama-server -m TEXT.gguf --mmproj FILE`. The text "
     "model's file is the one that you have.",
 }
+
+
+def holds_export(folder: Path) -> bool:
+    """Whether `ggss export` wrote a folder."""
+    return (folder / RECORD).is_file()
+
+
+def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What an exported model says of itself; InputError if the folder is none."""
+    record = read_json(Path(folder) / RECORD, "the record of an exported model")
+    if not isinstance(record, dict) or record.get("written_by") != WRITTEN_BY or record.get("format") != FORMAT:
+        raise InputError(f"{str(Path(folder) / RECORD)!r} was not written by this version of `{WRITTEN_BY}`")
+    return record
+
+
+def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write the record, and the card that is made from it."""
+    write_whole(folder / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+    write_whole(folder / CARD, card(record).encode())
 
 
 def card(record: Mapping[str, Any]) -> str:
@@ -352,7 +372,7 @@ tags: [ggss, activation-steering, fairness]
 ---
 # {markdown(base["model"])} with steering in its weights: {markdown(names)}
 
-<!-- {mark("ggss export")} -->
+<!-- {mark(WRITTEN_BY)} -->
 
 {"**An approximation.** " + APPROXIMATE if any(steerer["approximation"] for steerer in record["steerers"]) else ""}
 {SWITCHED_ON}
@@ -363,13 +383,14 @@ tags: [ggss, activation-steering, fairness]
 | its vision path | {code(base["fingerprint"][:16])} |
 | its licence | {markdown(base["licence"] or "not stated by its card: find out before you share this model")} |
 | form | {record["form"]} |
-| bias and capability of this model | not measured by the export: `ggss probe` measures it as any other model |
+| recommended strength | {_recommended(record)} |
+| bias and capability of this model | {_whether_measured(record)} |
 | versions | {", ".join(f"{name} {number}" for name, number in record["versions"].items())} |
 
 | steerer | method | attribute | alpha | sites | content |
 | --- | --- | --- | --- | --- | --- |
 {steerers}
-{_approximations(record)}
+{_approximations(record)}{_measurements(record)}
 ## Where it runs
 
 {ENGINES[record["form"]]}
@@ -402,7 +423,7 @@ The steering is always on and its strength cannot be changed: it is in the weigh
 videos) only, never on text. Do not steer this model again with the same steerer; ggss refuses that."""
 APPROXIMATE = """\
 The method is not affine, so the weights hold the affine map that is nearest to it. A high R^2 is no promise: answers
-may differ from those of the method. Use no strength before `ggss probe` has measured this model."""
+may differ from those of the method. No strength is recommended before `ggss probe` has measured this model."""
 
 
 def _listed(attribute: str | Sequence[str]) -> Sequence[str]:
@@ -417,6 +438,36 @@ def _approximations(record: Mapping[str, Any]) -> str:
         for site, near in (part["approximation"] or {}).items()
     ]
     return "\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _recommended(record: Mapping[str, Any]) -> str:
+    if not record["recommended"]:
+        return "none: `ggss recommend` writes one, once `ggss probe` has measured this model"
+    return ", ".join(f"{code(name)} {alpha:g}" for name, alpha in record["recommended"].items())
+
+
+def _whether_measured(record: Mapping[str, Any]) -> str:
+    return "measured, see below" if record["measured"] else "not measured: `ggss probe` does, as for any other model"
+
+
+def _measurements(record: Mapping[str, Any]) -> str:
+    """A table of the comparison that `ggss recommend` was given."""
+    if not (measured := record["measured"]):
+        return ""
+    rows = [
+        *((task, code(task["metric"])) for task in measured["bias"]),
+        *((task, "right answers") for task in measured["capability"]),
+    ]
+    lines = [
+        f"| {code(task['task'])} | {metric} | {_number(task['before'])} | {_number(task['after'])} |"
+        for task, metric in rows
+    ]
+    sides = f"Before: {markdown(measured['before']['said'])}. After: {markdown(measured['after']['said'])}."
+    return "\n".join(["", sides, "", "| task | metric | before | after |", "| --- | --- | --- | --- |", *lines, ""])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _left_out(record: Mapping[str, Any]) -> str:

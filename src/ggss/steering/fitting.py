@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 
 from ggss.activations import SITE, Activations
+from ggss.data.counterfactuals import asked_of_numbers
 from ggss.errors import InputError
-from ggss.methods import operator
-from ggss.methods.diagnostics import principal_cosines, probe_tokens
-from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, checked_options, get, names
+from ggss.methods import operator, registry
+from ggss.methods.diagnostics import matching, principal_cosines, probe_tokens
+from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, check_pairing, checked_options, get
+from ggss.methods.subspace import targets
 from ggss.steering.attach import LEARNED_FROM
-from ggss.steering.steerer import Steerer
+from ggss.steering.steerer import MATCHING, Steerer
 
 if TYPE_CHECKING:
     from ggss.models import Vlm
@@ -44,7 +46,7 @@ def fit(
 
     Args:
         name: a method, see `ggss.methods.names()`.
-        activations: of a counterfactual set, from `collect`.
+        activations: of a counterfactual set, or of unpaired pictures, from `collect`.
         attribute: a column of the activations' attributes, or a tuple of several for their intersections.
         neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
         **options: of the method; the defaults are the paper's.
@@ -54,7 +56,8 @@ def fit(
 
     Raises:
         InputError: for an unknown method, option or attribute (with the nearest name), a counterfactual table that is
-            not complete, and a method that needs tokens where there are none.
+            not complete, unpaired pictures or an ordered attribute for a method that cannot take them, and a method
+            that needs tokens where there are none.
 
     Examples:
         >>> fitted = ggss.fit("ggss", acts, attribute="race", kappa=10)
@@ -65,7 +68,13 @@ def fit(
     checked = checked_options(method, options)
     if isinstance(attribute, list):
         attribute = tuple(attribute)
-    values = activations.groups(attribute).values
+    columns = (attribute,) if isinstance(attribute, str) else attribute
+    ordered = [column for column in columns if column in activations.ordered]
+    check_pairing(method, activations.unpaired, ordered)
+    for column in columns:
+        if column not in ordered and (asked := asked_of_numbers(column, [*map(str, activations.values(column))])):
+            raise InputError(asked)
+    values = activations.values(attribute) if activations.unpaired else activations.groups(attribute).values
     if method.needs_tokens:
         _ = activations.tokens  # raises when there are none
     if neutral is None:
@@ -82,7 +91,9 @@ def fit(
         attribute=attribute,
         values=values,
         operators={site: result.operator for site, result in fitted.items()},
-        source=_source(activations, neutral),
+        source=_source(activations, neutral)
+        | ({"ordered": ordered} if ordered else {})
+        | ({MATCHING: _matching(activations, attribute)} if activations.unpaired and method.steers else {}),
         statistics={site: dict(result.statistics) for site, result in fitted.items()},
         diagnostics={
             site: {
@@ -153,7 +164,7 @@ def fit_live(
 
 def _check_neutral(method: Method, activations: Activations, neutral: Activations) -> None:
     if not method.takes_neutral:
-        using = [name for name in names() if get(name).takes_neutral]
+        using = [name for name in registry.names() if get(name).takes_neutral]
         raise InputError(f"{method.name} does not use neutral pictures; those that do are {', '.join(using)}")
     fingerprint, neutral_fingerprint = activations.source.get("fingerprint"), neutral.source.get("fingerprint")
     if fingerprint and neutral_fingerprint and fingerprint != neutral_fingerprint:
@@ -178,10 +189,19 @@ def _source(activations: Activations, neutral: Activations | None) -> dict[str, 
     }
 
 
+def _matching(activations: Activations, attribute: Attribute) -> dict[str, Any]:
+    """By attribute, how unpaired pictures were compared."""
+    names = (attribute,) if isinstance(attribute, str) else attribute
+    return {name: asdict(matching(activations, name, targets(activations, name), attribute)) for name in names}
+
+
 def _token_diagnostics(fitted: Fitted, activations: Activations, attribute: Attribute) -> dict[str, Any]:
-    """The probe of a site's tokens, for its diagnostics; empty if there are no tokens."""
+    """The probe of a site's tokens, for its diagnostics; empty if there are no tokens.
+
+    Empty for unpaired pictures, too: there a probe also reads what the attribute goes with.
+    """
     tokens = activations.sites[next(iter(activations.sites))].tokens
-    if tokens is None:
+    if tokens is None or activations.unpaired:
         return {}
     site_operator = fitted.operator
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ggss.models import Vlm
 
 
+MATCHING = "matching"  # the key of a source that says, by attribute, how unpaired pictures were compared
 PLOTTED = 16  # directions of a plot; more if more are removed
 
 Alpha = float | Sequence[float] | Tensor
@@ -132,7 +133,8 @@ class Steerer:
     def warnings(self) -> list[str]:
         """The warnings of discovery, a sentence each."""
         several_sites = len(self.diagnostics) > 1
-        return [
+        unpaired = [text for compared in self.source.get(MATCHING, {}).values() for text in compared["warnings"]]
+        return unpaired + [
             f"{site}: {text}" if several_sites else text
             for site, diagnostics in self.diagnostics.items()
             for text in diagnostics.get("warnings", [])
@@ -247,6 +249,9 @@ class Steerer:
             pair = f"{', '.join(self.operators)} and {', '.join(other.operators)}"
             raise InputError(f"steerers of different sites cannot be combined: {pair}")
         both = (self, other)
+        matchings = {
+            name: compared for steerer in both for name, compared in steerer.source.get(MATCHING, {}).items()
+        }
         names = [f"{steerer.method} of {' x '.join(_attributes(steerer.attribute))}" for steerer in both]
         return Steerer(
             method=f"{self.method}+{other.method}",
@@ -254,7 +259,7 @@ class Steerer:
             values=(*self.values, *other.values),
             operators={site: join(op, other.operators[site]) for site, op in self.operators.items()},
             options=dict(zip(names, (steerer.options for steerer in both), strict=True)),
-            source=dict(self.source),
+            source=self.source | ({MATCHING: matchings} if matchings else {}),
             diagnostics={
                 site: {
                     "warnings": [
@@ -317,7 +322,7 @@ class Steerer:
             1
         """
         from ggss.models import Vlm  # this imports transformers, which takes seconds
-        from ggss.models.wrappers import unwrapped
+        from ggss.models.identity import unwrapped
 
         module: nn.Module = model.model if isinstance(model, Vlm) else unwrapped(model)
         strength = checked_alpha(self.strength(alpha), allow_amplify)

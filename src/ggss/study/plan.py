@@ -1,27 +1,31 @@
 """A plan: one YAML file with the models, methods, steering and questions of a study.
 
-    plugins: [my_methods]                             # modules that register methods, probes, suites, families, ...
+    plugins: [my_methods]                             # modules or files that register methods, probes, suites, ...
     suite: {name: reflect, images: faces.csv}         # the questions: a suite and its arguments
+    questions: my-questions.yaml                      # tasks of your own, about the suite's people: gap-hire
     benchmarks: {mmstar: data/MMStar.tsv}             # tasks that are files; null: in the folder GGSS_DATA;
                                                       # or {path: data/MMStar.tsv, suffix: " Only the letter."}
     discovery: faces.csv                              # the counterfactual set: a manifest, or a registered set's name
+    held_out: {identity: ["7", "8"]}                  # people who are asked about, and never fitted on
     models: [org/model]                               # or {name: org/model, dtype: bfloat16, device_map: auto}
     methods: [none, ggss, {name: ggss, label: ggss sharp, options: {kappa: 10}}]
     alphas: [0.5, 1.0]
+    unpaired: [gender, age_group]                     # if discovery has no versions of a person: what is matched by
+    ordered: [age]                                    # attributes that are numbers
     steering:                                         # by attribute: what it is discovered on, the bias measured
       race: {discover_on: [cook, lawyer], tasks: [mcq]}
     measures:                                         # what else is measured under every steering
       - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
 A method may be limited to `models`, `tasks` or `alphas` of the plan, and may discover with a `prompt`. Paths are
-relative to the plan's file. No steering may be fitted on pictures that it is scored on, unless the plan says
-`overlap: warn`.
+relative to the plan's file, and its folder is searched for plug-ins. No steering may be fitted on pictures that it is
+scored on, unless the plan says `overlap: warn`.
 
 `Plan` is the file, `PlanItems` the items of its suite and its benchmark files, `DiscoverySet` the pictures that its
 methods are fitted on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,18 +39,29 @@ from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
 from ggss.errors import InputError, nearest, no_such, problems
+from ggss.files import read_yaml
 from ggss.methods import registry
 from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2
-from ggss.plugins import load_plugins
+from ggss.plugins import beside, load_plugins
 from ggss.probes import Item, suites
 from ggss.probes.base import CAREFUL, Parser
-from ggss.probes.suites import Suite
-from ggss.yaml_files import read_yaml
+from ggss.probes.questions import questions_suite
+from ggss.probes.suites import Provenance, Suite
+from ggss.probes.wording import read_wording
+
+
+def _texts(value: Any) -> Any:
+    """Labels of pictures are text; YAML reads some as whole numbers."""
+    if not isinstance(value, list | tuple):
+        return (str(value),) if isinstance(value, str | int) else value
+    return tuple(str(label) if isinstance(label, int) else label for label in value)
+
 
 PATHS = ("images", "wording")  # the arguments of a suite that are paths, relative to the plan's file
 COLUMN = "occupation"  # of discovery pictures: steering is discovered on some of its values
 
+Values = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(_texts)]
 Seed = Annotated[int, Field(ge=errors.SEED.least, le=errors.SEED.most)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 Alphas = Annotated[tuple[Annotated[float, Field(gt=0, le=errors.ALPHA.most)], ...], Field(min_length=1)]
@@ -129,9 +144,12 @@ class MethodPlan(Piece):
 
 
 class SteeringPlan(Piece):
-    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks."""
+    """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks.
 
-    discover_on: Names
+    Without occupations it is discovered on all discovery pictures.
+    """
+
+    discover_on: tuple[str, ...] = ()
     tasks: Names
 
 
@@ -153,7 +171,27 @@ class StatisticsPlan(Piece):
         return Statistics(self.resamples, self.permutations, self.seed)
 
 
-class Plan(Piece):
+class About(Piece):
+    """What a report says besides the answers: who ran the study (a person, an organisation), and where its pictures
+    come from (their source, licence, consent and scope)."""
+
+    run_by: str = ""
+    data: Provenance = Provenance()
+
+    @classmethod
+    def read_about(cls, path: str | Path) -> "About":
+        """From a file with `run_by` and `data`. InputError lists every problem in it."""
+        contents = read_yaml(Path(path), "the file")
+        if not isinstance(contents, dict):
+            raise InputError(f"{str(path)!r} holds {type(contents).__name__}, not a mapping of `run_by` and `data`")
+        try:
+            return About.model_validate(contents)
+        except ValidationError as error:
+            messages = [_field_message(details, About.model_fields) for details in error.errors()]
+            raise problems(f"{str(path)!r} is not a file of `run_by` and `data`", messages) from None
+
+
+class Plan(About):
     """A study's plan, from `Plan.load(path)` or `Plan.of(mapping)`. InputError of both lists every problem in it."""
 
     name: str
@@ -161,8 +199,14 @@ class Plan(Piece):
     plugins: tuple[str, ...] = ()
     suite: Annotated[SuitePlan, BeforeValidator(_named)]
     wording: str | None = Field(None, description="a file with the questions and how families of models are asked")
+    questions: str | None = Field(None, description="a file with questions of your own, about the suite's people")
     benchmarks: dict[str, Annotated[BenchmarkPlan, BeforeValidator(_placed)]] = {}
     discovery: str
+    unpaired: tuple[str, ...] | None = Field(
+        None, description="discovery pictures have no versions of a person: the columns that they are matched by"
+    )
+    ordered: tuple[str, ...] = Field((), description="attributes that are numbers, such as an age in years")
+    held_out: dict[str, Values] = Field({}, description="by column, people who are asked about and never fitted on")
     models: Annotated[tuple[Annotated[ModelPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     methods: Annotated[tuple[Annotated[MethodPlan, BeforeValidator(_named)], ...], Field(min_length=1)]
     alphas: Alphas
@@ -203,6 +247,8 @@ class Plan(Piece):
         data = read_yaml(path, "the plan")
         if not isinstance(data, dict):
             raise InputError(f"{str(path)!r} is not a plan: it holds {type(data).__name__}, not a mapping of names")
+        if isinstance(plugins := data.get("plugins"), list):
+            data["plugins"] = [beside(path.parent, name) if isinstance(name, str) else name for name in plugins]
         return cls._of({"name": path.stem} | data, str(path))._at(path.parent.resolve())
 
     @classmethod
@@ -255,14 +301,15 @@ class Plan(Piece):
         def placed(value: str) -> str:
             return value if value in PICTURE_SETS else str(folder / Path(value).expanduser())
 
-        own = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
-        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **own})
+        paths = {name: placed(value) for name, value in self.suite.options.items() if name in PATHS}
+        suite = SuitePlan.model_validate({"name": self.suite.name, **self.suite.options, **paths})
         benchmarks = {
             task: benchmark.model_copy(update={"path": benchmark.path and placed(benchmark.path)})
             for task, benchmark in self.benchmarks.items()
         }
-        wording = self.wording and placed(self.wording)
-        files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery), "wording": wording}
+        files = {"suite": suite, "benchmarks": benchmarks, "discovery": placed(self.discovery)}
+        files |= {"wording": self.wording and placed(self.wording)}
+        files |= {"questions": self.questions and placed(self.questions)}
         return self.model_copy(update=files)
 
 
@@ -286,14 +333,22 @@ def contradictions(plan: Plan) -> list[str]:
         except InputError as error:
             messages.append(f"tasks: {error}")
     messages += [
-        f"benchmarks: {task!r} is not read from a file"
-        for task in plan.benchmarks
-        if task not in probes.names() or not probes.get(task).from_file
+        f"benchmarks: {task!r} is not read from a file" for task in plan.benchmarks if not suites.is_benchmark(task)
     ]
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
         messages.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
+    ordered = [attribute for attribute in plan.steering if attribute in plan.ordered]
+    messages += [
+        str(no_such(f"ordered: {name!r} is not steered", name, plan.steering))
+        for name in plan.ordered
+        if name not in plan.steering
+    ]
     for method in plan.methods:
+        try:
+            registry.check_pairing(registry.get(method.name), plan.unpaired is not None, ordered)
+        except InputError as error:
+            messages.append(f"methods: {error}")
         if registry.get(method.name).fit_live is not None:
             messages.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
@@ -336,11 +391,11 @@ def _repeated(names: Any) -> list[Any]:
     return sorted({name for name in names if list(names).count(name) > 1})
 
 
-def _field_message(details: Any) -> str:
-    """A sentence from one of pydantic's errors."""
+def _field_message(details: Any, fields: Iterable[str] = ()) -> str:
+    """A sentence from one of pydantic's errors. fields: the keys that there are; those of a plan by default."""
     place = ".".join(str(part) for part in details["loc"]) or "plan"
     extra = details["type"] == "extra_forbidden" and len(details["loc"]) == 1
-    near = nearest(place, Plan.model_fields) if extra else ""
+    near = nearest(place, fields or Plan.model_fields) if extra else ""
     return f"{place}: {details['msg'].removeprefix('Value error, ')}{f', {near}' if near else ''}"
 
 
@@ -356,6 +411,7 @@ class PlanItems:
         messages, tasks = [], self.plan.tasks
         try:
             _ = self._suite
+            _ = self._questions
         except InputError as error:
             messages.append(f"suite: {error}")
             tasks = [task for task in tasks if task in self.plan.benchmarks]
@@ -386,16 +442,27 @@ class PlanItems:
     def suite(self, task: str) -> Suite:
         """The suite that asks a task."""
         file = self.plan.benchmarks.get(task)
-        return (
-            self._suite
-            if file is None
-            else _benchmark(task, file.path, file.suffix, self.plan.wording, self.plan.max_side)
-        )
+        if file is not None:
+            return _benchmark(task, file.path, file.suffix, self.plan.wording, self.plan.max_side)
+        return self._questions if self._questions is not None and task in self._questions.tasks else self._suite
 
     @cached_property
     def _suite(self) -> Suite:
-        wording = {} if self.plan.wording is None else {"wording": self.plan.wording}
-        return suites.load(self.plan.suite.name, **(wording | self.plan.suite.options)).shrunk(self.plan.max_side)
+        options: dict[str, Any] = {} if self.plan.wording is None else {"wording": self.plan.wording}
+        options |= self.plan.suite.options
+        if self.plan.held_out:
+            if "images" not in options:
+                raise InputError("held_out chooses among the `images` of the suite, and the plan's suite names none")
+            options["images"] = Counterfactuals.load(options["images"]).chosen(include=self.plan.held_out)
+        return suites.load(self.plan.suite.name, **options).shrunk(self.plan.max_side)
+
+    @cached_property
+    def _questions(self) -> Suite | None:
+        """The suite of the plan's file of questions, if it has one."""
+        if self.plan.questions is None:
+            return None
+        shapes = read_wording(self.plan.wording or self.plan.suite.options.get("wording")).shapes
+        return questions_suite(self.plan.questions, self._suite).shaped(shapes).shrunk(self.plan.max_side)
 
 
 @cache
@@ -403,8 +470,11 @@ def _benchmark(task: str, path: str | None, suffix: str, wording: str | None, ma
     return suites.benchmark(task, path, suffix, wording).shrunk(max_side)
 
 
+_Source = tuple[str, tuple[str, ...] | None, tuple[str, ...]]  # pictures, what they are matched by, what is ordered
+
+
 class DiscoverySet:
-    """The counterfactual pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
+    """The pictures that a plan's methods are fitted on. tokens: some method needs all tokens."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -413,15 +483,17 @@ class DiscoverySet:
 
     def problems(self) -> list[str]:
         """Attributes and occupations that the set does not have, and pictures that are missing or incomplete."""
-        try:
-            pictures = _loaded(self.plan.discovery, self.plan.max_side)
-        except InputError as error:
-            return [f"discovery: {error}"]
-        occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
-        if occupations == [""]:
-            return [f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it"]
         messages = []
         for attribute, steering in self.plan.steering.items():
+            try:
+                pictures = self._all(attribute)
+            except InputError as error:
+                messages.append(f"discovery: {error}")
+                continue
+            occupations = sorted({labels(picture).get(COLUMN, "") for picture in pictures})
+            if occupations == [""] and steering.discover_on:
+                messages.append(f"discovery: {self.plan.discovery!r} has no column {COLUMN!r}: add it")
+                continue
             unknown = [name for name in steering.discover_on if name not in occupations]
             missing = f"no discovery picture has that {COLUMN}"
             messages += [
@@ -443,15 +515,37 @@ class DiscoverySet:
 
     def of(self, attribute: str) -> Counterfactuals:
         """The discovery pictures of an attribute: those of its occupations."""
-        occupations = tuple(self.plan.steering[attribute].discover_on)
-        return _of_occupations(self.plan.discovery, self.plan.max_side, occupations)
+        occupations = self.plan.steering[attribute].discover_on
+        return _fitted_on(self._source(attribute), self.plan.max_side, occupations, self._held_out)
+
+    def _all(self, attribute: str) -> Counterfactuals:
+        return _fitted_on(self._source(attribute), self.plan.max_side, (), self._held_out)
+
+    def _source(self, attribute: str) -> _Source:
+        plan = self.plan
+        matched_by = None if plan.unpaired is None else tuple(name for name in plan.unpaired if name != attribute)
+        return plan.discovery, matched_by, tuple(name for name in plan.ordered if name == attribute)
+
+    @property
+    def _held_out(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return tuple(self.plan.held_out.items())
 
 
 @cache
-def _loaded(source: str, max_side: int | None) -> Counterfactuals:
-    return Counterfactuals.load(source).shrunk(max_side)
+def _loaded(source: _Source, max_side: int | None) -> Counterfactuals:
+    name, matched_by, ordered = source
+    unpaired = matched_by is not None
+    return Counterfactuals.load(name, context=matched_by, unpaired=unpaired, ordered=ordered).shrunk(max_side)
 
 
 @cache
-def _of_occupations(source: str, max_side: int | None, occupations: tuple[str, ...]) -> Counterfactuals:
-    return _loaded(source, max_side).chosen(include={COLUMN: occupations})
+def _fitted_on(
+    source: _Source,
+    max_side: int | None,
+    occupations: tuple[str, ...],
+    held_out: tuple[tuple[str, tuple[str, ...]], ...],
+) -> Counterfactuals:
+    """The pictures of some occupations, () is all, without the people who are held out."""
+    pictures = _loaded(source, max_side)
+    include = {COLUMN: occupations} if occupations else None
+    return pictures.chosen(include, dict(held_out)) if include or held_out else pictures

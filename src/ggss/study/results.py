@@ -25,13 +25,14 @@ from ggss.methods.registry import UNSTEERED
 from ggss.models import ModelIdentity
 from ggss.steering.fitting import Gates
 from ggss.steering.steerer import Steerer
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, MethodPlan, Plan, PlanItems
 from ggss.study.store import Fit, Key, Store, reading
 
 IDENTITY = "identity of "  # and a model's name: a fact about the study
 FAILURE = "failure of "  # and a method on a model
+VERSIONS, MACHINES = "versions", "machines"  # of the libraries, and where and when the study was run
 CODE = "code"  # under which answers are kept: that of the last run, and that of the one before it changed
 CACHED_RUNS = 256  # with their metrics
 FORMATS = (".jsonl", ".parquet")
@@ -51,9 +52,9 @@ class StoredRuns(Mapping[Cell, Run]):
         self.plan, self.store, self.plan_items = plan, store, plan_items
         self._read = lru_cache(CACHED_RUNS)(self._load)
         recorded = (store.about(CODE) or {}).get("now")
-        self.code: hashes.Code = recorded if isinstance(recorded, dict) else hashes.NOT_RECORDED
+        self.code: grid.Code = recorded if isinstance(recorded, dict) else grid.NOT_RECORDED
 
-    def use_code(self, now: hashes.Code, keep: bool = False) -> str:
+    def use_code(self, now: grid.Code, keep: bool = False) -> str:
         """Choose the code under whose key answers are read and written; returns a sentence if it has changed, or "".
 
         keep: use the answers of earlier code, also if the last run has begun to ask again.
@@ -80,7 +81,7 @@ class StoredRuns(Mapping[Cell, Run]):
     def fit(self, cell: Cell) -> Fit | None:
         """The cell's fit, or None if it was not fitted, or if the plan or the model has changed since."""
         fit = self.store.fit(cell.model, cell.method, cell.attribute)
-        recipe = hashes.recipe(self.plan, *cell[:3], self.code)
+        recipe = grid.recipe(self.plan, *cell[:3], self.code)
         if fit is None or fit.recipe != recipe:
             return None
         # A run that was stopped may have answers of the model before and after it changed: they are not compared.
@@ -111,10 +112,10 @@ class StoredRuns(Mapping[Cell, Run]):
     def _recipes(self, unit: Unit) -> list[str]:
         """The hashes of all that determines a method's fits on a model."""
         attributes = grid.attributes(self.plan, self.plan.method(unit.method))
-        return [hashes.recipe(self.plan, *unit, attribute, self.code) for attribute in attributes]
+        return [grid.recipe(self.plan, *unit, attribute, self.code) for attribute in attributes]
 
     def key(self, cell: Cell, fit: Fit) -> Key:
-        return Key(fit.identity, fit.steering, cell.alpha, hashes.questions(self.plan_items, cell.task, self.code))
+        return Key(fit.identity, fit.steering, cell.alpha, grid.questions_hash(self.plan_items, cell.task, self.code))
 
     def fits(self) -> "dict[Fitted, Fit]":
         """All fits of the plan."""
@@ -173,7 +174,8 @@ def stored(folder: str | Path) -> "Results":
     fits = runs.fits()
     gates = {names: fit.gates for names, fit in fits.items() if fit.gates}
     cosines = {names: fit.cosine for names, fit in fits.items() if fit.cosine is not None}
-    return Results(plan, runs, gates, cosines)
+    facts = {name: runs.store.about(name) or {} for name in (VERSIONS, MACHINES)}
+    return Results(plan, runs, gates, cosines, facts)
 
 
 def opened(folder: str | Path) -> tuple[Plan, StoredRuns]:
@@ -191,6 +193,7 @@ class Results:
 
     gates and cosines are by model, method and attribute. gates: how far a gate opens on the discovery tokens.
     cosines: of the largest angle between the subspace that was discovered with a prompt and the one without.
+    facts: what the store has under VERSIONS and MACHINES.
     """
 
     def __init__(
@@ -199,10 +202,12 @@ class Results:
         runs: Mapping[Cell, Run],
         gates: Mapping[Fitted, Gates] | None = None,
         cosines: Mapping[Fitted, float] | None = None,
+        facts: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.plan = plan
         self.gates = gates or {}
         self.cosines = cosines or {}
+        self.facts = facts or {}
         self._runs = runs
         self._baselines: dict[Cell, Measured] = {}
         self._comparisons: dict[Cell, Comparison | None] = {}

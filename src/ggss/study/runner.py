@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -19,15 +20,15 @@ from ggss.errors import InputError, problems
 from ggss.methods.registry import UNSTEERED
 from ggss.models import ModelIdentity
 from ggss.probes.steered_model import batches
-from ggss.study import grid, hashes
+from ggss.study import grid
 from ggss.study.checking import CheckedPlan
 from ggss.study.executors import Executor, WorkerDied, executor
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, Plan, PlanItems
-from ggss.study.results import Results, StoredRuns
+from ggss.study.results import MACHINES, VERSIONS, Results, StoredRuns
 from ggss.study.store import Fit, Store, StoreError, writing
 from ggss.terminal import note, track
-from ggss.version import library_versions
+from ggss.version import hardware, library_versions
 
 log = logging.getLogger(__name__)
 
@@ -194,13 +195,14 @@ def run(
     try:
         with writing(folder) as store:
             driver = Driver(plan, store, checked.plan_items)
-            if changed := driver.runs.use_code(hashes.code(plan), keep_answers):
+            if changed := driver.runs.use_code(grid.code_digests(plan), keep_answers):
                 say(
                     f"{changed}: what depends on it is asked again, and the old answers stay in the store under "
                     "their old key; --keep-answers goes on with them instead"
                 )
             store.tell("plan", plan.model_dump(mode="json"))
-            store.tell("versions", library_versions())
+            store.tell(VERSIONS, library_versions())
+            _tell_machine(store)
             slots = [driver.work(pool, slot) for slot in range(pool.slots)]
             done = merged(slots, driver.scheduler.close, pool.close)
             counts = with_estimate(done, driver.questions(), say, pool.slots)
@@ -213,6 +215,13 @@ def run(
     if driver.scheduler.failures:
         raise problems("the rest is done, but these could not be run", driver.scheduler.failures)
     return Summary(asked, reused, tuple(driver.changed))
+
+
+def _tell_machine(store: Store) -> None:
+    """Record on which machines and between which days the study was run; a report shows it."""
+    known, today = store.about(MACHINES) or {}, date.today().isoformat()
+    machines = dict.fromkeys([*known.get("hardware", ()), hardware()])
+    store.tell(MACHINES, {"hardware": list(machines), "first": known.get("first", today), "last": today})
 
 
 @dataclass
@@ -317,11 +326,11 @@ class Driver:
 
     def steering(self, cell: Cell) -> str:
         data = self.discovery.of(cell.attribute).content_hash if cell.attribute else ""
-        return hashes.steering(self.plan, cell.method, cell.attribute, data, self.runs.code)
+        return grid.steering_hash(self.plan, cell.method, cell.attribute, data, self.runs.code)
 
     def fitted(self, cell: Cell, identity: str, call: Call) -> Fit:
         """The cell's fit, made by the worker and written to the store."""
-        recipe = hashes.recipe(self.plan, *cell[:3], self.runs.code)
+        recipe = grid.recipe(self.plan, *cell[:3], self.runs.code)
         reply = call("fit", cell.model, cell.method, cell.attribute)
         fit = Fit(recipe, identity, self.steering(cell), reply.notes, reply.gates, reply.cosine)
         self.store.remember(cell.model, cell.method, cell.attribute, fit)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ggss.data.pictures import Picture
 from ggss.study import grid
-from ggss.study.checking import CheckedPlan, folder_of, weights_of
+from ggss.study.checking import CheckedPlan, folder_of, has_weights
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import Plan, PlanItems
 from ggss.study.results import Results, StoredRuns, opened
@@ -133,8 +133,8 @@ def _not_loaded(checked: CheckedPlan, name: str, left: float) -> str:
     if left <= 0:
         return f"the {BUDGET:.0f} s of the forecast were over"
     folder = folder_of(checked.plan.model(name))
-    if not weights_of(folder):
-        return "its weights are not here, and are not downloaded for a forecast"
+    if not has_weights(folder):
+        return "its weights are not all here, and are not downloaded for a forecast"
     weights = [file.stat().st_size for file in folder.glob("*") if file.is_file()]
     if sum(weights) / READ_BYTES > left:
         return f"loading its {sum(weights) / 1e9:.1f} GB may take longer than the {BUDGET:.0f} s of a forecast"

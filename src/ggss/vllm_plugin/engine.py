@@ -30,9 +30,8 @@ from torch import Tensor
 from ggss import errors
 from ggss.data.pictures import in_rgb
 from ggss.errors import InputError
-from ggss.models import prompts
-from ggss.models.inputs import Prompts, Tokenised
-from ggss.models.locating import locate
+from ggss.models import locate, prompts
+from ggss.models.prompts import Prompts, Tokenised
 from ggss.models.reading import Answer
 from ggss.steering import SteeringRecord
 from ggss.steering.attach import NeverFired

@@ -37,9 +37,8 @@ from vllm.multimodal.inputs import MultiModalFieldConfig
 from ggss.errors import InputError
 from ggss.models.families import Family, known_family, tower_rows
 from ggss.models.identity import StreamedWeights, skeleton
-from ggss.models.loading import load_description
 from ggss.models.sites import resolve
-from ggss.models.vlm import Vlm
+from ggss.models.vlm import Vlm, load_description
 from ggss.steering.attach import NeverFired
 from ggss.vllm_plugin.steering import (
     ENVIRONMENT,

@@ -45,6 +45,34 @@ def test_formulas_are_shown_without_a_script(opened):
     assert "\\frac" not in opened.inner_text("article")
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_formulas_are_not_cut_and_do_not_scroll(opened, width):
+    opened.set_viewport_size({"width": width, "height": 844})
+    opened.goto((SITE / "method.html").as_uri())
+    boxes = opened.locator(".formula").evaluate_all(
+        """boxes => boxes.map(box => ({
+            over: [box.scrollWidth - box.clientWidth, box.scrollHeight - box.clientHeight],
+            spare: [...box.children].map(math => {
+                const inner = math.getBoundingClientRect(), outer = box.getBoundingClientRect()
+                return Math.min(inner.top - outer.top, outer.bottom - inner.bottom)
+            }),
+            cut: [...box.children].map(math => getComputedStyle(math).overflowX),
+        }))"""
+    )
+    assert len(boxes) >= 8
+    for box in boxes:
+        assert max(box["over"]) <= 0
+        assert min(box["spare"]) >= 8  # pixels above and below, where glyphs may be taller than their box
+        assert set(box["cut"]) == {"visible"}
+
+
+def test_the_front_page_begins_with_the_demo(opened):
+    opened.goto((SITE / "index.html").as_uri())
+    first = opened.locator("article h1 + p img")
+    assert first.get_attribute("src") == "demo.png"
+    assert first.evaluate("image => image.naturalWidth") > 500
+
+
 def test_search_finds_a_page(opened):
     opened.set_viewport_size({"width": 1280, "height": 900})
     opened.goto((SITE / "index.html").as_uri())

@@ -3,6 +3,7 @@
 import base64
 import csv
 from io import BytesIO
+from itertools import product
 
 import numpy as np
 import pyarrow
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
+from ggss.data import layouts
 from ggss.errors import InputError
 from ggss.probes import benchmarks
 from ggss.probes import benchmarks as mme_files
@@ -112,3 +114,37 @@ def test_bad_mme_rows_are_all_listed(tmp_path):
         mme_files.load_mme(write(tmp_path / "mme.parquet", rows))
     for problem in ("row 0, has answer 'maybe'", "row 2, has category 'astrology'", "row 4, has no picture"):
         assert problem in str(caught.value)
+
+
+def test_social_counterfactuals_is_read_as_it_is_on_the_hub(tmp_path):
+    values = layouts.SOCIAL_COUNTERFACTUALS["race_gender"].values.values()
+    rows = [
+        {
+            "counterfactual_set": "race_gender_tailor_0_376",
+            "image": {"bytes": png(seed), "path": None},
+            "caption": f"A photo of a {race} {gender} tailor",
+            "a1a2": f"{race} {gender}",
+            "a1_type": "race",
+            "a1": race,
+            "a2_type": "gender",
+            "a2": gender,
+        }
+        for seed, (race, gender) in enumerate(product(*values))
+    ]
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for number, part in enumerate((rows[:5], rows[5:])):
+        write(tmp_path / "hub" / "data" / f"train-{number}.parquet", part)
+    files = layouts.parquet_files(tmp_path / "hub")
+    layout = layouts.extract(files, "race_gender", tmp_path / "pictures")
+    contents = layouts.read_layout(layout, tmp_path / "pictures")
+    assert contents.flaws == []
+    assert len(contents.rows) == 12
+    first = next(row for row in contents.rows if (row["race"], row["gender"]) == ("White", "male"))
+    assert (first["occupation"], first["identity"]) == ("tailor", "race_gender_tailor_0_376")
+    with open(first["path"], "rb") as file:
+        assert file.read() == png(0)
+
+
+def test_any_table_of_multiple_choice_may_be_parquet(tmp_path):
+    table = write(tmp_path / "mine.parquet", mmstar_rows(lambda data: {"bytes": data, "path": None}))
+    assert [item.key for item in benchmarks.load_choice(table, "mine")] == [str(i) for i in range(6)]

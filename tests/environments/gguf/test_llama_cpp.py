@@ -21,8 +21,7 @@ import gguf
 import small_gguf
 from ggss import InputError
 from ggss.cli.arguments import one_thread
-from ggss.models import prompts
-from ggss.models.locating import locate
+from ggss.models import locate, prompts
 
 QUESTION = "which race is this person ?"
 PORTRAITS = 40

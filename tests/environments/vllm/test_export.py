@@ -9,8 +9,7 @@ from safetensors.torch import load_file, save_file
 
 import ggss
 from conftest import QUESTIONS, steerers
-from ggss.models import prompts
-from ggss.models.locating import locate
+from ggss.models import locate, prompts
 from ggss.vllm_plugin.engine import widened
 
 PORTRAITS = 40

@@ -17,7 +17,7 @@ import pytest
 
 import ggss
 from conftest import QUESTIONS, steerers
-from ggss.models.locating import locate
+from ggss.models import locate
 from ggss.vllm_plugin.engine import widened
 
 PATIENCE = 900
