@@ -1,8 +1,8 @@
 """What a report says: a verdict on each row of its tables, and the cover, which counts them.
 
-All verdicts are those of `ggss.analysis.verdict`, which `ggss compare` prints. As there, Holm's adjustment is over all
-tests about one model (bias tasks, right answers, all bias tasks together), and over all flip rates of a model. A mean
-is over the tasks that a study's tables average.
+All verdicts are those of `ggss.analysis.verdict`, which `ggss compare` prints. As there, Holm's adjustment is over
+all tests about one model (bias tasks, right answers, all bias tasks together), and over all flip rates of a model. A
+mean is over the tasks that a study's tables average.
 """
 
 import math
@@ -134,12 +134,10 @@ class JudgedModel:
         return f"{cells.method_title(self.model.method)} at α = {self.model.alpha:g}" if self.model.method else ""
 
     @property
-    def by_task(self) -> list[tuple[TaskPair, dict[str, Dependence]]]:
-        """For each task, on which attributes its answers depend."""
-        rows: dict[str, tuple[TaskPair, dict[str, Dependence]]] = {}
-        for row in self.dependence:
-            rows.setdefault(row.pair.key, (row.pair, {}))[1][row.attribute] = row
-        return list(rows.values())
+    def costs(self) -> str:
+        """The verdicts on capability, counted by their first words."""
+        words = [row.verdict.words.partition(" (")[0].partition(":")[0] for row in self.accuracy if row.of_capability]
+        return ", ".join(f"{words.count(text)} × {text}" for text in dict.fromkeys(words)) or "not measured"
 
     @property
     def mean(self) -> str:
@@ -155,22 +153,25 @@ def judged(material: Material) -> list[JudgedModel]:
 
 def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> JudgedModel:
     """averaged: the tasks of the mean; None: all bias tasks."""
-    accuracies = [(pair, pair.comparison.kept()) for pair in model.others if _has_right_answers(pair)]
+    accuracies = [
+        (pair, pair.comparison, pair.comparison.kept())
+        for pair in model.others
+        if pair.comparison and pair.comparison.has_right_answers
+    ]
     compared = [
         pair.comparison for pair in model.bias if pair.comparison and (averaged is None or pair.task in averaged)
     ]
     readable = [task for task in compared if task.baseline is not None and task.reached is not None]
     combined = sign_flip(readable) if len(readable) > 1 else None
     tests = [_defined(pair.comparison.p) if pair.comparison else None for pair in model.bias]
-    tests += [_defined(kept.p) for _, kept in accuracies]
+    tests += [_defined(kept.p) for _, _, kept in accuracies]
     *single, together = adjusted([*tests, combined])
     bias = tuple(
         JudgedTask(pair, p, _of_task(pair, p)) for pair, p in zip(model.bias, single[: len(model.bias)], strict=True)
     )
     accuracy = tuple(
-        JudgedAccuracy(pair, "", kept, p, verdict.of_accuracy(pair.comparison, kept, p))
-        for (pair, kept), p in zip(accuracies, single[len(model.bias) :], strict=True)
-        if pair.comparison
+        JudgedAccuracy(pair, "", kept, p, verdict.of_accuracy(comparison, kept, p))
+        for (pair, comparison, kept), p in zip(accuracies, single[len(model.bias) :], strict=True)
     )
     if together is None and len(readable) == 1:
         together = next(row.adjusted for row in bias if row.comparison is readable[0])
@@ -185,10 +186,6 @@ def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> Judge
         together,
         verdict.of_average(corrected, together) if compared else NO_STEERED_RUN,
     )
-
-
-def _has_right_answers(pair: TaskPair) -> bool:
-    return pair.comparison is not None and pair.comparison.has_right_answers
 
 
 def _defined(p: float) -> float | None:
@@ -228,6 +225,38 @@ def _dependences(model: ReportedModel) -> tuple[Dependence, ...]:
     return tuple(dependences)
 
 
+@dataclass(frozen=True)
+class HeatRow:
+    """The steering of an attribute on a model ("": nothing is steered), by measured attribute and task."""
+
+    model: ReportedModel
+    steered: str
+    cells: dict[tuple[str, str], Dependence]
+
+
+@dataclass(frozen=True)
+class HeatTable:
+    """Steered attributes by measured ones. columns: by measured attribute, the tasks that measure it."""
+
+    columns: dict[str, list[str]]
+    rows: tuple[HeatRow, ...]
+
+
+def heat_table(models: Sequence[JudgedModel]) -> HeatTable:
+    """Whose answer depends on what: a row for each steering of each model."""
+    columns: dict[str, list[str]] = {}
+    rows: dict[tuple[str, str], HeatRow] = {}
+    for model in models:
+        for cell in model.dependence:
+            steered = cell.pair.attribute if cell.pair.after else ""
+            row = rows.setdefault((model.model.name, steered), HeatRow(model.model, steered, {}))
+            row.cells[cell.attribute, cell.pair.task] = cell
+            tasks = columns.setdefault(cell.attribute, [])
+            if cell.pair.task not in tasks:
+                tasks.append(cell.pair.task)
+    return HeatTable(columns, tuple(rows.values()))
+
+
 def judged_dimensions(models: Iterable[ReportedModel]) -> list[JudgedAccuracy]:
     """Capability by kind of question, where a task has several; these tests are adjusted together."""
     parts = [
@@ -257,7 +286,7 @@ def _mean_words(published: Interval, corrected: Interval | None) -> str:
 
 @dataclass(frozen=True)
 class Unread:
-    """A run of which most answers could not be read, with some of them. longest: the tokens that an answer may have."""
+    """A run of which most answers could not be read, with some of them. longest: of an answer, in tokens."""
 
     pair: TaskPair
     words: str
@@ -344,6 +373,15 @@ class Cover:
     sentences: tuple[Sentence, ...]
     control: Sentence | None
 
+    @property
+    def is_tall(self) -> bool:
+        """Whether the picture is so high that the sentences stand beside it, and not below."""
+        return sum(len(row.lanes) + 1 for row in self.plot) > 24
+
+    @property
+    def compares(self) -> bool:
+        return any(after for row in self.plot for _, after in row.lanes)
+
 
 def cover(material: Material, models: Sequence[JudgedModel]) -> Cover:
     """models: the verdicts about all models of the material."""
@@ -392,8 +430,7 @@ def _headlines(models: Sequence[JudgedModel]) -> list[Headline]:
     for attribute, rows in chosen.items():
         flips = tuple(map(sum, zip(*(row.flips for row in rows), strict=True)))
         cases, first = sum(row.cases for row in rows), rows[0]
-        kinds = list(dict.fromkeys(row.verdict.kind for row in rows))
-        words = first.verdict if len(rows) == 1 else Verdict(kinds[0] if len(kinds) == 1 else "none", _by_kind(rows))
+        words = first.verdict if len(rows) == 1 else Verdict("none", _by_kind(rows))
         headlines.append(Headline(attribute, first.pair.probe.title, len(rows), cases, flips, words))
     return headlines
 
@@ -410,7 +447,7 @@ def _plot_rows(models: Sequence[JudgedModel]) -> list[PlotRow]:
     rows = _lanes(
         models,
         lambda model: {
-            (f"the answer depends on {row.attribute}", row.pair.probe.title, 0.0): (row.shares + (None,))[:2]
+            (f"the answer depends on {row.attribute}", row.pair.probe.title, 0.0): (*row.shares, None)[:2]
             for row in model.dependence
             if row.is_of_task and (row.is_steered or not row.pair.after)
         },
@@ -434,7 +471,15 @@ def _plot_rows(models: Sequence[JudgedModel]) -> list[PlotRow]:
             if row.recognises_steered and row.pair.comparison
         },
     )
-    return [*rows, *accuracies, *recognition] if steered else rows
+    unsteered = _lanes(
+        models,
+        lambda model: {
+            ("right answers", pair.task_title, pair.measured.chance): (pair.measured.interval(), None)
+            for pair in model.model.others
+            if pair.comparison is None
+        },
+    )
+    return [*rows, *accuracies, *recognition] if steered else [*rows, *unsteered]
 
 
 def _accuracy_name(row: JudgedAccuracy) -> str:
@@ -461,9 +506,14 @@ def _bias_sentence(models: Sequence[JudgedModel]) -> Sentence:
     if not rows:
         return Sentence("Bias", "No bias task was run.", "none")
     if not compared:
-        lost = [row for row in rows if row.verdict.kind == "unreadable"]
-        words = "No steered run is reported: whether steering would change this is not known."
-        return Sentence("Bias", words, "unreadable" if len(lost) == len(rows) else "none")
+        values = [
+            f"{row.pair.task_title} {display.number(row.pair.measured.value())}{display.unit}"
+            for row in rows
+            if row.verdict.kind != "unreadable" and (display := row.pair.measured.display())
+        ]
+        words = f"The published metrics are {_list(values)}." if values and len(values) <= LISTED else ""
+        last = "No steered run is reported: whether steering would change this is not known."
+        return Sentence("Bias", f"{words} {last}".strip(), "none" if values else "unreadable")
     less = [row for row in compared if row.verdict.kind == "better"]
     means = [model for model in models if model.average is not None]
     under = means[0].way if len(means) == 1 else cells.method_title(models[0].model.method)
@@ -501,6 +551,10 @@ def _spelled_mean(model: JudgedModel) -> str:
 
 def _cost_sentence(models: Sequence[JudgedModel]) -> Sentence:
     rows = [row for model in models for row in model.accuracy if row.of_capability]
+    unsteered = [pair for model in models for pair in model.model.others if pair.comparison is None]
+    if not rows and unsteered and len(unsteered) <= LISTED:
+        values = [f"{100 * pair.measured.value():.0f} % of {pair.task_title}" for pair in unsteered]
+        return Sentence("Capability", f"Right answers: {_list(values)}.", "none")
     if not rows:
         return Sentence(
             "Cost", "Capability was not measured before and after: what steering costs is not known.", "inconclusive"
@@ -584,11 +638,17 @@ def _named(
         return f"{heading} in {len(rows)}: {'; '.join(titles)}."
     told = []
     for row, text in zip(rows, titles, strict=True):
-        words = row.verdict.words.removeprefix("inconclusive").strip(": ()") if heading == "Inconclusive" else ""
-        words = row.verdict.words if heading in ("Unreadable", "Not defined") else words
-        details = ", ".join(filter(None, [more(row) if more else "", words]))
-        told.append(f"{text} ({details})" if details else text)
+        details = ", ".join(filter(None, [more(row) if more else "", _reason(row.verdict)]))
+        told.append(f"{text} – {details}" if details else text)
     return f"{heading}: {'; '.join(told)}."
+
+
+def _reason(verdict: Verdict) -> str:
+    """The words of a verdict without those that its kind says already."""
+    if verdict.kind in ("better", "worse"):
+        return ""
+    words = verdict.words.removeprefix("inconclusive").removeprefix(": ")
+    return words[2:-1] if words.startswith(" (") else words
 
 
 def _on(pair: TaskPair, models: Sequence[JudgedModel]) -> str:

@@ -346,7 +346,7 @@ suites.describe(
         source="painted by ggss (docs/small-world.md)",
         licence="that of ggss",
         consent="not needed: nobody in these pictures exists",
-        scope="A painted town: its people are invented and its bias is planted. This shows that the method works and is "
-        "measured correctly. It is no evidence about any model trained on photographs.",
+        scope="A painted town: its people are invented and its bias is planted. This shows that the method works and "
+        "is measured correctly. It is no evidence about any model trained on photographs.",
     ),
 )
