@@ -224,8 +224,9 @@ def test_own_questions_about_pictures_and_about_the_row(page):
     page.click("#ask-row")
     page.wait_for_function("document.querySelectorAll('#own figure').length == 5")
     assert page.locator("#own .before .answer").all_inner_texts() == ["man"] * 5
-    assert "which gender is this person ?" in page.locator("#commands pre").text_content()
-    assert "--questions questions.yaml" in page.locator("#commands pre").text_content()
+    page.click("#measure button")
+    wait_for(page, "#commands pre", "text: which gender is this person ?")
+    wait_for(page, "#commands pre", "--questions questions.yaml")
     page.fill("#options textarea", "man")
     page.click("#ask-row")
     wait_for(page, "#own", "there is only one option")
