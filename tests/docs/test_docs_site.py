@@ -14,7 +14,7 @@ import yaml
 from experiments.tools import cli_page, docs_nav, notebook_page, site_check
 from ggss.analysis.records import Record
 from ggss.cli import app
-from ggss.report.bundle import About, BundleManifest, FileHash
+from ggss.report.bundle import BundleManifest, FileHash, Origin
 from ggss.steering.artefact import Description
 from ggss.study.plan import MeasurePlan, MethodPlan, ModelPlan, Plan, StatisticsPlan
 from ggss.study.store import _SCHEMA
@@ -33,7 +33,7 @@ KINDS = [
     StatisticsPlan,
     BundleManifest,
     FileHash,
-    About,
+    Origin,
 ]
 NAMED = list(docs_nav.pages(CONFIG["nav"]))
 FORMATS = (DOCS / "formats.md").read_text(encoding="utf-8")
