@@ -218,9 +218,9 @@ def test_an_edited_cell_in_markdown_is_named_too(evidence, tmp_path):
     text = files_of(evidence)[name].decode()
     row = next(line for line in text.splitlines() if line.startswith("| GGSS |"))
     cells = row[2:-2].split(" | ")
-    edited = text.replace(row, row.replace(cells[1], "**1.0**"))
+    edited = text.replace(row, row.replace(cells[2], "**1.0**"))
     (difference,) = verify(changed(evidence, tmp_path / "e.zip", {name: edited.encode()}, True)).differences
-    assert (difference.what, difference.bundled, difference.expected) == ("value", "**1.0**", cells[1])
+    assert (difference.what, difference.bundled, difference.expected) == ("value", "**1.0**", cells[2])
     assert "GGSS" in difference.row
     assert "MCQ" in difference.column
 
