@@ -190,8 +190,8 @@ def test_recognition_of_what_is_steered_is_lost_on_purpose():
     found = of_runs(asked("none", 0.0, say=blind), asked("ggss", 1.0, say=blind))
     (model,) = summary.judged(found)
     (row,) = [row for row in model.accuracy if row.pair.task == "recognition-race"]
-    assert row.verdict.words == "named less often: intended at this strength; chance is 20 %"
-    assert "intended at this strength; chance is 20 %" in summary.cover(found, [model]).sentences[2].words
+    assert row.verdict.words == "named less often, as intended (chance is 20 %)"
+    assert "as intended (chance is 20 %)" in summary.cover(found, [model]).sentences[2].words
     assert [plot.chance for plot in summary.cover(found, [model]).plot if plot.name == "naming race"] == [0.2]
 
 

@@ -590,7 +590,7 @@ def _side_sentence(models: Sequence[JudgedModel]) -> list[Sentence]:
         rows = [row for row in named if row.pair.about == attribute]
         after, before = (_range([getattr(row.kept, side).estimate for row in rows]) for side in ("after", "before"))
         words = dict.fromkeys(row.verdict.words for row in rows)
-        parts.append(f"Asked to name {attribute}, right in {after} instead of {before} ({'; '.join(words)}).")
+        parts.append(f"Asked to name {attribute}, right in {after} instead of {before}: {'; '.join(words)}.")
     return [Sentence("What else changed", " ".join(parts), kind)] if parts else []
 
 
