@@ -70,7 +70,7 @@ def test_it_ends_in_the_report_of_what_it_found(seen):
         rows = [row for row in kept.all("tr") if row.all("th") and row.all("th")[0].words == "SmallStar"]
         assert any([cell.words for cell in row.all("td")][2].startswith(f"{accuracy:.1f} ") for row in rows)
         assert f"qwen3-vl: {attribute}" in [head.words for head in page.one("section", id="discovery").all("h3")]
-    assert "no evidence about any model trained on photographs" in page.one("header").words
+    assert "no evidence about any model trained on photographs" in page.one("section", id="cover").words
 
 
 def test_the_report_shows_faces_and_their_gates(seen):
