@@ -184,9 +184,10 @@ bench: $(READY)  ## measure speed and memory against named peers; writes docs/pe
 bench-sweep: $(READY)  ## a sweep over strengths at real picture lengths; its section of docs/performance.md (minutes)
 	$(BIN)/python -m experiments.bench.alpha_sweep
 
-validity: $(READY)  ## studies and tokens with a known truth; writes docs/validity.md and docs/planted-tokens.md (minutes)
+validity: $(READY)  ## studies and tokens with a known truth; writes docs/validity.md, planted-tokens.md, unpaired.md (minutes)
 	$(BIN)/python -m experiments.bench.validity
 	$(BIN)/python -m experiments.bench.planted_page
+	$(BIN)/python -m experiments.bench.unpaired
 
 readme: $(READY)  ## run the demo and put its output and pictures into README and docs
 	$(BIN)/python -m experiments.tools.readme

@@ -12,7 +12,7 @@ from ggss import files, smallworld
 from ggss.cli import app
 from ggss.errors import InputError
 from ggss.report import tables
-from ggss.smallworld import sets
+from ggss.smallworld import painter
 from ggss.smallworld.demo import HELD_OUT, check_place
 from ggss.study import results
 from test_cli import faces, model, own_cache, run  # noqa: F401 (fixtures)
@@ -152,7 +152,7 @@ def test_a_place_that_cannot_be_written_is_told_early(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="Permission denied"):
         files.check_folder(tmp_path / "a", "ggss demo", files.never)
     with pytest.raises(InputError, match="Permission denied"):
-        sets.check_paintable(tmp_path / "faces")
+        painter.check_paintable(tmp_path / "faces")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -175,7 +175,7 @@ def test_a_manifest_of_others_is_not_a_painted_set(tmp_path):
     """The folder would be replaced whole."""
     (tmp_path / "manifest.csv").write_text("path,occupation,identity,race\nmine.png,nurse,1,a\n")
     with pytest.raises(InputError, match=r"such as 'manifest\.csv'"):
-        sets.check_paintable(tmp_path)
+        painter.check_paintable(tmp_path)
 
 
 def test_a_contact_sheet_is_known_again(run, tmp_path):
@@ -186,8 +186,8 @@ def test_a_contact_sheet_is_known_again(run, tmp_path):
     assert "contact-sheet.png" in err
     assert "--force" in err
     assert not (tmp_path / "faces").exists()
-    sets.write_contact_sheet(sheet)
-    assert files.marked(sets.COMMAND)(sheet)
+    painter.write_contact_sheet(sheet)
+    assert files.marked(painter.COMMAND)(sheet)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"model": 1}', "[" * 100_000])

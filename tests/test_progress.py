@@ -66,7 +66,7 @@ def test_the_length_is_asked_for_where_there_is_one(monkeypatch, capsys):
 def test_a_step_that_takes_long_says_so_in_a_log(clock, capsys):
     """Between two lines there are at most two beats, which are EVERY seconds."""
     work = terminal.track(clock(40)(3), "asking", 3)
-    beats = terminal.Heartbeat("ggss probe")
+    beats = terminal.ProgressLog("ggss probe")
     beats.beat()
     assert lines(capsys) == ["ggss probe: 0 s so far"]
     next(work)
@@ -89,7 +89,7 @@ def test_a_step_that_takes_long_says_so_in_a_log(clock, capsys):
 def test_a_spinner_is_a_step_of_a_log(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(terminal, "monotonic", lambda: now[0])
-    beats = terminal.Heartbeat("ggss probe")
+    beats = terminal.ProgressLog("ggss probe")
     with terminal.Terminal(stderr=True).status("loading [a] model"):
         now[0] = 90.0
         beats.beat()
@@ -106,23 +106,23 @@ def test_the_heartbeat_of_a_block_ends_with_it(capsys, monkeypatch):
         waited.append(seconds)
         return len(waited) > 3
 
-    with pytest.raises(ZeroDivisionError), terminal.Heartbeat("ggss x", wait) as beats:
+    with pytest.raises(ZeroDivisionError), terminal.ProgressLog("ggss x", wait) as beats:
         beats._thread.join()
         raise ZeroDivisionError
     assert waited == [terminal.EVERY / 2] * 4
     assert lines(capsys) == ["ggss x: 0 s so far"] * 2
-    with terminal.Heartbeat("ggss x") as beats:
+    with terminal.ProgressLog("ggss x") as beats:
         assert beats._thread.is_alive()
     assert not beats._thread.is_alive()
     monkeypatch.setenv("GGSS_QUIET", "1")
-    with terminal.Heartbeat("ggss x") as beats:
+    with terminal.ProgressLog("ggss x") as beats:
         assert not beats._thread.is_alive()
     assert lines(capsys) == []
 
 
 def test_every_command_but_servers_has_a_heartbeat(monkeypatch, capsys):
     names = []
-    monkeypatch.setattr(terminal, "Heartbeat", lambda name: names.append(name) or nullcontext())
+    monkeypatch.setattr(terminal, "ProgressLog", lambda name: names.append(name) or nullcontext())
     runner = CliRunner()
     assert runner.invoke(app, ["study", "new"]).exit_code == 0
     assert runner.invoke(app, ["probes"]).exit_code == 0

@@ -2,7 +2,7 @@
 
 No other module makes a rich console, so text is never read as markup and no table is cut. Style is given separately
 from the text: `Text(question, "bold")`, `Text.assemble((name, "bold"), ": ", answer)`. Progress is a bar on a
-terminal, and a line every `EVERY` seconds in a log; a `Heartbeat` prints one where a single step takes longer.
+terminal, and a line every `EVERY` seconds in a log; a `ProgressLog` prints one where a single step takes longer.
 """
 
 import os
@@ -126,7 +126,7 @@ class _LoggedStatus(Status):
             _steps.remove(self._step)
 
 
-class Heartbeat:
+class ProgressLog:
     """While a block runs, prints a line on stderr if nothing else was printed there for `EVERY` seconds.
 
     It says which step is going on; what: the work as a whole. On a terminal, where there is a bar, and with `--quiet`
@@ -139,7 +139,7 @@ class Heartbeat:
         self._whole, self._known = _Step(what), _lines
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
-    def __enter__(self) -> "Heartbeat":
+    def __enter__(self) -> "ProgressLog":
         if not quiet() and not Terminal(stderr=True).is_terminal:
             self._thread.start()
         return self

@@ -67,6 +67,7 @@ def test_discover_shows_a_table_and_warnings(run, model, faces, tmp_path):
     )
     assert code == 0
     assert "deepstack-0" in out
+    assert "site: where the model is steered. k: in how many directions." in " ".join(out.split())
     assert "Warning:" in out, "noise has no stable gender direction"
     stored = json.loads((tmp_path / "g" / "config.json").read_text())
     assert stored["options"]["kappa"] == 2
@@ -144,6 +145,8 @@ def test_ask_side_by_side(run, model, faces, steerer):
     code, out, _ = run("ask", model, picture, question, "--steer", steerer[0], "--alpha", "0")
     assert code == 0
     assert "steered, alpha 0" in out
+    code, out, _ = run("ask", model, picture, question, "--steer", steerer[0], "--alpha", "1")
+    assert "(how much of the strength a token gets: 1 is all of it)" in " ".join(out.split())
     code, out, _ = run("ask", model, picture, picture, question, "--json")
     assert code == 0
     assert len(json.loads(out)["images"]) == 2

@@ -46,8 +46,9 @@ def test_a_run_that_fulfils_its_policy_is_exit_code_0_with_one_table(run, files)
 def test_the_defaults_are_printed_and_a_failure_is_exit_code_1(run, files):
     code, out, err = gate(run, files, after="unchanged")
     assert (code, err) == (1, "")
-    assert "Policy (ggss's defaults): max_bias: null, max_flip_percent: null, change: decrease" in out
-    assert "significance: 0.05, capability_margin_points: 1.5, max_unreadable_percent: 5.0" in " ".join(out.split())
+    words = " ".join(out.split())
+    assert "Policy (ggss's defaults): max_bias: null, max_flip_percent: null, change: decrease" in words
+    assert "significance: 0.05, capability_margin_points: 1.5, max_unreadable_percent: 5.0" in words
     assert "FAILED 2 of 4 checks: change of mcq, capability of smallstar" in out
 
 

@@ -63,6 +63,7 @@ def test_a_run_a_steered_run_and_their_comparison(run, model, manifest, steerer,
     code, out, err = run(*asked, "--steer", steerer, "--alpha", "1.5", "-o", after)
     assert code == 0, err
     assert "ggss at alpha 1.5" in out
+    assert "Soft: from the options' probabilities instead of the answers." in " ".join(out.split())
     assert "mean_race_jsd" in out
     assert "as the steerer recommends" not in out, "only where --alpha is left out"
     steered = records.load(after)

@@ -14,6 +14,7 @@ import yaml
 from experiments.tools import cli_page, docs_nav, notebook_page, site_check
 from ggss.analysis.records import Record
 from ggss.cli import app
+from ggss.report.bundle import BundleManifest, FileHash, Origin
 from ggss.steering.artefact import Description
 from ggss.study.plan import MeasurePlan, MethodPlan, ModelPlan, Plan, StatisticsPlan
 from ggss.study.store import _SCHEMA
@@ -22,6 +23,18 @@ from test_docs_examples import PUBLIC
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+KINDS = [
+    Description,
+    Record,
+    Plan,
+    ModelPlan,
+    MethodPlan,
+    MeasurePlan,
+    StatisticsPlan,
+    BundleManifest,
+    FileHash,
+    Origin,
+]
 NAMED = list(docs_nav.pages(CONFIG["nav"]))
 FORMATS = (DOCS / "formats.md").read_text(encoding="utf-8")
 
@@ -91,7 +104,7 @@ def test_the_examples_begin_with_what_the_page_makes():
     assert set(used.split()) <= names
 
 
-@pytest.mark.parametrize("kind", [Description, Record, Plan, ModelPlan, MethodPlan, MeasurePlan, StatisticsPlan])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_field_of_a_file_is_described(kind):
     assert [name for name in kind.model_fields if not re.search(rf"[`{{ ]{name}[`}},: ]", FORMATS)] == []
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import ggss
+from experiments.bench import unpaired
+from experiments.bench.planted_tokens import World
 from ggss.activations import SITE, Activations
 from ggss.errors import InputError
 from ggss.methods import registry
@@ -100,11 +102,12 @@ def test_an_unpaired_fit_of_a_complete_set_is_the_paired_fit():
     for method, options in (
         ("leace-spherical", {}),
         ("pace", {"parts": 1, "k": 4, "shrinkage": 0.1}),
+        ("pace", {"parts": "positions", "k": 4, "shrinkage": 0.1}),
         ("pace-no-whitening", {"parts": 1, "k": 4}),
     ):
-        paired, unpaired = (ggss.fit(method, a, "race", **options) for a in (acts, as_unpaired(acts)))
-        torch.testing.assert_close(unpaired.steer(rows), paired.steer(rows), rtol=1e-4, atol=1e-4)
-        assert unpaired.values == paired.values
+        complete, matched = (ggss.fit(method, a, "race", **options) for a in (acts, as_unpaired(acts)))
+        torch.testing.assert_close(matched.steer(rows), complete.steer(rows), rtol=1e-4, atol=1e-4)
+        assert matched.values == complete.values
     largest = [
         ggss.fit("pace", a, "race", parts=1).statistics[SITE]["eigenvalues_race"][:4]
         for a in (acts, as_unpaired(acts))
@@ -228,10 +231,28 @@ def test_unsteered_baselines_take_anything():
     assert ggss.fit("none", pictures(20), "group").source.get("matching") is None
 
 
-@pytest.mark.parametrize("parts", ["positions", 4])
-def test_parts_of_unpaired_pictures_are_refused(parts):
-    with pytest.raises(InputError, match=rf"parts={parts!r} compares the same part.*unpaired"):
-        ggss.fit("pace", pictures(), "group", parts=parts)
+def test_unpaired_pictures_have_positions_if_they_are_equally_long_and_never_clusters():
+    acts = pictures(100)
+    assert ggss.fit("pace", acts, "group").diagnostics[SITE]["parts"] == TOKENS
+    assert ggss.fit("pace", acts, "group", parts=1).diagnostics[SITE]["parts"] == 1
+    with pytest.raises(InputError, match=r"parts=4 are clusters .* these pictures are unpaired"):
+        ggss.fit("pace", acts, "group", parts=4)
+    tokens = [rows[: 2 + number % 2] for number, rows in enumerate(acts.tokens)]
+    unequal = Activations(tokens, acts.attributes, acts.contexts, unpaired=True)
+    steerer = ggss.fit("pace", unequal, "group")
+    assert "whole pictures: these have 2 to 3 tokens" in steerer.diagnostics[SITE]["notes"][0]
+    with pytest.raises(InputError, match="needs images of one number of tokens, these have 2 to 3"):
+        ggss.fit("pace", unequal, "group", parts="positions")
+
+
+def test_positions_find_what_cancels_in_the_mean_token():
+    """The group lies along opposite directions in the two halves of a picture."""
+    acts = pictures(confounding=0.5)
+    for rows in acts.tokens:
+        rows[: TOKENS // 2, GROUP] *= -1
+    turned = Activations(acts.tokens, acts.attributes, acts.contexts, unpaired=True)
+    assert abs(kept(ggss.fit("pace", turned, "group"), GROUP)) < 0.2
+    assert kept(ggss.fit("pace", turned, "group", parts=1), GROUP) > 0.8  # the control
 
 
 def test_pictures_of_different_lengths_count_equally():
@@ -330,13 +351,12 @@ def _rank(steerer):
 
 def test_an_unpaired_slope_of_a_complete_set_is_the_paired_slope():
     tokens, labels, contexts = complete()
-    paired = ggss.fit("pace", Activations(tokens, labels, contexts, ordered="age"), "age", parts=1, shrinkage=0.1)
-    unpaired = Activations(tokens, labels, contexts, ordered="age", unpaired=True)
-    unpaired = ggss.fit("pace", unpaired, "age", shrinkage=0.1)
-    name = "eigenvalues_age"
-    torch.testing.assert_close(
-        unpaired.statistics[SITE][name][:1], paired.statistics[SITE][name][:1], rtol=1e-4, atol=0
-    )
+    fits = [
+        ggss.fit("pace", Activations(tokens, labels, contexts, ordered="age", unpaired=alone), "age", shrinkage=0.1)
+        for alone in (False, True)
+    ]
+    largest = [steerer.statistics[SITE]["eigenvalues_age"][:1] for steerer in fits]
+    torch.testing.assert_close(*largest, rtol=1e-4, atol=0)
 
 
 def test_a_label_that_is_no_number_is_refused():
@@ -388,3 +408,31 @@ def test_the_card_of_a_number_has_its_range(tmp_path):
     steerer.save_pretrained(tmp_path)
     assert "age: a number, from 2 to 30" in (tmp_path / "README.md").read_text()
     assert ggss.Steerer.from_pretrained(tmp_path).source["ordered"] == ["age"]
+
+
+def test_a_steerer_of_two_keeps_how_both_were_compared():
+    acts = pictures(matched=False, ages=True)
+    group, age = (ggss.fit("leace-gated", acts, name) for name in ("group", "age"))
+    both = group + age
+    assert both.source["matching"] == group.source["matching"] | age.source["matching"]
+    assert [text for text in both.warnings if "place" in text]
+
+
+def test_the_page_is_written(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(unpaired, "COUNT", 75)
+    monkeypatch.setattr(unpaired, "CONFOUNDING", (0.7,))
+    monkeypatch.setattr(unpaired, "ALARM_COUNTS", (60,))
+    unpaired.main(["--quick", "-o", str(tmp_path / "page.md")])
+    text = (tmp_path / "page.md").read_text()
+    assert "| 0.7 | `leace-spherical` | matched |" in text
+    assert "| 75 | paired |" in text
+    assert capsys.readouterr().out.strip() == text.strip()
+
+
+def test_a_matched_fit_comes_near_the_paired_one_where_the_confounding_is_known():
+    outcome = unpaired.outcomes(World(overlap=0.3, parts=1), "leace-spherical", 300, 0.7)
+    pooled, content_lost = 0, 2
+    assert outcome["matched"][pooled] < outcome["paired"][pooled] + 0.15
+    assert outcome["not matched"][pooled] > outcome["matched"][pooled]
+    assert outcome["matched"][content_lost] < outcome["paired"][content_lost] + 3
+    assert outcome["not matched"][content_lost] > outcome["matched"][content_lost] + 3

@@ -365,7 +365,8 @@ def test_without_words_nothing_is_named():
 
 def asked(probe):
     """Items such as the probe asks: its own, or those of a benchmark of its kind."""
-    task = {"recognition": "recognition-race"}.get(probe.name, probe.name)
+    own = {"recognition": "recognition-race", "gap": "mcq", "divergence": "mcq", "win-rate": "2afc"}
+    task = own.get(probe.name, probe.name)
     alike = {"multiple-choice": "mmstar", "yes-or-no": "mme"}
     return ITEMS.get(task) or ITEMS[alike[probe.kind]]
 

@@ -19,7 +19,7 @@ from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError
 from ggss.report import bundle, tables
 from ggss.report.bundle import ABOUT, AFTER, BEFORE, MANIFEST, PLAN, README, of_files, of_results, verify, write
-from ggss.report.material import Material
+from ggss.report.material import Material, Missing
 from ggss.report.material import of_results as material_of
 from ggss.study import grid
 from ggss.study.results import Results
@@ -46,7 +46,8 @@ def small(**changed) -> Results:
 
 def material(results: Results) -> Material:
     notes = {(invented.QWEN, "ggss"): ("the gate opens late",)}
-    return material_of(results, missing=["some of it is missing"], notes=notes, made_from="my study")
+    missing = [Missing(invented.QWEN, "ggss", "some of it is missing")]
+    return material_of(results, missing=missing, notes=notes, made_from="my study")
 
 
 @pytest.fixture(scope="module")
@@ -217,9 +218,9 @@ def test_an_edited_cell_in_markdown_is_named_too(evidence, tmp_path):
     text = files_of(evidence)[name].decode()
     row = next(line for line in text.splitlines() if line.startswith("| GGSS |"))
     cells = row[2:-2].split(" | ")
-    edited = text.replace(row, row.replace(cells[1], "**1.0**"))
+    edited = text.replace(row, row.replace(cells[2], "**1.0**"))
     (difference,) = verify(changed(evidence, tmp_path / "e.zip", {name: edited.encode()}, True)).differences
-    assert (difference.what, difference.bundled, difference.expected) == ("value", "**1.0**", cells[1])
+    assert (difference.what, difference.bundled, difference.expected) == ("value", "**1.0**", cells[2])
     assert "GGSS" in difference.row
     assert "MCQ" in difference.column
 
@@ -385,10 +386,11 @@ def test_runs_of_two_files_have_the_numbers_of_compare(run_files, two_runs):
     assert (files[BEFORE], files[AFTER]) == (before.read_bytes(), after.read_bytes())
     assert PLAN not in files
     assert b"ggss bundle before.jsonl after.jsonl --seed 3 -o evidence.zip" in files[MANIFEST]
-    tasks = ComparedTasks.of(compare_all(records.load(before), records.load(after), Statistics(seed=3)))
+    compared = compare_all(records.load(before), records.load(after), Statistics(seed=3))
+    tasks = ComparedTasks.of(list(compared.values()))
     (row,) = csv.DictReader(io.StringIO(files["tables/bias.csv"].decode()))
-    assert float(row["p, Holm"]) == pytest.approx(tasks.p_holm["mcq"], rel=1e-7)
-    assert row["verdict"] == verdict.of_bias(tasks.bias[0], tasks.p_holm["mcq"]).words
+    assert float(row["p, Holm"]) == pytest.approx(tasks.bias_holm[0], rel=1e-7)
+    assert row["verdict"] == verdict.of_bias(tasks.bias[0], tasks.bias_holm[0]).words
 
 
 def test_an_edited_cell_of_runs_is_all_that_differs(two_runs, tmp_path):

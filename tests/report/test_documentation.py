@@ -11,7 +11,7 @@ from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError
 from ggss.report import documentation
 from ggss.report.documentation import measured_tables, render
-from ggss.report.material import of_results, of_runs
+from ggss.report.material import Missing, of_results, of_runs
 from test_comparison import STATISTICS, STEERED, runs
 
 TASKS = ("mcq", "nurse-doctor", "smallstar")
@@ -22,7 +22,8 @@ YOURS = "**To be written by you"
 def study():
     measures = [{"tasks": ["recognition-race"], "at": "all"}]
     plan = invented.plan(models=[invented.QWEN], methods=["none", "ggss"], alphas=[1.0], measures=measures)
-    return of_results(invented.results(plan), missing=["the rest"], notes={(invented.QWEN, "ggss"): ["few people"]})
+    missing, notes = [Missing(invented.QWEN, "ggss", "the rest")], {(invented.QWEN, "ggss"): ["few people"]}
+    return of_results(invented.results(plan), missing=missing, notes=notes)
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +59,12 @@ def test_data_hashes_warnings_and_gaps_are_filled_in(study, text):
 
 def test_numbers_and_verdicts_are_those_of_compare():
     before, after = runs(0.9, tasks=TASKS), runs(0.1, seed=1, tasks=TASKS, source=STEERED)
-    tasks = ComparedTasks.of(compare_all(before, after, STATISTICS))
+    tasks = ComparedTasks.of(list(compare_all(before, after, STATISTICS).values()))
     tables = {table.name: table for table in measured_tables(of_runs(before, after, STATISTICS))}
     words = {name: [row.cells[-1] for row in table.rows] for name, table in tables.items()}
-    p_holm = tasks.p_holm
-    assert words["bias"] == [verdict.of_bias(task, p_holm[task.task]).words for task in tasks.bias]
+    assert words["bias"] == [verdict.of_bias(task, tasks.p_holm(task)).words for task in tasks.bias]
     assert words["capability"] == [
-        verdict.of_accuracy(task, task.kept(), p_holm[task.task]).words for task in tasks.capability
+        verdict.of_accuracy(task, task.accuracy(), tasks.p_holm(task)).words for task in tasks.capability
     ]
     flips = zip(tasks.flips, tasks.flips_holm, strict=True)
     assert words["flips"] == [verdict.of_flips(flip, p).words for flip, p in flips]

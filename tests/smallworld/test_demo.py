@@ -110,7 +110,7 @@ def test_the_answer_of_nearly_everybody_depends_on_the_attribute_before_and_of_f
     for task, attribute, most in (("mcq", "race", 0.9), ("nurse-doctor", "gender", 0.4)):
         (before, after), cases = flips[task, attribute]["flips"], flips[task, attribute]["cases"]
         assert before > most * cases
-        assert after < 0.1 * cases
+        assert after < 0.2 * cases
         assert flips[task, attribute]["verdict"]["kind"] == "better"
 
 

@@ -218,13 +218,13 @@ def with_plugins_and_heartbeat(command: Callable[..., None], name: str) -> Calla
     option = inspect.Parameter("plugin", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Plugins)
 
     def prepared(*, plugin: list[str] | None = None, **values: Any) -> None:
-        from ggss.terminal import Heartbeat
+        from ggss.terminal import ProgressLog
 
         if command.__name__ in SERVERS:
             use_plugins(plugin)
             command(**values)
             return
-        with Heartbeat(name):
+        with ProgressLog(name):
             use_plugins(plugin)
             command(**values)
 

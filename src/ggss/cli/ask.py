@@ -97,6 +97,8 @@ def _show(result: dict[str, Any]) -> None:
     console.print(Columns(panels))
     if "steered" in result:
         gate = "" if result["mean_gate"] is None else f", mean gate {result['mean_gate']:.2f}"
-        console.print(f"{result['tokens']} visual tokens steered in {result['calls']} call(s){gate}", style="dim")
+        meaning = " (how much of the strength a token gets: 1 is all of it)" if gate else ""
+        steered = f"{result['tokens']} visual tokens steered in {result['calls']} call(s)"
+        console.print(f"{steered}{gate}{meaning}", style="dim")
     if "note" in result:
         console.print(result["note"], style="dim")

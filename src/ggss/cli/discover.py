@@ -102,6 +102,9 @@ def discover(
 ) -> None:
     """Find the subspace that carries an attribute and write a steerer.
 
+    A site is a place in the model whose output is steered; k is the number of directions that carry the attribute
+    there. Methods have their own k: --option k=4 chooses another.
+
     A steerer that is in the folder is replaced; a folder with anything else needs --force. The images are checked
     before the model is loaded. The model's activations are kept in a cache, so that a second run, or another method,
     starts immediately.
@@ -219,6 +222,12 @@ def show(steerer: "Steerer", out: Path) -> None:
             f"{read['displacement']:.0%}" if read else "-",
         )
     console.print(table)
+    console.print(
+        "site: where the model is steered. k: in how many directions. explained: how much of the differences between "
+        "versions lies in these. other variance inside: how much of the differences between people lies there, too. "
+        "transfer: how much of the versions of one half of the people lies in the directions of the other half.",
+        style="dim",
+    )
     for name, compared in steerer.source.get(MATCHING, {}).items():
         console.print(Text(MatchingEntry.model_validate(compared).sentences(name)))
     for site, diagnostics in steerer.diagnostics.items():

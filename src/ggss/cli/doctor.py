@@ -116,6 +116,9 @@ def show(report: "Examination") -> None:
     for site, facts in report.sites.items():
         table.add_row(site, facts["path"], str(facts["width"]), str(facts["rows"]))
     console.print(table)
+    console.print(
+        "site: a place in the model whose output can be steered, one row for each visual token", style="dim"
+    )
     for what, passed, observed in report.checks:
         console.print(Text("ok  ", "green") if passed else Text("FAIL", "red"), f"{what}: {observed}")
     leak = Table("leak test", "logits move by", "share", box=None)

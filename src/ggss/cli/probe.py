@@ -115,7 +115,8 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
     console.print(table)
     console.print(
         "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: bias-corrected value and "
-        "interval of the jackknife.",
+        "interval of the jackknife. Soft: from the options' probabilities instead of the answers. Unparsed: answers "
+        "that name no option.",
         style="dim",
     )
     for run in runs:

@@ -43,8 +43,8 @@ sum over v of e[v] m[p, v], where e are the numbers minus their mean, scaled to 
 have the same number of tokens, and whole pictures elsewhere. The contrasts are those within strata
 (`subspace.targets`): class means, or a slope, at a position. They are right whatever the positions show. Where
 positions show the same thing in all pictures, as in faces that are cut out alike, they are as sharp as those of a
-complete set; where they do not, they are those of whole pictures (docs/unpaired.md). Labels are permuted within strata.
-S is of all tokens, moved so that labels are independent of strata.
+complete set; where they do not, they are those of whole pictures (docs/unpaired.md). Labels are permuted within
+strata. S is of all tokens, moved so that labels are independent of strata.
 
 **Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from ggss.data.pictures import Picture
 from ggss.errors import InputError
 from ggss.models.hooks import Attachment
-from ggss.models.identity import is_intervened
+from ggss.models.identity import is_intervened, visual_identity
 from ggss.models.sites import MLP1, MLP2, in_text, in_tower
 from ggss.terminal import track
 
@@ -295,7 +295,8 @@ class FeatureCache:
         """
         if not self.from_features:
             return ""  # images are not computed by the model
-        return None if is_intervened(self.vlm.model) else self.vlm.visual_identity.hash
+        model = self.vlm.model
+        return None if is_intervened(model) else visual_identity(model, self.vlm.processor).hash
 
     def _current(self) -> BoundedFeatures:
         """The entries of the model as it is now."""

@@ -69,6 +69,7 @@ _LARGE, _BLOCK = 2**22, 2**26  # bytes: from which size threads are worth their 
 _ODD = -0x61C8864680B583EB  # 2**64 over the golden ratio, as a signed integer: a usual multiplier of hashes
 
 _hashes: WeakKeyDictionary[nn.Module, dict[tuple[bool, bool], tuple[object, str]]] = WeakKeyDictionary()
+_config_settings: dict[tuple[type, str], Mapping[str, Any]] = {}  # of the config that was used last
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def whole_identity(model: Any, processor: Any) -> ModelIdentity:
             **visual_identity(model, processor).parts,
             "text weights": _hash(model, language=True),
             "text modules": hashing.of(_modules(model, language=True)),
-            "text config": hashing.of(_plain(model.config.to_diff_dict().get(text, {}))),
+            "text config": hashing.of(_settings(model.config).get(text, {})),
             "text attention": _attention(model.config).get(text, ""),
             "tokenizer": hashing.of(_tokenizer(processor.tokenizer)),
             "chat template": hashing.of(_chat_template(processor)),
@@ -146,9 +147,8 @@ def visual_settings(model: Any, processor: Any = None) -> dict[str, Any]:
     An artefact records the values themselves: another version of transformers may have other settings, and then those
     that both have are compared.
     """
-    config = _plain(model.config.to_diff_dict())
-    config.pop(_text_config_name(model.config), None)
-    settings = {"config": config}
+    text = _text_config_name(model.config)
+    settings = {"config": {name: value for name, value in _settings(model.config).items() if name != text}}
     if processor is not None:
         other_parts = ("image_processor", "video_processor", "tokenizer", "feature_extractor")
         settings["processor"] = _plain({k: v for k, v in processor.to_dict().items() if k not in other_parts})
@@ -161,8 +161,7 @@ def text_settings(model: Any, processor: Any = None) -> dict[str, Any]:
 
     The tokenizer and the chat template determine the text before the image.
     """
-    config = model.config.to_diff_dict().get(_text_config_name(model.config), {})
-    settings: dict[str, Any] = {"text_config": _plain(config)}
+    settings: dict[str, Any] = {"text_config": _settings(model.config).get(_text_config_name(model.config), {})}
     if processor is not None:
         settings |= {"tokenizer": hashing.of(_tokenizer(processor.tokenizer))}
         settings |= {"chat_template": hashing.of(_chat_template(processor))}
@@ -389,6 +388,18 @@ def _weights(model: nn.Module, language: bool) -> dict[str, Tensor]:
     return weights
 
 
+def _settings(config: Any) -> Mapping[str, Any]:
+    """What a config says besides the defaults of its class, as plain data.
+
+    transformers builds the default configs for it each time, so the result is kept for a config of equal content.
+    """
+    content = type(config), repr(config.to_dict())
+    if content not in _config_settings:
+        _config_settings.clear()
+        _config_settings[content] = _plain(config.to_diff_dict())
+    return _config_settings[content]
+
+
 def _text_config_name(config: Any) -> str:
     """The attribute of a config that has the text model's config; "" if there is none."""
     text = config.get_text_config()
@@ -532,28 +543,6 @@ def unwrapped(model: Any) -> Any:
             f"a {type(model).__name__} is not a transformers model: pass the model as transformers loads it"
         )
     return model
-
-
-def check_usable(model: Any) -> None:
-    """InputError for a model that cannot answer without its wrapper: with PEFT's learned prompts, or with weights
-    that accelerate loads too late."""
-    while COMPILED in getattr(model, "_modules", {}):
-        model = model._modules[COMPILED]
-    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
-        raise InputError(
-            "this PEFT model puts learned prompts before the text, which only its wrapper does: "
-            "ggss answers with the model inside, so use an adapter that changes layers, such as LoRA"
-        )
-
-    full = unwrapped(model)
-    base = getattr(full, "base_model", full)
-    if hasattr(base, "_hf_hook") and (
-        offloaded := [name for name, weight in base.named_parameters(recurse=False) if weight.is_meta]
-    ):
-        raise InputError(
-            f"the weight {offloaded[0]} of this {type(full).__name__} is offloaded, and transformers reads it before "
-            "the module that has it is called: load the model with a device_map that keeps it in memory"
-        )
 
 
 def tuned_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -27,9 +27,9 @@ from ggss.models.families import Family
 from ggss.models.features import Features, ImageOrFeatures
 from ggss.models.hooks import acting_before_text, captured, layer_rows
 from ggss.models.identity import (
+    COMPILED,
     ModelIdentity,
     check_unchanged,
-    check_usable,
     exported_words,
     fingerprint,
     text_fingerprint,
@@ -111,7 +111,7 @@ class Vlm:
     """
 
     def __init__(self, model: Any, processor: Any, name: str = "") -> None:
-        check_usable(model)
+        _check_usable(model)
         self.model = unwrapped(model).eval()
         self.processor = processor
         self.name = name or type(model).__name__
@@ -345,6 +345,28 @@ def _check(questions: Sequence[str], images: Sequence[Sequence[ImageOrFeatures]]
     if len(questions) != len(images) or any(isinstance(pictures, ImageOrFeatures) for pictures in images):
         raise InputError(
             f"each question needs its own list of images: got {len(questions)} questions and {len(images)} lists"
+        )
+
+
+def _check_usable(model: Any) -> None:
+    """InputError for a model that cannot answer without its wrapper: with PEFT's learned prompts, or with weights
+    that accelerate loads too late."""
+    while COMPILED in getattr(model, "_modules", {}):
+        model = model._modules[COMPILED]
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        raise InputError(
+            "this PEFT model puts learned prompts before the text, which only its wrapper does: "
+            "ggss answers with the model inside, so use an adapter that changes layers, such as LoRA"
+        )
+
+    full = unwrapped(model)
+    base = getattr(full, "base_model", full)
+    if hasattr(base, "_hf_hook") and (
+        offloaded := [name for name, weight in base.named_parameters(recurse=False) if weight.is_meta]
+    ):
+        raise InputError(
+            f"the weight {offloaded[0]} of this {type(full).__name__} is offloaded, and transformers reads it before "
+            "the module that has it is called: load the model with a device_map that keeps it in memory"
         )
 
 
