@@ -15,7 +15,7 @@ from ggss.probes.suites import load
 
 def _parsers(folder: Path) -> Any:
     suite = load("small-world", split="selection")
-    by_kind = {"multiple-choice": "smallstar", "yes-or-no": "smallmme"}
+    by_kind = {"multiple-choice": "smallstar", "yes-or-no": "smallmme", "bias": "mcq"}
     by_probe = {probes.get(task).name: task for task in reversed(suite.tasks)}
     items = {name: suite.items(by_probe.get(name) or by_kind[probes.get(name).kind])[0] for name in probes.names()}
 
