@@ -64,9 +64,9 @@ def main() -> int:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([f"ggss.study.{name}" for name in MODULES])
     with tempfile.TemporaryDirectory() as place:
-        lived(context, plan, Path(place) / "undisturbed", None)
+        lived(context, plan, Path(place) / "nothing", 0)  # the first process waits for the modules to be imported
         start = time.monotonic()
-        lived(context, plan, Path(place) / "timed", None)
+        lived(context, plan, Path(place) / "undisturbed", None)
         whole, expected = time.monotonic() - start, found(Path(place) / "undisturbed")
         count = len(expected["answers.jsonl"].splitlines())
         console.print(f"undisturbed: {count:,} answers in {whole:.0f} s, {len(expected) - 1} files of tables")

@@ -1,10 +1,12 @@
 """docs/architecture.md: every name on it exists, its layers are those that are proved, and names have one meaning."""
 
 import ast
+import inspect
 import re
 import tomllib
 from collections import Counter
 from importlib import import_module
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,32 @@ def test_the_layers_on_the_page_are_those_that_are_proved():
     assert re.findall(r"^\| `(ggss\.\w+)` \|", PAGE, re.MULTILINE) == layers
     rooms = {f"ggss.{path.name}" for path in (ROOT / "src" / "ggss").iterdir() if (path / "__init__.py").is_file()}
     assert rooms <= set(layers)
+
+
+def steps(title: str) -> list[list[str]]:
+    """The names in each step of a walk."""
+    section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
+    texts = re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]
+    return [re.findall(r"`(ggss(?:\.\w+)+)`", text.split("\n\n")[0]) for text in texts]
+
+
+@pytest.mark.parametrize(("title", "most"), [("The walk of a picture", 25), ("The walk of a request", 12)])
+def test_a_walk_is_short_and_passes_no_function_twice(title, most):
+    functions = [name for step in steps(title) for name in step if inspect.isroutine(found(name))]
+    assert len(functions) == len(set(functions)) <= most
+    assert f"in {len(functions)} functions" in PAGE.split(f"## {title}\n")[1].split("\n1. ")[0].lower()
+
+
+def test_the_walk_of_a_picture_goes_up_through_the_rooms():
+    linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers = linter["contracts"][0]["layers"][::-1]
+    rooms = [layers.index(".".join(step[0].split(".")[:2])) for step in steps("The walk of a picture")]
+    assert rooms == sorted(rooms)
+
+
+def test_the_walk_of_a_request_comes_back_to_no_module():
+    modules = [".".join(step[0].split(".")[:3]) for step in steps("The walk of a request")]
+    assert len(list(groupby(modules))) == len(set(modules)) > 4
 
 
 def test_a_class_name_has_one_meaning():
