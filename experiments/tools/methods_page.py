@@ -115,11 +115,12 @@ def page() -> str:
 
 
 def _table(methods: list[Method]) -> str:
-    lines = ["| method | what it does | options | needs tokens |", "| --- | --- | --- | --- |"]
+    columns = ("method", "what it does", "options", "needs tokens", "unpaired, ordered")
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
     for method in methods:
         options = ", ".join(f"{name}={field.default}" for name, field in method.options.model_fields.items())
-        needs = "yes" if method.needs_tokens else ""
-        lines.append(f"| `{method.name}` | {method.summary} | {options} | {needs} |")
+        marks = ("yes" if mark else "" for mark in (method.needs_tokens, method.takes_unpaired))
+        lines.append(f"| `{method.name}` | {method.summary} | {options} | {' | '.join(marks)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -27,6 +27,7 @@ def methods(as_json: Json = False) -> None:
                 "reference": row.reference,
                 "options": {name: field.default for name, field in row.options.model_fields.items()},
                 "needs_tokens": row.needs_tokens,
+                "takes_unpaired": row.takes_unpaired,
                 "package": package,
             }
             for row, package in rows
