@@ -16,7 +16,7 @@ from types import ModuleType
 
 PRELOADED = (
     *("numpy", "pydantic", "rich.table", "typer", "yaml", "jinja2", "PIL.Image", "huggingface_hub.file_download"),
-    *("scipy.stats", "sklearn.linear_model", "sklearn.svm", "torch", "safetensors.torch", "transformers"),
+    *("torch", "safetensors.torch", "transformers"),
     *("transformers.models.auto.modeling_auto", "transformers.models.qwen3_vl.modeling_qwen3_vl"),
     *("transformers.models.qwen3_vl.processing_qwen3_vl", "transformers.models.smolvlm.processing_smolvlm"),
 )

@@ -1,9 +1,13 @@
 """A report as its readers have it: the elements of the page, from Python's own parser of HTML."""
 
+import base64
+import re
+import zlib
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
-VOID = {"meta", "link", "br", "img", "input", "hr", "line", "circle", "rect", "use", "image", "polyline"}
+VOID = {"meta", "link", "br", "img", "input", "hr", "line", "circle", "rect", "use", "image", "polyline", "path"}
+PACKED = re.compile(r'<script type="text/plain" class="packed">([^<]*)</script>')
 
 
 @dataclass
@@ -66,10 +70,15 @@ class _Reader(HTMLParser):
         self.here.parts.append(data)
 
 
+def unpacked(page: str) -> str:
+    """The page with what its script shows when it is opened."""
+    return PACKED.sub(lambda found: zlib.decompress(base64.b64decode(found[1]), -zlib.MAX_WBITS).decode(), page)
+
+
 def read(page: str) -> Element:
-    """The whole page; AssertionError if its tags are not balanced."""
+    """The whole page, all of it opened; AssertionError if its tags are not balanced."""
     reader = _Reader()
-    reader.feed(page)
+    reader.feed(unpacked(page))
     reader.close()
     assert reader.wrong == []
     assert reader.here is reader.root

@@ -232,6 +232,9 @@ def test_readme_is_short():
     "page", [page for page in PAGES if commands(page) and page.stem != "walks"], ids=lambda page: page.stem
 )
 def test_commands_run_one_after_the_other(page, somewhere, monkeypatch, capsys):
+    for text in blocks(page, "yaml"):
+        if named := re.match(r"# ([\w-]+\.yaml)\n", text):
+            (somewhere / named[1]).write_text(text)
     complete = [takewhile(lambda command: not to_fill_in(command), block) for block in by_block(page)]
     for arguments in chain.from_iterable(complete):
         monkeypatch.setattr(sys, "argv", ["ggss", *arguments])

@@ -14,12 +14,12 @@ from ggss import cli
 from ggss.analysis import Statistics, compare, records
 from ggss.analysis.groups import group_values
 from ggss.errors import InputError
-from ggss.report import charts, page, verdicts
-from ggss.report.material import of_results
+from ggss.report import charts, page
+from ggss.report.material import Missing, of_results
 from ggss.report.people import Filters, Thumbnails, _allowed, heat_colours, shown_tasks
 from ggss.stats import Interval
 from ggss.study.grid import Cell
-from page_reader import read
+from page_reader import PACKED, read, unpacked
 
 MEASURES = [{"tasks": ["mmstar", "recognition-race", "recognition-gender"], "at": "all"}]
 
@@ -44,12 +44,12 @@ def seen(html):
     return read(html)
 
 
-def test_it_has_its_six_parts_with_headings(seen):
+def test_it_has_its_parts_with_headings_and_the_cover_is_first(seen):
     parts = [part.attributes["id"] for part in seen.one("main").parts if not isinstance(part, str)]
-    assert parts == ["summary", "bias", "people", "capability", "discovery", "method"]
+    assert parts == ["cover", "methods", "bias", "people", "capability", "discovery", "method"]
     for name in parts:
         assert seen.one("section", id=name).attributes["aria-labelledby"] == f"h-{name}"
-        assert seen.all("h2", id=f"h-{name}")
+        assert seen.all("h1" if name == "cover" else "h2", id=f"h-{name}")
 
 
 def test_ids_are_unique_and_links_resolve(seen):
@@ -87,7 +87,7 @@ def test_every_filter_of_a_link_is_one_that_can_be_chosen(seen):
 def shown_by(seen, text):
     """The keys of the items that a link's filter leaves, by the rule of the page's script."""
     wanted = {name: values[0] for name, values in parse_qs(text).items()}
-    section = seen.one("section", data_key=wanted["task"])
+    section = seen.one("details", data_key=wanted["task"])
     keys = []
     for row in section.all("article", kind="row"):
         fits = ("occupation" not in wanted or row.attributes["data-o"] == wanted["occupation"]) and (
@@ -128,18 +128,18 @@ def test_the_table_of_bias_has_the_numbers_of_the_analysis(seen, material):
         def number(value, spec, scale=1.0):
             return format(scale * value, spec).replace("-", "−")
 
-        for cell, run in zip(cells[1:3], (found.before, found.after), strict=True):
+        for cell, run in zip(cells[:2], (found.before, found.after), strict=True):
             bounds = run.corrected()
             spec = f",.{shown.digits}f"
             plain, own, low, high = (
                 number(x, spec, shown.scale) for x in (run.value(), bounds.estimate, bounds.low, bounds.high)
             )
             assert cell == (f"{plain} [{low}, {high}]" if plain == own else f"{plain} ({own} [{low}, {high}])")
-        change = found.corrected_change
-        expected = (
-            f"{number(change.estimate, '+.0f')} % [{number(change.low, '+.0f')}, {number(change.high, '+.0f')}]"
+        change, interval = found.change(), found.corrected_change
+        plain, own, low, high = (
+            number(x, "+.0f") for x in (change.estimate, interval.estimate, interval.low, interval.high)
         )
-        assert cells[3] == expected
+        assert cells[2] == (f"{plain} % [{low}, {high}]" if plain == own else f"{plain} % ({own} % [{low}, {high}])")
 
 
 def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material):
@@ -149,9 +149,9 @@ def test_the_table_of_capability_has_the_numbers_of_the_analysis(seen, material)
         kept = compare(pair.before, pair.after, material.statistics).accuracy()
         (row,) = [row for row in seen.all("tr") if row.all("a", href=f"#lost-{pair.key}")]
         cells = [cell.words for cell in row.all("td")]
-        assert cells[5] == f"{kept.lost}, {kept.gained}"
-        assert cells[2].startswith(f"{100 * kept.before.estimate:.1f} ")
-        assert cells[4].replace("−", "-").startswith(f"{100 * kept.change.difference:+.1f} ")
+        assert cells[4] == f"{kept.lost}, {kept.gained}"
+        assert cells[1].startswith(f"{100 * kept.before.estimate:.1f} ")
+        assert cells[3].replace("−", "-").startswith(f"{100 * kept.change.difference:+.1f} ")
         lost = seen.one("details", id=f"lost-{pair.key}")
         right = {
             item.key
@@ -166,13 +166,22 @@ def test_every_strength_and_average_is_the_studys(seen, material):
     figures = material.figures
     for label, name in (("ggss", "GGSS"), ("inlp-spherical", "INLP (sph.)")):
         alpha = figures.alpha(invented.QWEN, label)
-        (row,) = [r for r in seen.one("table", id="methods").all("tr") if name in [h.words for h in r.all("th")]]
-        cells = [cell.words for cell in row.all("td")]
+        table = seen.one("table", id="strength-table")
+        (row,) = [r for r in table.all("tr") if name in [h.words for h in r.all("th")]]
+        cells = [cell.words.replace("−", "-") for cell in row.all("td")]
         assert cells[1] == f"{alpha:g}"
+        assert cells[2] == f"{figures.average(invented.QWEN, label, alpha).estimate:+.0f} %"
         average = figures.corrected_average(invented.QWEN, label, alpha)
-        assert cells[2].replace("−", "-").startswith(f"{average.estimate:+.0f} % [{average.low:+.0f}, ")
+        assert cells[3].startswith(f"{average.estimate:+.0f} % [{average.low:+.0f}, ")
         changes = [turn.change for turn in figures.held_out(invented.QWEN, label)]
-        assert cells[5].replace("−", "-") == f"{np.mean(changes):+.0f} %"
+        assert cells[6] == f"{np.mean(changes):+.0f} %"
+        (cell,) = [
+            row.all("td")[0] for row in seen.one("table", kind="matrix").all("tr") if row.words.startswith(name)
+        ]
+        assert cell.words.replace("−", "-").startswith(
+            f"{figures.average(invented.QWEN, label, alpha).estimate:+.0f}"
+        )
+        assert cell.one("a").attributes["href"] == f"#{row.attributes['id']}"
 
 
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u202eabc\x1b[2J"
@@ -199,13 +208,14 @@ def hostile():
 
 def test_hostile_text_is_text(hostile):
     seen = read(hostile)
+    assert PACKED.search(hostile)
     assert len(seen.all("script")) == 1
     assert not seen.all("img")
     assert not [one for one in seen.all() for name in one.attributes if name.startswith("on")]
     shown = HOSTILE.replace("\x1b", "\\x1b")
     assert seen.one("h1").text == f"study {shown}"
     assert any(one.text == shown for one in seen.one("section", id="people").all("q", dir="auto"))
-    assert "\x1b" not in hostile
+    assert "\x1b" not in seen.text
     charts = [one.text for one in seen.all("text", **{"class": "name"})]
     assert shown in charts
 
@@ -225,90 +235,31 @@ def test_a_public_page_has_neither_pictures_nor_raw_answers():
         return words if cell.task == "mcq" else invented.answer(cell, item, rng)
 
     found = of_results(invented.results(small(), say))
-    assert words in page.render(found)
-    public = page.render(found, public=True)
+    assert words in unpacked(page.render(found))
+    public = unpacked(page.render(found, public=True))
     assert words not in public
     assert "<symbol" not in public
-    assert "Public version" in public
+    assert "public version" in public
 
 
 def test_an_unfinished_study_says_what_is_missing():
     def keep(cell: Cell) -> bool:
         return cell.method == "none"
 
-    found = of_results(invented.results(small(), keep=keep), missing=["GGSS on org/qwen3-vl: 3 of 9"])
+    missing = [Missing(invented.QWEN, "none", "Unsteered on org/qwen3-vl: 3 of 9")]
+    side = [Missing(invented.QWEN, "inlp-spherical", f"INLP on org/qwen3-vl: {n} of 9") for n in range(2)]
+    found = of_results(invented.results(small(), keep=keep), missing=[*missing, *side])
     seen = read(page.render(found))
-    assert "GGSS on org/qwen3-vl: 3 of 9" in seen.one(id="missing").words
+    assert "Unsteered on org/qwen3-vl: 3 of 9" in seen.one(id="missing").words
     assert "This study is not finished." in seen.one(id="missing").words
+    assert "INLP" not in seen.one("section", id="cover").words, "side methods are a footnote"
+    assert "INLP on org/qwen3-vl: 1 of 9" in seen.one("details", id="left-out").words
     ended = read(page.render(replace(found, ended=True)))
     assert "Not everything could be run." in ended.one(id="missing").words
+    assert not read(page.render(replace(found, missing=tuple(side)))).all(id="missing")
     assert "not run" in seen.one("tr", id=f"b-{found.pairs[0].key}").words
     with pytest.raises(InputError, match="no complete unsteered run"):
         of_results(invented.results(small(), keep=lambda cell: cell.method != "none"))
-
-
-def test_words_are_chosen_by_the_statistics(monkeypatch):
-    """Steering that works, steering that harms, and steering that does nothing."""
-
-    def study(steered):
-        monkeypatch.setattr(invented, "left", lambda cell: steered if cell.method == "ggss" else 0.5)
-        plan = small(methods=["none", "ggss"], statistics={"resamples": 200, "permutations": 2000})
-        return of_results(invented.results(plan))
-
-    works, harms = (verdicts.judged_models(study(left).models)[0].kind for left in (0.0, 1.0))
-    assert (works, harms) == ("better", "worse")
-    none = study(0.5)
-    assert verdicts.judged_models(none.models)[0].kind == "undecided"
-    told = verdicts.summary(
-        none, verdicts.judged_bias(none.models), verdicts.judged_capability(none.models, page.CAPABILITY)
-    )
-    assert [one.heading for one in told.sentences] == ["Bias", "Cost", "Inconclusive", "Whose answers changed"]
-    assert "smallest change that would have been found" in " ".join(
-        [told.sentences[2].words, *told.sentences[2].cases]
-    )
-
-
-def test_a_task_whose_bias_rose_is_named_beside_the_mean(material):
-    (model,) = material.models
-    rows = [replace(row, p=1e-4, adjusted=1e-3) for row in verdicts.judged_bias(material.models)]
-    better = [row for row in rows if row.kind == "better"]
-    turned = better[0]
-    back = replace(
-        turned, pair=replace(turned.pair, comparison=compare(turned.pair.after, turned.pair.before, unlike=True))
-    )
-    assert back.kind == "worse"
-    told = verdicts.summary(material, [back, *better[1:]], []).sentences[0]
-    assert "by some tasks it rose" in told.words
-    assert told.cases[-1] == f"significantly more bias in single tasks: {turned.pair.title} on {model.title}"
-    assert told.kind == "undecided"
-    assert "rose" not in verdicts.summary(material, better, []).sentences[0].words
-
-
-def test_a_direction_that_two_estimates_disagree_about_is_not_told(material, monkeypatch):
-    row = next(row for row in verdicts.judged_bias(material.models) if row.change and row.change.estimate < 0)
-    sure = replace(row, p=1e-4, adjusted=1e-3)
-    assert sure.words == "significantly less bias"
-    monkeypatch.setattr(verdicts.JudgedTask, "change", replace(row.change, estimate=5.0))
-    assert sure.kind == "undecided"
-    assert "the published value falls, the bias-corrected one rises" in sure.words
-
-
-def test_a_significant_change_whose_interval_holds_zero_says_so(material, monkeypatch):
-    row = next(row for row in verdicts.judged_bias(material.models) if row.change and row.change.high < 0)
-    sure = replace(row, p=1e-4, adjusted=1e-3)
-    assert sure.words == "significantly less bias"
-    monkeypatch.setattr(verdicts.JudgedTask, "change", replace(row.change, high=5.0))
-    assert sure.kind == "better"
-    assert sure.words.startswith("significantly less bias, though its interval holds 0")
-
-    (mean,) = verdicts.judged_models(material.models)
-    for high, kind, said in [(-1.0, "better", False), (5.0, "undecided", True)]:
-        average = replace(mean.average, estimate=-40.0, low=-87.0, high=high)
-        judged = replace(mean, average=average, p=1e-4, adjusted=1e-3)
-        monkeypatch.setattr(verdicts, "judged_models", lambda models, judged=judged: [judged])
-        told = verdicts.summary(material, [], []).sentences[0]
-        assert told.kind == kind
-        assert ("interval holds 0" in " ".join([told.words, *told.cases])) is said
 
 
 def test_a_task_under_the_steering_of_another_attribute_says_so(material):
@@ -317,28 +268,6 @@ def test_a_task_under_the_steering_of_another_attribute_says_so(material):
     other = replace(pair, attribute="hair")
     assert other.title == f"{pair.task_title}, under hair steering"
     assert replace(other, after=None).title == pair.task_title
-
-
-def test_the_summary_counts_the_answers_that_changed_and_leads_to_them(seen, material):
-    (card,) = [one for one in seen.all("div") if any(h.words == "Whose answers changed" for h in one.all("h3"))][-1:]
-    (model,) = material.models
-    for pair, line in zip(model.bias, card.all("li"), strict=True):
-        assert pair.before.items == pair.after.items
-        changed = sum(a != b for a, b in zip(pair.before.texts, pair.after.texts, strict=True))
-        assert line.words.startswith(f"{pair.title} on {model.title}: {changed} of {len(pair.before.items)} ")
-    assert card.one("a").attributes["data-filter"] == "changed=1"
-
-
-def test_the_summary_says_how_far_the_steered_attribute_can_still_be_named(material):
-    rows = verdicts.judged_capability(material.models, ("recognition",))
-    told = verdicts.summary(material, [], rows)
-    (sentence,) = [one for one in told.sentences if one.heading == "Recognition"]
-    own = [row for row in rows if row.pair.attribute == row.pair.about]
-    assert len(sentence.cases) == len(own) == 2
-    for case, row in zip(sentence.cases, own, strict=True):
-        assert (
-            f"{100 * row.kept.after.estimate:.0f} % right instead of {100 * row.kept.before.estimate:.0f} %" in case
-        )
 
 
 def test_an_answer_that_nobody_gives_any_more_has_a_share_of_zero():
@@ -415,7 +344,8 @@ def test_too_many_items_leave_out_those_that_changed_least(material):
     assert sum(task.items for task in tasks) < 400
     for task in tasks:
         assert task.left_out > 0
-        shifts = [row.changed for row in task.rows if not task.of_pairs]
+        assert len(task.rows) - len(task.rest) == 10
+        shifts = [row.changed for row in task.rest]
         assert shifts == sorted(shifts, reverse=True)
 
 
@@ -428,9 +358,10 @@ def test_small_tasks_are_shown_whole_and_large_ones_alike(sizes, most, each):
     assert sum(min(size, each) for size in sizes) == min(most, sum(sizes))
 
 
-def test_heat_goes_from_dark_to_bright():
-    light = heat_colours(np.array([[0.0, 0.5, 1.0]])).sum(-1)[0]
+def test_heat_goes_from_dark_at_the_gates_floor_to_bright():
+    light = heat_colours(np.array([[0.3, 0.65, 1.0]]), 0.3).sum(-1)[0]
     assert light[0] < light[1] < light[2]
+    assert (heat_colours(np.array([[0.3]]), 0.3) == heat_colours(np.array([[0.0]]), 0.0)).all()
 
 
 def run(monkeypatch, capsys, *arguments):
@@ -460,7 +391,7 @@ def test_two_files_of_a_probe(tmp_path, monkeypatch, capsys):
     # The same command may replace its page, and one run alone has one, too.
     code, _, _ = run(monkeypatch, capsys, "report", files[0], "-o", out, "--no-pdf")
     assert code == 0
-    assert "no steered run was given" in out.read_text(encoding="utf-8")
+    assert "No steered run is reported" in out.read_text(encoding="utf-8")
 
 
 def test_an_edited_run_is_neither_reported_nor_compared(tmp_path, monkeypatch, capsys):

@@ -1,6 +1,7 @@
 """`ggss report`: a study or two runs as one HTML page, and as PDF; or as technical documentation."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,13 +65,28 @@ def report(
             "--pdf/--no-pdf", help="Also a PDF beside it; by default if a Chromium is found.", show_default=False
         ),
     ] = None,
+    appendix: Annotated[
+        bool,
+        typer.Option(
+            "--appendix", help="The PDF has everything that is behind a click in the page: all people, all tables."
+        ),
+    ] = False,
+    about: Annotated[
+        Path | None,
+        typer.Option(
+            help="A YAML file that says who ran it (`run_by`) and where the pictures come from (`data`: source, "
+            "licence, consent, scope), as a plan does.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write one self-contained HTML page: bias, people, capability, discovery, method and limits.
+    """Write one self-contained HTML page: a cover, then methods, bias, people, capability, discovery and limits.
 
-    It opens without a network, also from a mail. An unfinished study says what is missing. --template annex-iv writes
+    It opens without a network, also from a mail. The cover fits one screen and one sheet of paper; the PDF has what
+    the page shows before anything is opened. An unfinished study says what is missing. --template annex-iv writes
     annex-iv.md instead: what was measured is filled in, the rest is marked "To be written by you".
 
     Example: ggss report my-study -o report.html
@@ -91,18 +107,27 @@ def report(
         _say_written([target], "Search for 'To be written by you'; it is no legal advice:", as_json)
         return
     out = out or Path("report.html")
+    if appendix and pdf is False:
+        raise InputError("--appendix is a part of the PDF, and --no-pdf asks for none: leave one of them out")
     check_file(out, "ggss report", marked("ggss report"), force)
     printed = out.with_suffix(".pdf")
     if pdf is not False:
         check_file(printed, "ggss report", lambda _: marked("ggss report")(out), force)
     from ggss.report import page
 
-    with_pdf = pdf is True or (pdf is None and page.browser() is not None)
-    if pdf and page.browser() is None:
-        raise InputError(f"--pdf needs a Chromium: install one of {', '.join(page.BROWSERS)}; none is on the path")
-    page.write(_material(source, after, study, method, gates, images, seed), out, public)
-    failed = page.print_pdf(out, printed) if with_pdf else ""
-    if failed and pdf:
+    needs_pdf = pdf is True or appendix
+    with_pdf = needs_pdf or (pdf is None and page.browser() is not None)
+    if needs_pdf and page.browser() is None:
+        needed = ", ".join(page.BROWSERS)
+        raise InputError(f"a PDF needs a Chromium: install one of {needed}; none is on the path")
+    material = _material(source, after, study, method, gates, images, seed)
+    if about is not None:
+        from ggss.study.plan import About
+
+        material = replace(material, about=About.read_about(about))
+    page.write(material, out, public)
+    failed = page.print_pdf(out, printed, material if appendix else None, public) if with_pdf else ""
+    if failed and needs_pdf:
         raise InputError(f"the page is in {str(out)!r}, but there is no PDF: {failed}")
     _say_written([out, *([printed] if with_pdf and not failed else [])], "Open", as_json)
 

@@ -392,7 +392,8 @@ def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
         if None in values or len(others) > 1 or len(set(values)) < len(values):
             continue  # a pair that differs in more than the attribute, or not in the attribute
         pair = frozenset(values) if len(values) > 1 else frozenset()
-        cases.setdefault((item.question, tuple(item.context.items()), others.pop(), pair), []).append(i)
+        person = (item.cluster, *item.context.items())
+        cases.setdefault((item.question, person, others.pop(), pair), []).append(i)
     return [members for members in cases.values() if len(members) > 1]
 
 

@@ -1,6 +1,6 @@
-"""The charts of a report, as inline SVG of a few kilobytes each: tasks and groups before and after, methods
-on a plane of bias and capability, quantities over the strength (the alpha dial), columns. And the comparison of a
-study's methods, of which the last ones are drawn: the matrix of methods and models.
+"""The charts of a report, as inline SVG of a few kilobytes each: tasks before and after, groups before and after,
+methods on a plane of bias and capability, quantities over the strength (the alpha dial), columns. And the comparison
+of a study's methods that some of them draw: the matrix of methods and models.
 
 Why not a chart library: the scripts of Vega-Lite or plotly are 1 to 4 MB, as much as the rest of the page, and show
 nothing without JavaScript. matplotlib's SVG has fixed colours and letters as paths, 30 to 100 kB for a chart. These
@@ -11,6 +11,7 @@ and print), and have links that a keyboard reaches. Every chart stands beside a 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 import markupsafe
 from markupsafe import Markup
@@ -29,7 +30,7 @@ from ggss.stats import Interval
 
 WIDTH = 620
 LABEL = 14  # the height of a line of text
-LANE = 8  # between the models of a row
+LANE = 6.5  # between the models of a row
 COSTS = ("none", "better", "equivalent", "intended", "inconclusive", "worse", "unreadable")  # from the best
 NAMED = 8  # methods of a plane that all have their names in it; of more, only those of the frontier
 _ROW, _LEFT, _RIGHT = 34, 130, 24
@@ -117,7 +118,7 @@ def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
             group = row.group
             parts.append(f'<text class="group" x="0" y="{y + 16}">{escape(group)}</text>')
             y += 24
-        height = max(22.0, LANE * len(row.lanes) + 10)
+        height = max(22.0, LANE * len(row.lanes) + 7)
         middle = y + height / 2
         parts.append(f'<text class="name" x="{left - 12}" y="{middle + 4}">{escape(row.name)}</text>')
         if row.chance:
@@ -133,9 +134,9 @@ def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
                     f'<line class="way" x1="{axis(100 * before.estimate)}" x2="{axis(100 * after.estimate)}" '
                     f'y1="{at}" y2="{at}"/>'
                 )
-            shift = 2 if len(row.lanes) == 1 else 0  # two intervals of one row do not cover each other
-            parts += [_whisker(axis, before, at - shift, 100.0, "before")] if before else []
-            parts += [_whisker(axis, after, at + shift, 100.0, "after")] if after else []
+            shift, radius = (2, 5.0) if len(row.lanes) == 1 else (0, 3.6)  # two intervals do not cover each other
+            parts += [_whisker(axis, before, at - shift, 100.0, "before", radius)] if before else []
+            parts += [_whisker(axis, after, at + shift, 100.0, "after", radius)] if after else []
         parts.append(f'<text class="value" x="{WIDTH}" y="{middle + 4}">{percents(row)}</text>')
         y += height
     return _svg(title, y + 26, [_grid_x(axis, y + 2, "%"), *parts])
@@ -145,15 +146,14 @@ def percents(row: PlotRow) -> str:
     """`96 → 2 %`; of several models the range of each."""
     words = []
     for side in (0, 1):
-        shares = [share for lane in row.lanes if (share := lane[side]) and math.isfinite(share.estimate)]
-        values = [100 * share.estimate for share in shares]
-        if values:
+        values = [100 * shown.estimate for lane in row.lanes if (shown := lane[side])]
+        if values := [value for value in values if math.isfinite(value)]:
             low, high = f"{min(values):.0f}", f"{max(values):.0f}"
             words.append(low if low == high else f"{low}–{high}")
     return f"{' → '.join(words)} %" if words else ""
 
 
-def _whisker(axis: Axis, interval: Interval, y: float, scale: float, kind: str) -> str:
+def _whisker(axis: Axis, interval: Interval, y: float, scale: float, kind: str, radius: float = 5) -> str:
     if not math.isfinite(interval.estimate):
         return ""
     x = axis(scale * interval.estimate)
@@ -162,7 +162,7 @@ def _whisker(axis: Axis, interval: Interval, y: float, scale: float, kind: str) 
         left, right = axis(scale * interval.low), axis(scale * interval.high)
         bar = f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>'
     words = f"{kind}: {scale * interval.estimate:.1f}"
-    return f'<g>{bar}<circle class="{kind}" cx="{x}" cy="{y}" r="5"><title>{words}</title></circle></g>'
+    return f'<g>{bar}<circle class="{kind}" cx="{x}" cy="{y}" r="{radius:g}"><title>{words}</title></circle></g>'
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ class Point:
     y: Interval
     kind: str
     link: Link
+    partial: bool = False
 
 
 def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Markup:
@@ -184,10 +185,9 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
     """
     height = 360
     points = [p for p in points if math.isfinite(p.x.estimate) and math.isfinite(p.y.estimate)]
-    xs = [value for point in points for value in _numbers(point.x)]
-    ys = [value for point in points for value in _numbers(point.y)]
-    known = [value for value in (*ys, 0.0) if math.isfinite(value)]
-    above = max(known) + 0.12 * (max(known) - min(known))  # room for names: most methods lie at the top
+    xs = [point.x.estimate for point in points]
+    ys = [max(point.y.estimate, _lowest(points)) for point in points]
+    above = max(0.0, *ys) + 0.14 * (max(0.0, *ys) - min(0.0, *ys))  # room for names: most methods lie at the top
     x, y = Axis(xs, 62, WIDTH - _RIGHT, (0.0, 100.0)), Axis(ys, height - 52, 16, (0.0, above))
     parts = [_grid_x(x, height - 52, "%", words=x_words, at=height - 8), _grid_y(y, 62, y_words)]
     parts.append(f'<line class="zero" x1="62" x2="{WIDTH - _RIGHT}" y1="{y(0)}" y2="{y(0)}"/>')
@@ -209,6 +209,12 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
             )
         words = f"{point.name}: bias left {point.x.estimate:.0f} %, capability {point.y.estimate:+.1f} points"
         mark = f'<circle class="dot {point.kind}" cx="{px}" cy="{py}" r="{8 if point.kind == "main" else 6}"/>'
+        if point.y.estimate < y.low:  # far below: at the edge, with its number
+            bars, place = "", f'x="{px}" y="{py - 16}"'
+            mark = (
+                f'<path class="dot {point.kind}" d="M{px - 6} {py - 12}h12l-6 10z"/>'
+                f'<text class="tick mid" {place}>{_tick(round(point.y.estimate))}</text>'
+            )
         name = ""
         if len(points) <= NAMED or point in best or point.kind == "main":
             dy = _free(placed, px, py, 24, height - 58)
@@ -219,9 +225,18 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
     return _svg(title, height, parts)
 
 
+def _lowest(points: Sequence[Point]) -> float:
+    """The least capability that a plane shows at its place: that of most methods, not of those that break a model."""
+    return -max(5.0, 4 * median(max(0.0, -point.y.estimate) for point in points)) if points else 0.0
+
+
 def frontier(points: Sequence[Point]) -> list[Point]:
-    """The points that no other has both less bias and more capability than, from the left."""
-    ordered = sorted(points, key=lambda point: (point.x.estimate, -point.y.estimate))
+    """The points that no other has both less bias and more capability than, from the left.
+
+    A mean over fewer tasks is not compared.
+    """
+    whole = [point for point in points if not point.partial]
+    ordered = sorted(whole, key=lambda point: (point.x.estimate, -point.y.estimate))
     best: list[Point] = []
     for point in ordered:
         if not best or point.y.estimate > best[-1].y.estimate:
@@ -365,9 +380,9 @@ class MethodRow:
     """A method on a model at its chosen strength.
 
     published: the mean change of bias in percent, as the tables have it; average: bias-corrected (jackknife).
-    partial: tasks are missing from it. capability: the mean change over the steerings, as a share. held_out: for each
-    half of the people, the strength that was chosen on the other half, and the change of bias at it. verdict: on the
-    mean change; cost: the worst of those on capability, None if it was not measured.
+    partial: tasks are missing from both. capability: the mean change over the steerings, as a share. held_out: for
+    each half of the people, the strength that was chosen on the other half, and the change of bias at it. verdict: on
+    the mean change; cost: the worst of those on capability, None if it was not measured.
     """
 
     key: str
@@ -383,8 +398,10 @@ class MethodRow:
 
     @property
     def shade(self) -> int:
-        """Its colour in the matrix: 0 for more bias, then 1 (less than 10 % gone) to 5 (all but 10 %)."""
-        change = self.published.estimate if self.published else 0.0
+        """Its colour in the matrix: 0 is more bias, 1 less than 10 % gone or tasks missing, 5 at least 90 % gone."""
+        if self.published is None or self.partial:
+            return 1
+        change = self.published.estimate
         return 0 if change > 0 else 1 + sum(change <= -limit for limit in (10, 40, 70, 90))
 
     @property
@@ -428,7 +445,7 @@ class MatrixRow:
 
 
 def matrix(methods: Sequence[ModelMethods]) -> list[MatrixRow]:
-    """Methods by models, the least bias first; those that were not run on all models last. Controls do not count."""
+    """Methods by models, the least bias first, those that were not run on all models last; without controls."""
     names = dict.fromkeys(row.name for model in methods for row in model.rows)
     rows = []
     for name in names:
@@ -543,6 +560,7 @@ def _points(rows: Sequence[MethodRow], model: ReportedModel) -> list[Point]:
             _scaled(row.capability, 100.0),
             "main" if row.name == main else "other",
             Link(f"#{row.key}", f"method={row.key}"),
+            row.partial,
         )
         for row in rows
         if row.average is not None and row.capability is not None

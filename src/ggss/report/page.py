@@ -3,20 +3,24 @@
     write(of_study("my-study"), Path("report.html"))
     print_pdf(Path("report.html"), Path("report.pdf"))  # if this machine has a Chromium
 
-It opens with a cover that fits one screen and one sheet of paper; tables, people and methods follow. What takes many
-screens is behind a click. In a browser that runs scripts it is in `<noscript>` elements, as text that is parsed when
-it is opened; without scripts the same elements are shown. An appendix has all of it open, for print.
+It opens with a cover that fits one screen and one sheet of paper; methods, tables and people follow. What takes many
+screens is behind a click, and is parsed when it is opened: a browser that runs scripts holds `<noscript>` elements as
+text, and one that does not shows them. Only the rows of people that are not the most telling ones are compressed, and
+need the script. An appendix has everything open, for print.
 
 Text from outside (prompts, answers, names, labels) is escaped by Jinja2's autoescape, and control characters in it
-are made visible. The template has no reference to anything outside the file. Only filtering needs JavaScript.
+are made visible. The template has no reference to anything outside the file.
 """
 
+import base64
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -48,6 +52,7 @@ GROUP_CHARTS = 4  # that are shown first: those in which groups differ most
 SHORT = 10  # digits of a hash on the cover
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PDF_SECONDS = 300
+_GLUED = re.compile(r"(?<=\d) (?=%)|(?<=[αp]) (?==)|(?<=[αp] =) ")  # spaces at which a line does not end
 UNDISCOVERED = {
     True: "Singular values, stability and the gate over each picture are not kept with a study's answers: `--gates` "
     "loads the models, fits the steering again as the study did, and shows them.",
@@ -109,7 +114,8 @@ def render(
         missing=[entry for entry in material.missing if material.shows(entry.model, entry.method)],
         missing_others=[entry for entry in material.missing if not material.shows(entry.model, entry.method)],
         judged=models,
-        attributes=list(dict.fromkeys(row.attribute for model in models for row in model.dependence)),
+        heat=summary.heat_table(models),
+        titles={pair.task: pair.probe.title for pair in material.pairs},
         change_words=summary.change_words,
         published=_published,
         meanings=_meanings(material),
@@ -132,6 +138,7 @@ def render(
         model_number={model.name: number for number, model in enumerate(material.models)},
         hyper=_hyperparameters(material),
         sheet=_data_sheet(material),
+        suites=list(dict.fromkeys(pair.before.source.suite for pair in material.pairs)),
         plan=_yaml(material.plan),
         prompts=_prompts(material),
         card=REMOVES,
@@ -184,17 +191,25 @@ def _meanings(material: Material) -> list[tuple[str, str, str]]:
 def _template() -> Any:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {
-        "visible": visible,
         "method": cells.method_title,
         "model": cells.model_title,
         "number": cells.number,
         "span": cells.span,
         "chance": cells.chance,
         "share": lambda p: f"{p:.2f}",
-        "percent": lambda share: f"{100 * share:.0f}",
+        "packed": _packed,
+        "visible": visible,
+        "glued": lambda text: _GLUED.sub("\u00a0", visible(text)),
     }
     environment.globals |= {"bounds": cells.bounds, "isfinite": math.isfinite}
     return environment.from_string(_text("report.html"))
+
+
+def _packed(html: Markup) -> Markup:
+    """Content that the page's script shows when it is opened: compressed, as it is long and repeats itself."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    data = deflate.compress(html.encode("utf-8", "backslashreplace")) + deflate.flush()
+    return Markup(f'<script type="text/plain" class="packed">{base64.b64encode(data).decode()}</script>')
 
 
 def _text(name: str) -> str:
@@ -370,13 +385,18 @@ def browser() -> str | None:
     return next((program for name in BROWSERS if (program := shutil.which(name))), None)
 
 
-def print_pdf(page: Path, target: Path) -> str:
-    """Print a page as PDF; returns why it did not work, or "" if it did."""
+def print_pdf(page: Path, target: Path, appendix: Material | None = None, public: bool = False) -> str:
+    """Print a page as PDF; returns why it did not work, or "" if it did.
+
+    appendix: what the page shows, to print it with everything open; public: without pictures and raw answers.
+    """
     program = browser()
     if program is None:
         return f"no Chromium was found ({', '.join(BROWSERS)})"
     with tempfile.TemporaryDirectory() as folder:
         printed = Path(folder) / "page.pdf"
+        if appendix is not None:
+            page = write(appendix, Path(folder) / "appendix.html", public, appendix=True)
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium refuses to sandbox for root
         command = [program, "--headless", "--disable-gpu", *sandbox, f"--user-data-dir={folder}/profile"]
         command += ["--no-pdf-header-footer", f"--print-to-pdf={printed}", page.resolve().as_uri()]

@@ -28,7 +28,7 @@ from ggss.errors import InputError
 from ggss.probes import Item
 from ggss.report.material import Discovered, Material, ReportedModel, TaskPair
 
-MOST = 2200  # items on a page: with nine options each, and gates, about 2.6 MB
+MOST = 12_000  # items on a page: compressed, about 1 MB
 LARGEST, SMALLEST, CLOSE = 4, 3, 3  # rows of a task that are shown first; the others are one click away
 CHANGES_SHOWN = 40  # items lost and won, of one task
 SIDE = 72  # pixels of a thumbnail

@@ -134,12 +134,10 @@ class JudgedModel:
         return f"{cells.method_title(self.model.method)} at α = {self.model.alpha:g}" if self.model.method else ""
 
     @property
-    def by_task(self) -> list[tuple[TaskPair, dict[str, Dependence]]]:
-        """For each task, on which attributes its answers depend."""
-        rows: dict[str, tuple[TaskPair, dict[str, Dependence]]] = {}
-        for row in self.dependence:
-            rows.setdefault(row.pair.key, (row.pair, {}))[1][row.attribute] = row
-        return list(rows.values())
+    def costs(self) -> str:
+        """The verdicts on capability, counted by their first words."""
+        words = [row.verdict.words.partition(" (")[0].partition(":")[0] for row in self.accuracy if row.of_capability]
+        return ", ".join(f"{words.count(text)} × {text}" for text in dict.fromkeys(words)) or "not measured"
 
     @property
     def mean(self) -> str:
@@ -156,7 +154,7 @@ def judged(material: Material) -> list[JudgedModel]:
 def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> JudgedModel:
     """averaged: the tasks of the mean; None: all bias tasks."""
     accuracies = [
-        (pair, pair.comparison.accuracy())
+        (pair, pair.comparison, pair.comparison.accuracy())
         for pair in model.others
         if pair.comparison and pair.comparison.has_right_answers
     ]
@@ -167,9 +165,8 @@ def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> Judge
     tests = [pair.comparison.p if pair.comparison else None for pair in model.bias]
     bias = tuple(JudgedTask(pair, p, _of_task(pair, p)) for pair, p in zip(model.bias, adjusted(tests), strict=True))
     accuracy = tuple(
-        JudgedAccuracy(pair, "", kept, p, verdict.of_accuracy(pair.comparison, kept, p))
-        for (pair, kept), p in zip(accuracies, adjusted([kept.p for _, kept in accuracies]), strict=True)
-        if pair.comparison
+        JudgedAccuracy(pair, "", kept, p, verdict.of_accuracy(comparison, kept, p))
+        for (pair, comparison, kept), p in zip(accuracies, adjusted([kept.p for *_, kept in accuracies]), strict=True)
     )
     together = sign_flip(readable) if readable else None
     corrected = corrected_average(compared) if compared else None
@@ -218,6 +215,38 @@ def _dependences(model: ReportedModel) -> tuple[Dependence, ...]:
     return tuple(dependences)
 
 
+@dataclass(frozen=True)
+class HeatRow:
+    """The steering of an attribute on a model ("": nothing is steered), by measured attribute and task."""
+
+    model: ReportedModel
+    steered: str
+    cells: dict[tuple[str, str], Dependence]
+
+
+@dataclass(frozen=True)
+class HeatTable:
+    """Steered attributes by measured ones. columns: by measured attribute, the tasks that measure it."""
+
+    columns: dict[str, list[str]]
+    rows: tuple[HeatRow, ...]
+
+
+def heat_table(models: Sequence[JudgedModel]) -> HeatTable:
+    """Whose answer depends on what: a row for each steering of each model."""
+    columns: dict[str, list[str]] = {}
+    rows: dict[tuple[str, str], HeatRow] = {}
+    for model in models:
+        for cell in model.dependence:
+            steered = cell.pair.attribute if cell.pair.after else ""
+            row = rows.setdefault((model.model.name, steered), HeatRow(model.model, steered, {}))
+            row.cells[cell.attribute, cell.pair.task] = cell
+            tasks = columns.setdefault(cell.attribute, [])
+            if cell.pair.task not in tasks:
+                tasks.append(cell.pair.task)
+    return HeatTable(columns, tuple(rows.values()))
+
+
 def judged_dimensions(models: Iterable[ReportedModel]) -> list[JudgedAccuracy]:
     """Capability by kind of question, where a task has several; these tests are adjusted together."""
     parts = [
@@ -247,7 +276,7 @@ def _mean_words(published: Interval, corrected: Interval | None) -> str:
 
 @dataclass(frozen=True)
 class Unread:
-    """A run of which most answers could not be read, with some of them. longest: tokens that an answer may have."""
+    """A run of which most answers could not be read, with some of them. longest: of an answer, in tokens."""
 
     pair: TaskPair
     words: str
@@ -334,6 +363,15 @@ class Cover:
     sentences: tuple[Sentence, ...]
     control: Sentence | None
 
+    @property
+    def is_tall(self) -> bool:
+        """Whether the picture is so high that the sentences stand beside it, and not below."""
+        return sum(len(row.lanes) + 1 for row in self.plot) > 24
+
+    @property
+    def compares(self) -> bool:
+        return any(after for row in self.plot for _, after in row.lanes)
+
 
 def cover(material: Material, models: Sequence[JudgedModel]) -> Cover:
     """models: the verdicts about all models of the material."""
@@ -382,8 +420,7 @@ def _headlines(models: Sequence[JudgedModel]) -> list[Headline]:
     for attribute, rows in chosen.items():
         flips = tuple(map(sum, zip(*(row.flips for row in rows), strict=True)))
         cases, first = sum(row.cases for row in rows), rows[0]
-        kinds: list[verdict.Kind] = list(dict.fromkeys(row.verdict.kind for row in rows))
-        words = first.verdict if len(rows) == 1 else Verdict(kinds[0] if len(kinds) == 1 else "none", _by_kind(rows))
+        words = first.verdict if len(rows) == 1 else Verdict("none", _by_kind(rows))
         headlines.append(Headline(attribute, first.pair.probe.title, len(rows), cases, flips, words))
     return headlines
 
@@ -424,7 +461,15 @@ def _plot_rows(models: Sequence[JudgedModel]) -> list[PlotRow]:
             if row.recognises_steered and row.pair.comparison
         },
     )
-    return [*rows, *accuracies, *recognition] if steered else rows
+    unsteered = _lanes(
+        models,
+        lambda model: {
+            ("right answers", pair.task_title, pair.measured.chance): (pair.measured.interval(), None)
+            for pair in model.model.others
+            if pair.comparison is None
+        },
+    )
+    return [*rows, *accuracies, *recognition] if steered else [*rows, *unsteered]
 
 
 def _accuracy_name(row: JudgedAccuracy) -> str:
@@ -451,9 +496,14 @@ def _bias_sentence(models: Sequence[JudgedModel]) -> Sentence:
     if not rows:
         return Sentence("Bias", "No bias task was run.", "none")
     if not compared:
-        lost = [row for row in rows if row.verdict.kind == "unreadable"]
-        words = "No steered run is reported: whether steering would change this is not known."
-        return Sentence("Bias", words, "unreadable" if len(lost) == len(rows) else "none")
+        values = [
+            f"{row.pair.task_title} {display.number(row.pair.measured.value())}{display.unit}"
+            for row in rows
+            if row.verdict.kind != "unreadable" and (display := row.pair.measured.display())
+        ]
+        words = f"The published metrics are {_list(values)}." if values and len(values) <= LISTED else ""
+        last = "No steered run is reported: whether steering would change this is not known."
+        return Sentence("Bias", f"{words} {last}".strip(), "none" if values else "unreadable")
     less = [row for row in compared if row.verdict.kind == "better"]
     means = [model for model in models if model.average is not None]
     under = means[0].way if len(means) == 1 else cells.method_title(models[0].model.method)
@@ -491,6 +541,10 @@ def _spelled_mean(model: JudgedModel) -> str:
 
 def _cost_sentence(models: Sequence[JudgedModel]) -> Sentence:
     rows = [row for model in models for row in model.accuracy if row.of_capability]
+    unsteered = [pair for model in models for pair in model.model.others if pair.comparison is None]
+    if not rows and unsteered and len(unsteered) <= LISTED:
+        values = [f"{100 * pair.measured.value():.0f} % of {pair.task_title}" for pair in unsteered]
+        return Sentence("Capability", f"Right answers: {_list(values)}.", "none")
     if not rows:
         return Sentence(
             "Cost", "Capability was not measured before and after: what steering costs is not known.", "inconclusive"
@@ -536,7 +590,7 @@ def _side_sentence(models: Sequence[JudgedModel]) -> list[Sentence]:
         rows = [row for row in named if row.pair.about == attribute]
         after, before = (_range([getattr(row.kept, side).estimate for row in rows]) for side in ("after", "before"))
         words = dict.fromkeys(row.verdict.words for row in rows)
-        parts.append(f"Asked to name {attribute}, right in {after} instead of {before} ({'; '.join(words)}).")
+        parts.append(f"Asked to name {attribute}, right in {after} instead of {before}: {'; '.join(words)}.")
     return [Sentence("What else changed", " ".join(parts), kind)] if parts else []
 
 
@@ -574,11 +628,17 @@ def _named(
         return f"{heading} in {len(rows)}: {'; '.join(titles)}."
     told = []
     for row, text in zip(rows, titles, strict=True):
-        words = row.verdict.words.removeprefix("inconclusive").strip(": ()") if heading == "Inconclusive" else ""
-        words = row.verdict.words if heading in ("Unreadable", "Not defined") else words
-        details = ", ".join(filter(None, [more(row) if more else "", words]))
-        told.append(f"{text} ({details})" if details else text)
+        details = ", ".join(filter(None, [more(row) if more else "", _reason(row.verdict)]))
+        told.append(f"{text} – {details}" if details else text)
     return f"{heading}: {'; '.join(told)}."
+
+
+def _reason(verdict: Verdict) -> str:
+    """The words of a verdict without those that its kind says already."""
+    if verdict.kind in ("better", "worse"):
+        return ""
+    words = verdict.words.removeprefix("inconclusive").removeprefix(": ")
+    return words[2:-1] if words.startswith(" (") else words
 
 
 def _on(pair: TaskPair, models: Sequence[JudgedModel]) -> str:

@@ -1,18 +1,32 @@
 "use strict";
-// Opens what is behind a click, filters the rows of people, and follows a number to the items behind it. Without this
-// script the same content is shown: it is in <noscript> elements, which a browser that runs scripts holds as text.
+// Shows what is behind a click when it is opened, filters the rows of people, and follows a number to the items behind
+// it. What is behind a click is held as text until then: in elements for browsers without scripts, or compressed.
 (() => {
   const form = document.getElementById("filters");
   const count = document.getElementById("count");
   const tasks = [...document.querySelectorAll("details.task")];
   const fields = ["model", "task", "occupation", "question", "group", "changed"];
   const value = (name) => form.elements[name].value;
+  const filtered = () => fields.some((name) => value(name));
 
-  function load(box, deep) {
-    for (const held of box.querySelectorAll(deep ? "noscript" : ":scope > noscript")) held.outerHTML = held.textContent;
+  async function inflated(packed) {
+    const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+    return new Response(stream).text();
   }
 
-  document.addEventListener("toggle", (event) => { if (event.target.open) load(event.target); }, true);
+  // The content of a box, once: a second call waits for nothing.
+  async function load(box) {
+    const packed = box.querySelector(":scope > script.packed");
+    const held = box.querySelector(":scope > noscript");
+    if (packed) {
+      packed.remove();
+      held.remove();
+      box.insertAdjacentHTML("beforeend", await inflated(packed.textContent));
+    } else if (held) {
+      held.outerHTML = held.textContent;
+    }
+  }
 
   function fits(item) {
     const group = value("group"), changed = value("changed");
@@ -33,30 +47,32 @@
       row.hidden = !inside;
       own += inside;
     }
-    for (const heading of task.querySelectorAll("h4")) {
-      let row = heading.nextElementSibling;
-      while (row && row.classList.contains("row") && row.hidden) row = row.nextElementSibling;
-      heading.hidden = !(row && row.classList.contains("row"));
-    }
+    for (const heading of task.querySelectorAll("h4")) heading.hidden = !heading.nextElementSibling.querySelector(".row:not([hidden])");
     return own;
   }
 
-  function apply() {
-    const filtered = fields.some((name) => value(name));
-    let total = 0, first = true;
+  // Filters apply to the tasks that are open; one that is chosen is opened.
+  let turn = 0;
+  async function apply() {
+    const mine = ++turn;
     for (const task of tasks) {
-      const chosen = (!value("model") || task.dataset.model === value("model")) && (!value("task") || task.dataset.key === value("task"));
-      if (filtered && chosen) load(task, true);
-      const own = chosen ? shown(task) : 0;
-      task.hidden = filtered && !own;
-      total += own;
-      if (filtered) {
-        task.open = own > 0 && (first || Boolean(value("task")));
-        for (const more of task.querySelectorAll("details.more")) more.open = task.open;
-      }
-      first = first && !own;
+      task.hidden = Boolean((value("model") && task.dataset.model !== value("model")) || (value("task") && task.dataset.key !== value("task")));
+      if (value("task") && !task.hidden) task.open = true;
     }
-    count.textContent = filtered ? `${total} answers in ${tasks.filter((task) => !task.hidden).length} of ${tasks.length} tasks` : `${tasks.length} tasks`;
+    const left = tasks.filter((task) => !task.hidden);
+    if (filtered() && left.length && !left.some((task) => task.open)) left[0].open = true;
+    let total = 0;
+    for (const task of left.filter((task) => task.open)) {
+      await load(task);
+      const more = task.querySelector(":scope > details.more");
+      if (more && filtered()) {
+        await load(more);
+        more.open = true;
+      }
+      if (mine !== turn) return;
+      total += shown(task);
+    }
+    count.textContent = filtered() ? `${total} answers, in the tasks that are open below` : `${tasks.length} tasks`;
   }
 
   function only(method) {
@@ -71,9 +87,14 @@
     const chosen = new URLSearchParams(text);
     if (chosen.has("method")) return only(chosen.get("method"));
     for (const name of fields) form.elements[name].value = chosen.get(name) || "";
-    apply();
+    return apply();
   }
 
+  document.addEventListener("toggle", (event) => {
+    if (!event.target.open) return;
+    if (event.target.classList.contains("task") && filtered()) apply();
+    else load(event.target);
+  }, true);
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a");
     if (!link) return;
@@ -87,10 +108,16 @@
   const button = document.querySelector("#all-methods button");
   if (button) button.addEventListener("click", () => only(""));
   form.addEventListener("change", apply);
-  form.addEventListener("reset", () => setTimeout(() => {
-    apply();
+  form.addEventListener("reset", () => setTimeout(async () => {
+    await apply();
     tasks.forEach((task, n) => { task.open = n === 0; for (const more of task.querySelectorAll("details.more")) more.open = false; });
   }));
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = [...document.querySelectorAll("details[data-print]:not([open])")];
+    for (const box of opened) box.open = true;
+  });
+  addEventListener("afterprint", () => { for (const box of opened) box.open = false; });
   form.hidden = false;
   apply();
 })();
