@@ -17,11 +17,13 @@ from ggss.analysis import Statistics, compare_all, records, verdict
 from ggss.analysis.records import Record
 from ggss.analysis.selection import ComparedTasks
 from ggss.errors import InputError
+from ggss.probes.suites import Provenance
 from ggss.report import bundle, tables
 from ggss.report.bundle import ABOUT, AFTER, BEFORE, MANIFEST, PLAN, README, of_files, of_results, verify, write
 from ggss.report.material import Material, Missing
 from ggss.report.material import of_results as material_of
 from ggss.study import grid
+from ggss.study.plan import About
 from ggss.study.results import Results
 from planted import planted
 from test_comparison import STEERED, runs
@@ -39,6 +41,8 @@ def small(**changed) -> Results:
         "measures": [{"tasks": ["recognition-race"], "at": "all"}],
         "statistics": {"resamples": 100, "permutations": 100},
         "discovery": f"{SECRET}/faces.csv",
+        "run_by": "the auditors",
+        "data": {"licence": "CC BY 4.0"},
         "suite": {"name": "reflect", "images": f"{SECRET}/faces.csv"},
     }
     return invented.results(invented.plan(**chosen | changed))
@@ -183,6 +187,9 @@ def test_what_a_study_keeps_besides_its_answers_is_in_it(evidence):
     assert manifest["command"] == "ggss bundle 'my study' -o evidence.zip"
     assert manifest["licences"]["ggss"] == "Apache-2.0"
     assert manifest["licences"][f"model {invented.QWEN}"].startswith("not recorded")
+    assert manifest["licences"]["pictures"] == "CC BY 4.0"
+    assert "CC BY 4.0" in documentation
+    assert "the auditors" in documentation
     assert {"ggss", "torch", "numpy", "scipy"} <= manifest["versions"].keys()
     assert "To be written by you" in documentation
 
@@ -193,7 +200,8 @@ def test_no_folder_of_the_user_is_in_it(evidence):
     assert (plan["discovery"], plan["suite"]["images"]) == ("faces.csv", "faces.csv")
 
 
-def test_two_bundles_of_a_study_are_equal(evidence, tmp_path):
+def test_two_bundles_of_a_study_are_equal_on_whatever_day(evidence, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     again = small()
     write(of_results(again, material(again)), tmp_path / "other-name.zip")
     assert (tmp_path / "other-name.zip").read_bytes() == evidence.read_bytes()
@@ -302,6 +310,19 @@ def test_plug_ins_of_a_plan_are_not_imported(evidence, tmp_path, monkeypatch):
     assert "hostile_plugin" not in sys.modules
     with pytest.raises(SystemExit, match="imported"):
         verify(path, plugins=True)
+
+
+def test_a_study_with_a_plug_in_names_it_without_its_folder(tmp_path, monkeypatch):
+    (tmp_path / "my_own_plugin.py").write_text("registered = True\n")
+    study = small(plugins=[str(tmp_path / "my_own_plugin.py")])
+    path = tmp_path / "evidence.zip"
+    write(of_results(study, material(study)), path)
+    assert json.loads(files_of(path)[PLAN])["plugins"] == ["my_own_plugin.py"]
+    assert not [name for name, data in files_of(path).items() if str(tmp_path).encode() in data]
+    with pytest.raises(InputError, match=r"\['my_own_plugin\.py'\]"):
+        verify(path)
+    monkeypatch.chdir(tmp_path)
+    assert verify(path, plugins=True).equal
 
 
 @pytest.mark.parametrize(
@@ -420,10 +441,11 @@ def test_the_card_of_a_steerer_is_put_in_if_the_runs_were_steered_by_it(run_file
         of_files(before, steerers=[tmp_path / "race"])
     source = replace(STEERED, steerer=steerer.content_hash)
     records.write(runs(0.1, tasks=("mcq",), source=source).values(), tmp_path / "after.jsonl")
-    found = of_files(tmp_path / "after.jsonl", steerers=[tmp_path / "race"], licences={"faces": "CC0"})
+    said = About(data=Provenance(licence="CC0"))
+    found = of_files(tmp_path / "after.jsonl", steerers=[tmp_path / "race"], licences={"hats": "MIT"}, said=said)
     assert found.attached == {"steerers/1-ggss-race.md": (tmp_path / "race" / "README.md").read_bytes()}
     assert found.command == "ggss bundle after.jsonl --steerer race -o evidence.zip"
-    assert found.licences["faces"] == "CC0"
+    assert (found.licences["hats"], found.licences["pictures"]) == ("MIT", "CC0")
 
 
 def test_what_is_attached_is_only_hashed(results, tmp_path):

@@ -45,6 +45,14 @@ def bundle(
             metavar="NAME=TEXT", help="A licence that ggss cannot know; may be repeated.", show_default=False
         ),
     ] = None,
+    about: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of runs: a YAML file that says who ran them (`run_by`) and where the pictures come from (`data`: "
+            "source, licence, consent, scope). A study's plan says it.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: Json = False,
@@ -59,20 +67,22 @@ def bundle(
     """
     from ggss.files import check_file
     from ggss.report import bundle as bundles
+    from ggss.study.plan import About
 
     licences = pairs(licence or [], "--licence")
     study = source.is_dir()
     if study and after:
         raise InputError(f"{str(source)!r} is a study, which has all its runs: give nothing but its folder")
-    if study and seed:
-        raise InputError("--seed is for runs: the plan of a study has its own, statistics.seed")
+    if study and (seed or about):
+        raise InputError("--seed and --about are for runs: the plan of a study has statistics.seed, run_by and data")
     if pictures and not study:
         raise InputError("--pictures is of a study: a file of answers has none; `ggss report --images` shows them")
     check_file(out, bundles.COMMAND, bundles.holds_bundle, force)
     if study:
         evidence = bundles.of_study(source, pictures, steerer or (), licences)
     else:
-        evidence = bundles.of_files(source, after, seed, steerer or (), licences)
+        said = None if about is None else About.read_about(about)
+        evidence = bundles.of_files(source, after, seed, steerer or (), licences, said)
     manifest = bundles.write(evidence, out)
     size, files = out.stat().st_size, len(manifest.files)
     if as_json:

@@ -43,6 +43,7 @@ from ggss.errors import InputError
 from ggss.escaping import code, markdown
 from ggss.files import LARGEST_ZIP, LARGEST_ZIPPED, add_to_zip, check_zip, mark, open_zip, read_bounded, write_whole
 from ggss.methods import registry
+from ggss.plugins import load_plugins
 from ggss.report import documentation, material, page, rendering, tables
 from ggss.report.cells import model_title
 from ggss.report.material import Material
@@ -53,7 +54,7 @@ from ggss.steering.steerer import Steerer
 from ggss.study import grid
 from ggss.study.checking import folder_of
 from ggss.study.grid import Cell
-from ggss.study.plan import Plan
+from ggss.study.plan import About, Plan
 from ggss.study.results import CACHED_RUNS, Results, check_steerer
 from ggss.version import installed_version, library_versions
 
@@ -73,7 +74,7 @@ NOT_RECORDED = "not recorded: find out before you pass it on"
 LIBRARIES = ("numpy", "scipy", "matplotlib")
 _PIECE = 2**20
 _LINE, _CELL = 100, 1000  # characters of a line, and of a table's cell, that are shown
-_NOT_PATHS = ("name", "description", "models", "methods", "plugins")
+_NOT_PATHS = ("name", "description", "run_by", "data", "models", "methods")
 
 
 class FileHash(BaseModel):
@@ -100,19 +101,29 @@ class BundleManifest(BaseModel):
 class Origin(BaseModel):
     """about.json: where the answers are from, and what a study keeps besides its answers.
 
-    source: the name of the study's folder, or of the files. seed: of the resamples, for runs. gates, cosines: as in
-    `Results`, by model, method and attribute; notes by model and method.
+    source: the name of the study's folder, or of the files. seed: of the resamples, for runs. versions, machine,
+    commands: of the answers. said: who gave them, and where their pictures come from.
+    gates, cosines: as in `Results`, by model, method and attribute; notes by model and method.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: str
     seed: int = Field(default=0, ge=0)
+    versions: dict[str, str] = {}
+    machine: str = ""
+    commands: tuple[str, ...] = ()
+    said: About = About()
     missing: tuple[material.Missing, ...] = ()
     ended: bool = False
     notes: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     gates: tuple[tuple[str, str, str, Gates], ...] = ()
     cosines: tuple[tuple[str, str, str, float], ...] = ()
+
+    @classmethod
+    def of(cls, data: Material, **more: Any) -> "Origin":
+        facts = {"versions": data.versions, "machine": data.machine, "commands": data.commands, "said": data.about}
+        return cls(source=data.made_from, **facts, **more)
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,7 @@ def of_study(
     assert data.figures is not None
     attached = _cards(steerers, lambda steerer: check_steerer(folder, steerer))
     if pictures:
-        attached[WITH_PICTURES] = _encoded(page.render(data, command=COMMAND))
+        attached[WITH_PICTURES] = _page(data)
     evidence = of_results(data.figures.results, data)
     command = _command(data.made_from, *["--pictures"] * pictures, *_named_steerers(steerers))
     known = {**evidence.licences, **(licences or {})}
@@ -155,8 +166,8 @@ def of_study(
 def of_results(results: Results, data: Material) -> Evidence:
     """The evidence of results. data: the same for a report, with what is missing."""
     plan = results.plan
-    about = Origin(
-        source=data.made_from,
+    about = Origin.of(
+        data,
         missing=data.missing,
         ended=data.ended,
         notes=tuple((*names, tuple(notes)) for names, notes in data.notes.items()),
@@ -164,7 +175,7 @@ def of_results(results: Results, data: Material) -> Evidence:
         cosines=tuple((*names, cosine) for names, cosine in results.cosines.items()),
     )
     licences = {f"model {model.name}": _licence_of_model(plan, model.name) for model in plan.models}
-    licences |= {f"pictures of {plan.suite.name}": NOT_RECORDED, "pictures of discovery": NOT_RECORDED}
+    licences |= {"pictures": data.provenance.licence or NOT_RECORDED}
     contents = _without_folders(plan.model_dump(mode="json"))
     return Evidence(about, _command(data.made_from), _answers(results), contents, licences)
 
@@ -175,9 +186,14 @@ def of_files(
     seed: int = 0,
     steerers: Sequence[str | Path] = (),
     licences: Mapping[str, str] | None = None,
+    said: About | None = None,
 ) -> Evidence:
-    """The evidence of one or two files of `ggss probe`. seed: of the resamples."""
+    """The evidence of one or two files of `ggss probe`.
+
+    seed: of the resamples. said: who ran them, and where their pictures come from. Others as in `of_study`.
+    """
     data = material.of_files(before, after, Statistics(seed=seed))  # refuses files that cannot be compared
+    data = replace(data, about=said or About())
     answers = [(BEFORE, [read_bounded(before, "the run", LARGEST_ZIPPED)])]
     if after is not None:
         answers.append((AFTER, [read_bounded(after, "the run", LARGEST_ZIPPED)]))
@@ -187,12 +203,12 @@ def of_files(
         if steerer.content_hash not in steered:
             raise InputError("the runs have answers under other steerers only: its content differs from theirs")
 
-    model, suites = data.models[0].name, dict.fromkeys(pair.before.source.suite for pair in data.pairs)
-    known = {f"model {model}": NOT_RECORDED} | {f"pictures of {suite}": NOT_RECORDED for suite in suites}
+    known = {f"model {data.models[0].name}": NOT_RECORDED, "pictures": data.provenance.licence or NOT_RECORDED}
     names = [file.name for file in (before, after) if file is not None]
     command = _command(*names, *(["--seed", str(seed)] if seed else []), *_named_steerers(steerers))
-    about = Origin(source=" and ".join(names), seed=seed)
-    return Evidence(about, command, answers, None, known | dict(licences or {}), _cards(steerers, check))
+    return Evidence(
+        Origin.of(data, seed=seed), command, answers, None, known | dict(licences or {}), _cards(steerers, check)
+    )
 
 
 def _command(*words: str) -> str:
@@ -272,7 +288,7 @@ def write(evidence: Evidence, target: Path) -> BundleManifest:
             if evidence.plan is not None:
                 add(PLAN, [_json(evidence.plan)])
             # Computed from what is in the zip now, so that nothing else can have a part in it.
-            computed = _computed(_Contents(archive, str(target)), versions, plugins=True)
+            computed = _computed(_Contents(archive, str(target)), _plan_of(evidence.plan))
             readme = _encoded(_readme(evidence, versions, licences))
             for name, data in sorted([*computed.items(), *evidence.attached.items(), (README, readme)]):
                 add(name, [data])
@@ -299,6 +315,11 @@ def _versions() -> dict[str, str]:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, indent=1).encode() + b"\n"
+
+
+def _page(data: Material) -> bytes:
+    """The report with everything open, as text that can be compared, and without the day."""
+    return _encoded(page.render(data, command=COMMAND, appendix=True, written=f"by {COMMAND}"))
 
 
 def _encoded(text: str) -> bytes:
@@ -404,7 +425,10 @@ class _Contents:
         too_large = f"{PLAN} in {self.name!r} asks for more than is computed:"
         if any(isinstance(value, list | dict) and len(value) > LONGEST_LIST for value in contents.values()):
             raise InputError(f"{too_large} a list in it has more than {LONGEST_LIST:,} entries")
-        plan = Plan.of(contents, f"{PLAN} in {self.name!r}")
+        if contents.get("plugins"):
+            load_plugins(contents["plugins"])
+        plan = _plan_of(contents, f"{PLAN} in {self.name!r}")
+        assert plan is not None
         draws = max(plan.statistics.resamples, plan.statistics.permutations)
         cells = len(plan.models) * len(plan.methods) * len(plan.alphas) * len(plan.steering) * len(plan.tasks)
         if draws > MOST_DRAWS or cells > MOST_CELLS:
@@ -440,10 +464,17 @@ def _cell(run: Run) -> Cell:
     return Cell(source.model, source.method, source.attribute, float(source.alpha), run.task)
 
 
-def _computed(contents: _Contents, versions: Mapping[str, str], plugins: bool = False) -> dict[str, bytes]:
-    """By name, all files that follow from plan and answers. versions: those that the report names."""
-    about, plan = contents.about(), contents.plan(plugins)
-    libraries = {name: versions[name] for name in library_versions() if name in versions}
+def _plan_of(contents: Mapping[str, Any] | None, where: str = PLAN) -> Plan | None:
+    """The plan of a study, whose plug-ins are imported already; None for runs."""
+    if contents is None:
+        return None
+    plan = Plan.of({**contents, "plugins": []}, where)
+    return plan.model_copy(update={"plugins": tuple(contents.get("plugins", ()))})
+
+
+def _computed(contents: _Contents, plan: Plan | None) -> dict[str, bytes]:
+    """By name, all files that follow from plan and answers."""
+    about = contents.about()
     computed: dict[str, bytes] = {}
     if plan is not None:
         gates = {(model, method, attribute): gates for model, method, attribute, gates in about.gates}
@@ -454,7 +485,6 @@ def _computed(contents: _Contents, versions: Mapping[str, str], plugins: bool = 
             computed |= {f"{TABLES}{file.name}": file.read_bytes() for file in Path(folder).iterdir()}
         notes = {(model, method): notes for model, method, notes in about.notes}
         data = material.of_results(results, "", about.missing, notes, about.source)
-        data = replace(data, ended=about.ended)
     else:
         before = contents.runs_of(BEFORE) if BEFORE in contents.names else {}
         after = contents.runs_of(AFTER) if AFTER in contents.names else None
@@ -466,8 +496,9 @@ def _computed(contents: _Contents, versions: Mapping[str, str], plugins: bool = 
         for table in documentation.measured_tables(data):
             computed[f"{TABLES}{table.name}.md"] = rendering.markdown(table).encode()
             computed[f"{TABLES}{table.name}.csv"] = rendering.comma_separated(table).encode()
-    data = replace(data, versions=libraries)
-    computed[REPORT] = _encoded(page.render(data, command=COMMAND))
+    recorded = {"versions": about.versions, "machine": about.machine, "commands": about.commands, "about": about.said}
+    data = replace(data, ended=about.ended, **recorded)
+    computed[REPORT] = _page(data)
     computed[DOCUMENTATION] = _encoded(documentation.render(data))
     return computed
 
@@ -543,7 +574,7 @@ def verify(path: str | Path, plugins: bool = False) -> Verification:
         differences = [*_hash_differences(contents, manifest), *damaged]
         computed: dict[str, bytes] = {}
         try:
-            computed = {} if damaged else _computed_again(contents, manifest, plugins)
+            computed = {} if damaged else _computed_again(contents, plugins)
         except InputError as error:
             if not differences:
                 raise
@@ -564,9 +595,9 @@ def verify(path: str | Path, plugins: bool = False) -> Verification:
         )
 
 
-def _computed_again(contents: _Contents, manifest: BundleManifest, plugins: bool) -> dict[str, bytes]:
+def _computed_again(contents: _Contents, plugins: bool) -> dict[str, bytes]:
     try:
-        return _computed(contents, manifest.versions, plugins)
+        return _computed(contents, contents.plan(plugins))
     except InputError:
         raise
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:

@@ -3,7 +3,7 @@
     write(of_study("my-study"), Path("annex-iv.md"))
 
 What ggss cannot know is marked "To be written by you". Numbers and verdicts are those of `ggss compare`: tests are
-adjusted by Holm over all tests of one model under one steering (`ggss.analysis.selection.ComparedTasks`).
+adjusted by Holm over those of one table, model and steering (`ggss.analysis.selection.ComparedTasks`).
 
 `measured_tables` has these numbers as tables, for a bundle of runs too.
 """
@@ -87,6 +87,11 @@ def render(material: Material, template: str = ANNEX_IV) -> str:
         versions=", ".join(f"{name} {number}" for name, number in material.versions.items()),
         steerings=list(filter(None, map(_steering, material.models))),
         removes=" ".join(REMOVES.split()),
+        provenance=[
+            f"{name.capitalize()} of the pictures: {words}"
+            for name, words in material.provenance.model_dump().items()
+            if words
+        ],
         discovery=_discovery(material),
         notes=[
             f"{model}, {cells.method_title(method)}: {note}"

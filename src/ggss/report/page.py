@@ -85,8 +85,14 @@ def write(
     return target
 
 
-def render(material: Material, public: bool = False, command: str = COMMAND, appendix: bool = False) -> str:
-    """The page as text."""
+def render(
+    material: Material,
+    public: bool = False,
+    command: str = COMMAND,
+    appendix: bool = False,
+    written: str = "",
+) -> str:
+    """The page as text. written: said in place of the day, for a page that is to be the same on every day."""
     album, filters = Thumbnails(public), Filters()
     models = summary.judged(material)
     first = summary.cover(material, models)
@@ -97,7 +103,7 @@ def render(material: Material, public: bool = False, command: str = COMMAND, app
         version=__version__,
         public=public,
         appendix=appendix,
-        written=_today(),
+        written=written or _today(),
         material=material,
         provenance=material.provenance,
         cover=first,
