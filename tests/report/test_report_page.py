@@ -213,7 +213,7 @@ def test_hostile_text_is_text(hostile):
     assert not seen.all("img")
     assert not [one for one in seen.all() for name in one.attributes if name.startswith("on")]
     shown = HOSTILE.replace("\x1b", "\\x1b")
-    assert seen.one("h1").text == f"study {shown}"
+    assert seen.one("h1").text.endswith(f"study {shown}")
     assert any(one.text == shown for one in seen.one("section", id="people").all("q", dir="auto"))
     assert "\x1b" not in seen.text
     charts = [one.text for one in seen.all("text", **{"class": "name"})]

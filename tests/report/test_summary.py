@@ -208,11 +208,12 @@ def test_what_is_said_of_a_control_is_what_was_measured(harmed, said):
     plan = small(models=[invented.QWEN, {"name": invented.CONTROL, "control": True}])
     found = of_results(invented.results(plan, say))
     models = summary.judged(found)
-    control = summary.cover(found, models).control
+    control = summary.cover(found, models).sentences[-1]
     (model,) = [model for model in models if model.model.control]
     assert model.verdict.kind == "better"
-    assert model.mean in control.words
-    assert f"({said})" in control.words
+    assert control.heading == "Control"
+    assert f"{model.average.estimate:+.0f} % ".replace("-", "−") in control.words
+    assert control.words.endswith(f": {said}.")
     assert summary.cover(found, models).sentences[0].words.startswith("Less bias in")
     assert "on 2 models" not in summary.cover(found, models).sentences[0].words, "a control is no subject"
 

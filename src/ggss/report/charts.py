@@ -30,7 +30,7 @@ from ggss.stats import Interval
 
 WIDTH = 620
 LABEL = 14  # the height of a line of text
-LANE = 6.5  # between the models of a row
+LANE = 5  # between the models of a row
 COSTS = ("none", "better", "equivalent", "intended", "inconclusive", "worse", "unreadable")  # from the best
 NAMED = 8  # methods of a plane that all have their names in it; of more, only those of the frontier
 _ROW, _LEFT, _RIGHT = 34, 130, 24
@@ -110,7 +110,7 @@ def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
 
     A row has a lane for each model. A mark below a row is what guessing gives.
     """
-    left, right = 190, 112
+    left, right = 204, 126
     axis = Axis((0.0, 100.0), left, WIDTH - right)
     y, group, parts = 0.0, "", list[str]()
     for row in rows:
@@ -118,7 +118,7 @@ def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
             group = row.group
             parts.append(f'<text class="group" x="0" y="{y + 16}">{escape(group)}</text>')
             y += 24
-        height = max(22.0, LANE * len(row.lanes) + 7)
+        height = max(22.0, LANE * len(row.lanes) + 6)
         middle = y + height / 2
         parts.append(f'<text class="name" x="{left - 12}" y="{middle + 4}">{escape(row.name)}</text>')
         if row.chance:
@@ -134,12 +134,12 @@ def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
                     f'<line class="way" x1="{axis(100 * before.estimate)}" x2="{axis(100 * after.estimate)}" '
                     f'y1="{at}" y2="{at}"/>'
                 )
-            shift, radius = (2, 5.0) if len(row.lanes) == 1 else (0, 3.6)  # two intervals do not cover each other
+            shift, radius = (2, 5.0) if len(row.lanes) == 1 else (0, 3.2)  # two intervals do not cover each other
             parts += [_whisker(axis, before, at - shift, 100.0, "before", radius)] if before else []
             parts += [_whisker(axis, after, at + shift, 100.0, "after", radius)] if after else []
         parts.append(f'<text class="value" x="{WIDTH}" y="{middle + 4}">{percents(row)}</text>')
         y += height
-    return _svg(title, y + 26, [_grid_x(axis, y + 2, "%"), *parts])
+    return _svg(title, y + 26, [_grid_x(axis, y + 2, "%"), *parts], "tasks")
 
 
 def percents(row: PlotRow) -> str:
@@ -193,7 +193,8 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
     parts.append(f'<line class="zero" x1="62" x2="{WIDTH - _RIGHT}" y1="{y(0)}" y2="{y(0)}"/>')
     parts.append(f'<line class="zero dashed" x1="{x(100)}" x2="{x(100)}" y1="16" y2="{height - 52}"/>')
     placed: list[tuple[float, float]] = []
-    best = frontier(points)
+    edge: list[float] = []
+    best = frontier([point for point in points if point.y.estimate >= y.low])
     line = " ".join(f"{x(point.x.estimate)},{y(point.y.estimate)}" for point in best)
     parts.append(f'<polyline class="frontier" points="{line}"/>')
     for point in sorted(points, key=lambda point: point.kind == "main"):
@@ -210,7 +211,9 @@ def plane(points: Sequence[Point], title: str, x_words: str, y_words: str) -> Ma
         words = f"{point.name}: bias left {point.x.estimate:.0f} %, capability {point.y.estimate:+.1f} points"
         mark = f'<circle class="dot {point.kind}" cx="{px}" cy="{py}" r="{8 if point.kind == "main" else 6}"/>'
         if point.y.estimate < y.low:  # far below: at the edge, with its number
-            bars, place = "", f'x="{px}" y="{py - 16}"'
+            higher = 12 * sum(abs(px - other) < 26 for other in edge)
+            bars, place = "", f'x="{px}" y="{py - 16 - higher}"'
+            edge.append(px)
             mark = (
                 f'<path class="dot {point.kind}" d="M{px - 6} {py - 12}h12l-6 10z"/>'
                 f'<text class="tick mid" {place}>{_tick(round(point.y.estimate))}</text>'
@@ -367,11 +370,11 @@ def _linked(link: Link | None, inside: str, words: str = "") -> str:
     return f'<a href="{escape(link.href)}"{data}{label}>{inside}</a>'
 
 
-def _svg(title: str, height: float, parts: Sequence[str]) -> Markup:
-    inside = "".join(parts)
-    role = "group" if "<a " in inside else "img"
+def _svg(title: str, height: float, parts: Sequence[str], kind: str = "") -> Markup:
+    inside, view = "".join(parts), f"0 0 {WIDTH} {height:g}"
+    role, classes = "group" if "<a " in inside else "img", f"chart {kind}".strip()
     return Markup(
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="{role}" aria-label="{escape(title)}">{inside}</svg>'
+        f'<svg class="{classes}" viewBox="{view}" role="{role}" aria-label="{escape(title)}">{inside}</svg>'
     )
 
 
@@ -513,7 +516,7 @@ def _of_model(figures: Figures, model: ReportedModel, rows: tuple[MethodRow, ...
     return ModelMethods(
         model,
         rows,
-        plane(points, of_plane, *axes) if points else Markup(),
+        plane(points, of_plane, *axes) if len(points) > 1 else Markup(),
         dial(lines, model.alpha, of_dial) if any(len(line.values) > 2 for line in lines) else Markup(),
         lines,
         title,
@@ -556,14 +559,14 @@ def _points(rows: Sequence[MethodRow], model: ReportedModel) -> list[Point]:
     return [
         Point(
             row.name,
-            _moved(row.average, 100.0),
+            replace(_moved(row.average, 100.0), estimate=100 + row.published.estimate),
             _scaled(row.capability, 100.0),
             "main" if row.name == main else "other",
             Link(f"#{row.key}", f"method={row.key}"),
             row.partial,
         )
         for row in rows
-        if row.average is not None and row.capability is not None
+        if row.published is not None and row.average is not None and row.capability is not None
     ]
 
 
@@ -573,8 +576,12 @@ def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[Di
         return ()
     alphas, lines = figures.results.strengths(model.method), list[DialLine]()
     unsteered = Interval(100.0, 100.0, 100.0, figures.statistics.level, "fixed", 1)
-    changes = {alpha: figures.corrected_average(model.name, model.method, alpha) for alpha in alphas}
-    bias = {0.0: unsteered} | {alpha: _moved(change, 100.0) for alpha, change in changes.items() if change}
+    bias = {0.0: unsteered}
+    for alpha in alphas:
+        published = figures.average(model.name, model.method, alpha)
+        corrected = figures.corrected_average(model.name, model.method, alpha)
+        if published and corrected:
+            bias[alpha] = replace(_moved(corrected, 100.0), estimate=100 + published.estimate)
     averaged = {alpha: figures.averaged(model.name, model.method, alpha) for alpha in alphas}
     fewer = frozenset(alpha for alpha, (over, of) in averaged.items() if over < of)
     lines.append(DialLine("bias left", "bias", bias, fewer))

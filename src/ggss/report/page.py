@@ -64,7 +64,8 @@ UNDISCOVERED = {
 class GroupChart:
     """A number for each group, before and after: the chart, and the rows of its table (group, before, after, link).
 
-    chart: empty for an answer that only the table has. spread: how far the groups were apart before.
+    chart: empty for an answer that only the table has. spread: how far the groups were apart before. of_shares: it is
+    a share, and no amount.
     """
 
     pair: TaskPair
@@ -72,6 +73,7 @@ class GroupChart:
     chart: Markup
     rows: tuple[tuple[str, str, str, Link], ...]
     spread: float
+    of_shares: bool
 
 
 def write(
@@ -97,7 +99,7 @@ def render(
     models = summary.judged(material)
     first = summary.cover(material, models)
     methods = charts.compared_methods(material)
-    groups = sorted(_group_charts(material, filters), key=lambda chart: -chart.spread if chart.chart else math.inf)
+    groups = sorted(_group_charts(material, filters), key=lambda chart: (not chart.of_shares, -chart.spread))
     return _template().render(
         mark=mark(command),
         version=__version__,
@@ -267,7 +269,7 @@ def _group_chart(
     )
     description = f"{pair.title} on {cells.model_title(pair.model)}: {title}, by {pair.about}"
     chart = charts.groups(before.values, later or None, description, links, scale, unit) if drawn else Markup()
-    return GroupChart(pair, title, chart, rows, before.spread)
+    return GroupChart(pair, title, chart, rows, before.spread, before.is_share)
 
 
 def _filter(pair: TaskPair, values: GroupValues, group: str, filters: Filters) -> str:

@@ -328,10 +328,8 @@ class Headline:
 
     @property
     def counts(self) -> str:
-        flips = " → ".join(f"{n:,}" for n in self.flips)
-        return f"{flips} of {self.cases:,} people and questions of {self.task}" + (
-            f", on {self.models} models" if self.models > 1 else ""
-        )
+        flips, models = " → ".join(f"{n:,}" for n in self.flips), f", {self.models} models" * (self.models > 1)
+        return f"{flips} of {self.cases:,} people and questions ({self.task}{models})"
 
 
 @dataclass(frozen=True)
@@ -361,7 +359,6 @@ class Cover:
     headlines: tuple[Headline, ...]
     plot: tuple[PlotRow, ...]
     sentences: tuple[Sentence, ...]
-    control: Sentence | None
 
     @property
     def is_tall(self) -> bool:
@@ -378,13 +375,14 @@ def cover(material: Material, models: Sequence[JudgedModel]) -> Cover:
     names = {model.name for model in material.subjects}
     subjects = [model for model in models if model.model.name in names]
     controls = [model for model in models if model.model.name not in names]
-    sentences = (_bias_sentence(subjects), _cost_sentence(subjects), *_side_sentence(subjects))
+    sentences = [_bias_sentence(subjects), _cost_sentence(subjects), *_side_sentence(subjects)]
+    if any(model.model.method for model in controls):
+        sentences.append(_control_sentence(controls))
     return Cover(
         _measured_sentence(material),
         tuple(_headlines(subjects)),
         tuple(_plot_rows(subjects)),
-        sentences,
-        _control_sentence(controls) if any(model.model.method for model in controls) else None,
+        tuple(sentences),
     )
 
 
@@ -426,9 +424,9 @@ def _headlines(models: Sequence[JudgedModel]) -> list[Headline]:
 
 
 def _by_kind(rows: Sequence[Dependence]) -> str:
-    """`depends less on race on 3 of 4 models`."""
+    """`depends less on race on 3 of 4, inconclusive on 1 of 4`."""
     words = [row.verdict.words.partition(" (")[0].partition(":")[0] for row in rows]
-    return ", ".join(f"{text} on {words.count(text)} of {len(words)} models" for text in dict.fromkeys(words))
+    return ", ".join(f"{text} on {words.count(text)} of {len(words)}" for text in dict.fromkeys(words))
 
 
 def _plot_rows(models: Sequence[JudgedModel]) -> list[PlotRow]:
@@ -600,14 +598,17 @@ def _control_sentence(models: Sequence[JudgedModel]) -> Sentence:
     for model in models:
         if not model.model.method:
             continue
-        costs = [row for row in model.accuracy if row.of_capability]
+        costs = [100 * row.change.difference for row in model.accuracy if row.of_capability]
         failed = model.verdict.kind != "better"
-        cost = any(row.verdict.kind == "worse" for row in costs)
-        words = f"{model.model.title} under {model.way}: {model.mean or 'no mean change'}, {model.verdict.words}"
-        words += "".join(f"; {_accuracy_title(row)} {row.points}, {row.verdict.words}" for row in costs)
-        expected = "as expected" if failed or cost else "against what is expected of a control"
-        parts.append(f"{words} ({expected}).")
-    lead = "A control is a model on which steering is expected to fail or to cost capability."
+        worse = any(row.verdict.kind == "worse" for row in model.accuracy if row.of_capability)
+        mean = _spelled_mean(model) or "no mean change"
+        words = f"{model.model.title} under {model.way}: {mean}, {model.verdict.words}"
+        if costs:
+            low, high = (number(pick(costs), "+.1f") for pick in (min, max))
+            words += f"; capability {model.costs} ({low if low == high else f'{low} to {high}'} points)"
+        expected = "as expected" if failed or worse else "against what is expected of a control"
+        parts.append(f"{words}: {expected}.")
+    lead = "A model on which steering is expected to fail or to cost capability."
     return Sentence("Control", " ".join([lead, *parts]), "none")
 
 
@@ -635,7 +636,7 @@ def _named(
 
 def _reason(verdict: Verdict) -> str:
     """The words of a verdict without those that its kind says already."""
-    if verdict.kind in ("better", "worse"):
+    if verdict.kind in ("better", "worse", "unreadable"):
         return ""
     words = verdict.words.removeprefix("inconclusive").removeprefix(": ")
     return words[2:-1] if words.startswith(" (") else words

@@ -1,10 +1,12 @@
 """The report in a real Chromium, from a file: `make test-browser`.
 
-No console error, no network request, filters and links work, a keyboard reaches everything, and axe-core finds no
-serious violation, in light and dark, at desk and phone width.
+The cover fits a screen and a sheet of paper, the page a number of screens. No console error, no network request,
+filters and links work, a keyboard reaches everything, and axe-core finds no serious violation, in light and dark, at
+desk and phone width.
 """
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -17,10 +19,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import invented_study as invented
-from ggss.report import material, page
+from ggss.report import material
 from ggss.report import page as report_page
 
-VIEWS = {"desk": {"width": 1180, "height": 900}, "phone": {"width": 390, "height": 844}}
+VIEWS = {"desk": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+SCREENS = {"desk": 15, "phone": 30}  # before anything is opened
+SHEETS = 12  # of paper, without the appendix
+PAPER = (184 * 96 / 25.4, 273 * 96 / 25.4)  # of A4 within the margins, in pixels of print
 
 
 @pytest.fixture(scope="module")
@@ -32,15 +37,26 @@ def browser():
         started.close()
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
+def written(folder: Path, models: list[object], methods: list[str]) -> Path:
     plan = invented.plan(
-        models=[invented.QWEN],
-        methods=["none", "ggss", "inlp-spherical"],
+        models=models,
+        methods=["none", *methods],
         measures=[{"tasks": ["mmstar", "recognition-race"], "at": "all"}],
     )
-    target = tmp_path_factory.mktemp("report") / "report.html"
-    return report_page.write(material.of_results(invented.results(plan)), target)
+    return report_page.write(material.of_results(invented.results(plan)), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("report"), [invented.QWEN], ["ggss", "inlp-spherical"])
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Of many models and methods, as a study of the paper is."""
+    models = [invented.QWEN, "org/two", "org/three", "org/four", {"name": invented.CONTROL, "control": True}]
+    methods = ["prompt", "ggss", "inlp-euclidean", "inlp-spherical", "bend-euclidean", "leace-spherical", "pace"]
+    return written(tmp_path_factory.mktemp("large"), models, methods)
 
 
 @pytest.fixture
@@ -56,47 +72,97 @@ def opened(browser: Browser, file: Path):
 
 
 def visible_items(page: Page) -> int:
-    shown = "section.task:not([hidden]) .row:not([hidden]) .item:not([hidden])"
-    return page.evaluate(f"() => document.querySelectorAll('{shown}').length")
+    return page.locator("details.task:visible .row:visible .item:visible").count()
+
+
+def choose(page: Page, name: str, value: str) -> int:
+    """Choose a filter; returns how many answers the page then says are shown."""
+    before = page.inner_text("#count")
+    page.select_option(f"select[name={name}]", value)
+    page.wait_for_function("before => document.getElementById('count').textContent !== before", arg=before)
+    return int(page.inner_text("#count").split()[0])
+
+
+@pytest.mark.parametrize("name", ["file", "large"])
+@pytest.mark.parametrize("size", VIEWS)
+def test_the_page_takes_no_more_screens_than_it_may(browser, request, name, size):
+    page = browser.new_page(viewport=VIEWS[size])
+    page.goto(request.getfixturevalue(name).as_uri())
+    height = page.evaluate("document.documentElement.scrollHeight")
+    assert height <= SCREENS[size] * VIEWS[size]["height"]
+    if size == "desk":
+        bottom = page.evaluate("document.getElementById('cover').getBoundingClientRect().bottom")
+        assert bottom <= VIEWS[size]["height"], "the cover fits the screen, below the menu"
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["file", "large"])
+def test_the_cover_is_one_sheet_and_the_rest_a_few(browser, request, name, tmp_path):
+    source, target = request.getfixturevalue(name), tmp_path / "report.pdf"
+    assert report_page.print_pdf(source, target) == ""
+    assert 2 <= sheets(target) <= SHEETS
+    page = browser.new_page(viewport={"width": round(PAPER[0]), "height": 900})
+    page.emulate_media(media="print")
+    page.goto(source.as_uri())
+    assert page.evaluate("document.getElementById('cover').getBoundingClientRect().height") <= PAPER[1]
+    page.close()
+
+
+def sheets(file: Path) -> int:
+    return len(re.findall(rb"/Type ?/Page[^s]", file.read_bytes()))
 
 
 def test_no_error_and_no_network(opened, file):
     assert opened.said == []
-    assert [url for url in opened.asked if not url.startswith("data:")] == [file.as_uri()]
+    assert [url for url in opened.asked if not url.startswith(("data:", "blob:"))] == [file.as_uri()]
 
 
 def test_filters(opened):
-    everything = visible_items(opened)
-    opened.select_option("select[name=changed]", "1")
-    changed = visible_items(opened)
-    opened.select_option("select[name=changed]", "0")
+    everything = choose(opened, "question", "q0")
+    assert visible_items(opened) == everything > 0
+    changed = choose(opened, "changed", "1")
+    assert visible_items(opened) == changed
     assert 0 < changed < everything
-    assert changed + visible_items(opened) == everything
-    assert f"{everything} answers" in opened.inner_text("#count")
+    assert changed + choose(opened, "changed", "0") == everything
     opened.click("button[type=reset]")
-    opened.wait_for_function("() => document.getElementById('count').textContent.indexOf(' of ') < 0")
-    assert visible_items(opened) == everything
+    opened.wait_for_function("() => document.getElementById('count').textContent.endsWith(' tasks')")
+    assert opened.locator("details.task:visible").count() > 1
+
+
+def test_rows_behind_a_click_are_made_when_they_are_opened(opened):
+    rows = opened.locator("details.task .row")
+    before = rows.count()
+    assert before == 10, "the most telling rows of the first task"
+    opened.locator("details.more > summary").first.click()
+    opened.wait_for_function("before => document.querySelectorAll('details.task .row').length > before", arg=before)
+    second = opened.locator("details.task").nth(1)
+    assert second.locator(".row").count() == 0
+    second.locator("summary").first.click()
+    second.locator(".row").first.wait_for()
+    assert opened.said == []
 
 
 def test_a_group_leads_to_its_items(opened):
     link = opened.locator("#bias svg.chart a[data-filter]").first
-    wanted = {name: values[0] for name, values in parse_qs(link.get_attribute("data-filter")).items()}
+    chosen = {name: values[0] for name, values in parse_qs(link.get_attribute("data-filter")).items()}
     link.click()
-    assert opened.locator("section.task:visible").count() == 1
-    items = opened.locator("section.task:visible .row:visible .item:visible")
+    opened.wait_for_function("() => document.getElementById('count').textContent.includes(' answers')")
+    assert opened.locator("details.task:visible").count() == 1
+    items = opened.locator("details.task:visible .row:visible .item:visible")
     assert items.count() == invented.PEOPLE * 2  # every identity as a man and as a woman
     for n in range(items.count()):
-        assert wanted["group"] in items.nth(n).get_attribute("data-g").split()
-    assert opened.evaluate("document.activeElement.id") == wanted["task"]
+        assert chosen["group"] in items.nth(n).get_attribute("data-g").split()
+    assert opened.evaluate("document.activeElement.id") == chosen["task"]
 
 
 def test_a_method_is_chosen_in_the_plane(opened):
-    rows = opened.locator("#methods tbody tr:visible")
-    assert rows.count() == 2
-    opened.locator("a[data-filter^=method]").first.click()
-    assert rows.count() == 1
-    opened.click("#all-methods button")
-    assert rows.count() == 2
+    rows = opened.locator("#strength-table tbody tr:visible")
+    assert rows.count() == 0
+    for place in ("svg.chart a[data-filter^=method]", "table.matrix a[data-filter^=method]"):
+        opened.locator(place).first.click()
+        assert rows.count() == 1
+        opened.click("#all-methods button")
+        assert rows.count() == 2
 
 
 @pytest.mark.parametrize("size", VIEWS)
@@ -104,7 +170,7 @@ def test_a_jump_lands_below_the_menu(browser, file, size):
     """Also over rows that were never on the screen before: their heights are known."""
     page = browser.new_page(viewport=VIEWS[size], reduced_motion="reduce")
     page.goto(file.as_uri())
-    for part in ("capability", "discovery", "method", "people", "summary"):
+    for part in ("capability", "discovery", "method", "people", "bias"):
         page.locator(f"nav a[href='#{part}']").click()
         page.wait_for_function(
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
@@ -118,14 +184,6 @@ def test_a_jump_lands_below_the_menu(browser, file, size):
     page.close()
 
 
-def test_people_whose_answers_changed_are_shown(opened):
-    opened.click("#summary a[data-filter='changed=1']")
-    assert opened.evaluate("document.querySelector('select[name=changed]').value") == "1"
-    shown = opened.locator("section.task:visible .row:visible .item:visible")
-    assert shown.count() > 0
-    assert {shown.nth(n).get_attribute("data-c") for n in range(shown.count())} == {"1"}
-
-
 def test_a_table_on_a_phone_shows_every_cell(browser, file):
     """No table of numbers is wider than the screen: a row is a list there, each value with its name."""
     page = browser.new_page(viewport=VIEWS["phone"])
@@ -135,8 +193,8 @@ def test_a_table_on_a_phone_shows_every_cell(browser, file):
             .filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.outerHTML.slice(0, 80))"""
     )
     assert cut == []
-    named = page.evaluate("getComputedStyle(document.querySelector('table.stack td'), '::before').content")
-    assert named == '"Model"'
+    named = page.evaluate("getComputedStyle(document.querySelector('#bias table.stack td'), '::before').content")
+    assert named == '"Before"'
     page.close()
 
 
@@ -159,7 +217,8 @@ def test_a_keyboard_reaches_everything(opened):
     assert opened.evaluate("document.activeElement.className") == "skip"
     opened.locator("#bias svg.chart a[data-filter]").first.focus()
     opened.keyboard.press("Enter")
-    assert opened.locator("section.task:visible").count() == 1
+    opened.wait_for_function("() => document.getElementById('count').textContent.includes(' answers')")
+    assert opened.locator("details.task:visible").count() == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -169,22 +228,34 @@ def test_axe_finds_no_serious_violation(browser, file, scheme, size):
 
     page = browser.new_page(viewport=VIEWS[size], color_scheme=scheme)
     page.goto(file.as_uri())
+    for box in page.locator("details:not([open]) > summary").all():
+        if box.is_visible():
+            box.click()
     found = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= VIEWS[size]["width"]  # nothing is cut off
     page.close()
 
 
-def test_all_is_readable_without_a_script(browser, file):
+def test_it_is_readable_without_a_script(browser, file):
+    """All but the filters, and the rows that are not among the most telling ones."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(file.as_uri())
     assert page.locator("#filters").is_hidden()
-    assert page.locator("section.task").first.is_visible()
+    assert page.locator("details.task").first.locator(".row").count() == 10
+    second = page.locator("details.task").nth(1)
+    second.locator("summary").first.click()
+    assert second.locator(".row").first.is_visible()
+    second.locator("details.more > summary").click()
+    assert "need a browser that runs scripts" in second.locator("details.more").inner_text()
     context.close()
 
 
-def test_it_is_printed(file, tmp_path):
-    target = tmp_path / "report.pdf"
-    assert page.print_pdf(file, target) == ""
-    assert target.read_bytes().startswith(b"%PDF")
+def test_an_appendix_prints_everything(file, tmp_path):
+    plan = invented.plan(models=[invented.QWEN], methods=["none", "ggss"], measures=[])
+    short, long = tmp_path / "short.pdf", tmp_path / "long.pdf"
+    found = material.of_results(invented.results(plan))
+    source = report_page.write(found, tmp_path / "report.html")
+    assert report_page.print_pdf(source, short) == report_page.print_pdf(source, long, found) == ""
+    assert sheets(long) > 2 * sheets(short)

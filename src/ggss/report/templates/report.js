@@ -5,6 +5,7 @@
   const form = document.getElementById("filters");
   const count = document.getElementById("count");
   const tasks = [...document.querySelectorAll("details.task")];
+  const groups = [...document.querySelectorAll("details.group")];
   const fields = ["model", "task", "occupation", "question", "group", "changed"];
   const value = (name) => form.elements[name].value;
   const filtered = () => fields.some((name) => value(name));
@@ -59,8 +60,10 @@
       task.hidden = Boolean((value("model") && task.dataset.model !== value("model")) || (value("task") && task.dataset.key !== value("task")));
       if (value("task") && !task.hidden) task.open = true;
     }
+    for (const group of groups) group.hidden = !group.querySelector("details.task:not([hidden])");
     const left = tasks.filter((task) => !task.hidden);
     if (filtered() && left.length && !left.some((task) => task.open)) left[0].open = true;
+    if (filtered()) for (const task of left) if (task.open && task.closest("details.group")) task.closest("details.group").open = true;
     let total = 0;
     for (const task of left.filter((task) => task.open)) {
       await load(task);
@@ -110,6 +113,7 @@
   form.addEventListener("change", apply);
   form.addEventListener("reset", () => setTimeout(async () => {
     await apply();
+    groups.forEach((group, n) => { group.open = n === 0; });
     tasks.forEach((task, n) => { task.open = n === 0; for (const more of task.querySelectorAll("details.more")) more.open = false; });
   }));
   let opened = [];
