@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ggss.cli.arguments import Force, Json, Seed, checked_run_file, pairs, say
+from ggss.cli.arguments import Force, Json, Seed, pairs, say
+from ggss.cli.report import After, Source
 from ggss.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,21 +17,8 @@ SHOWN = 40  # differences; --json has all
 
 
 def bundle(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="STUDY_DIR|RUN.jsonl", help="A study's folder, or a file of `ggss probe -o`.", show_default=False
-        ),
-    ],
-    after: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN2.jsonl]",
-            help="The steered run, to compare with the first.",
-            show_default=False,
-            callback=checked_run_file,
-        ),
-    ] = None,
+    source: Source,
+    after: After = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="The zip to write.")] = Path("evidence.zip"),
     pictures: Annotated[
         bool, typer.Option("--pictures", help="Of a study: also a report with thumbnails of the pictures.")

@@ -14,22 +14,26 @@ if TYPE_CHECKING:
     from ggss.report.material import Material
 
 
+Source = Annotated[
+    Path,
+    typer.Argument(
+        metavar="STUDY_DIR|RUN.jsonl", help="A study's folder, or a file of `ggss probe -o`.", show_default=False
+    ),
+]
+After = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="[RUN2.jsonl]",
+        help="The steered run, to compare with the first.",
+        show_default=False,
+        callback=checked_run_file,
+    ),
+]
+
+
 def report(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="STUDY_DIR|RUN.jsonl", help="A study's folder, or a file of `ggss probe -o`.", show_default=False
-        ),
-    ],
-    after: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="[RUN2.jsonl]",
-            help="The steered run, to compare with the first.",
-            show_default=False,
-            callback=checked_run_file,
-        ),
-    ] = None,
+    source: Source,
+    after: After = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="The file to write; report.html by default.", show_default=False),
