@@ -30,7 +30,7 @@ def test_the_readme_shows_the_rows_of_the_tables() -> None:
 
 
 def test_the_readme_shows_the_output_of_the_commands_that_it_has() -> None:
-    """Not of those that it once had: what was discovered, where it was written to, and as many answers as questions."""
+    """Not of those that it once had: what was discovered, where it was written to, as many answers as questions."""
     commands = readme.five_commands()
     discover = next(command for command in commands if command[0] == "discover")
     attributes, out, method = (discover[discover.index(name) + 1] for name in ("--attribute", "-o", "--method"))
