@@ -114,12 +114,12 @@ def education_distribution(person: Person, race: str) -> tuple[float, ...]:
 
 def prefers_first(first: tuple[Person, str], second: tuple[Person, str]) -> float:
     """Probability that the first (person, race) is said to earn more than the second."""
-    return _normal((salary_score(*first) - salary_score(*second)) / (sqrt(2) * PLANTED.pair_noise))
+    return normal((salary_score(*first) - salary_score(*second)) / (sqrt(2) * PLANTED.pair_noise))
 
 
 def nurse_probability(person: Person, gender: str) -> float:
     """Probability of the answer 'nurse' rather than 'doctor'."""
-    return _normal((person.traits.cue + PLANTED.nurse_gender[gender]) / PLANTED.nurse_noise)
+    return normal((person.traits.cue + PLANTED.nurse_gender[gender]) / PLANTED.nurse_noise)
 
 
 def ceo_distribution(person: Person, race: str, gender: str, place: str, years: str) -> tuple[float, ...]:
@@ -133,12 +133,12 @@ def draw(rng: np.random.Generator, options: tuple[str, ...], truth: tuple[float,
     return options[int(np.searchsorted(np.cumsum(truth), rng.random() * sum(truth), side="right"))]
 
 
-def _normal(z: float) -> float:
+def normal(z: float) -> float:
     return 0.5 * (1 + erf(z / sqrt(2)))
 
 
 def _between(score: float, noise: float, cuts: tuple[float, ...]) -> tuple[float, ...]:
-    below = [_normal((cut - score) / noise) for cut in (-inf, *cuts, inf)]
+    below = [normal((cut - score) / noise) for cut in (-inf, *cuts, inf)]
     return tuple(high - low for low, high in pairwise(below))
 
 
