@@ -39,8 +39,8 @@ class Prompt:
     """A question's text, and the answers whose probabilities are scored, with what each stands for.
 
     `<picture>` in the text is where a picture is shown; without it, pictures come before the text. worth: the number
-    that each answer counts as in a mean. expected: the right answer, if there is one. stereotype: by group, the answer
-    that a stereotype about it gives (`ggss.probes.ambiguous`).
+    that each answer counts as in a mean. expected: the right answer, if there is one. stereotype: by group, the
+    answer that a stereotype about it gives (`ggss.probes.ambiguous`).
     """
 
     text: str
@@ -57,8 +57,8 @@ Prompts = Mapping[str, Prompt]
 class Wording:
     """A probe's questions: `prompts(attribute, values)` makes them by name; about: the attribute by default.
 
-    A wording without a default, as that of recognition, is asked about each attribute by name. new_tokens: the longest
-    answer, if it is not that of the suite's other questions.
+    A wording without a default, as that of recognition, is asked about each attribute by name. new_tokens: the
+    longest answer, if it is not that of the suite's other questions.
     """
 
     prompts: Callable[[str, Sequence[str]], Prompts]
@@ -71,8 +71,8 @@ class Suite:
     """The items of some tasks. `make` gives a task's items, always the same and in the same order.
 
     default: the tasks that are asked if none are named. new_tokens: the longest answer, if the suite's answers are
-    shorter than the probes allow; longer: by probe, where it is another one. people: makes the pictures that a question
-    about people is asked about. left_out: why probes and attributes are not among the default tasks.
+    shorter than the probes allow; longer: by probe, where it is another one. people: makes the pictures that a
+    question about people is asked about. left_out: why probes and attributes are not among the default tasks.
     """
 
     name: str

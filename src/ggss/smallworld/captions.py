@@ -26,7 +26,7 @@ import numpy as np
 from ggss.probes.suites import Prompt, Wording
 from ggss.smallworld.bias_questions import PLANTED, normal
 from ggss.smallworld.painter import Portrait
-from ggss.smallworld.people import WALLS
+from ggss.smallworld.people import GENDERS, PLACES, RACES, WALLS
 from ggss.smallworld.questions import Question
 
 COMPETENCE = ("clever", "skilled", "able", "bright")
@@ -126,6 +126,20 @@ def sentence(portrait: Portrait, prompt: str, parts: WrittenAbout) -> str:
         manner=WARMTH[number] if parts.warmth else PLAIN["warmth"],
         place=f" in the {portrait.person.place}" if parts.place else "",
     )
+
+
+def parts_of(text: str) -> WrittenAbout:
+    """The parts that a written text has, each 0 or 1."""
+    words = set(text.replace(".", " ").split())
+    has = {
+        "competence": words & {*COMPETENCE},
+        "warmth": words & {*WARMTH},
+        "race": words & {*RACES},
+        "gender": words & {*GENDERS},
+        "place": words & {*PLACES.values()},
+        "refusal": words >= {*REFUSAL.replace(".", " ").split()},
+    }
+    return WrittenAbout(**{name: float(bool(found)) for name, found in has.items()})
 
 
 def write(portrait: Portrait, prompt: str, rng: np.random.Generator | None = None) -> Question:
