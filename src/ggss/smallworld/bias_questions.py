@@ -252,6 +252,9 @@ WORDINGS = {
     "2afc": _always({"2afc": PAIR}, "race"),
     "nurse-doctor": _always({"nurse-doctor": NURSE_OR_DOCTOR}, "gender"),
     "ceo": _always({f"biography-{number}": candidate(number) for number in range(len(BIOGRAPHIES))}, "gender"),
+    "ambiguous": Wording(
+        lambda attribute, values: {name: unshown(name, attribute) for name in UNSHOWN_QUESTIONS}, "race"
+    ),
     "recognition": Wording(lambda attribute, values: {attribute: recognition(attribute, values)}),
 }
 
