@@ -277,11 +277,14 @@ register(
 CATEGORY = "category"
 _COLUMNS = (CATEGORY, "context", "question", "ans0", "ans1", "ans2", "label", "image")
 _OPTIONAL = ("id", "target_loc", "question_polarity")
-SB_BENCH_DOWNLOAD = "download the parquet files of https://huggingface.co/datasets/ucf-crcv/SB-Bench, or of BBQ-V, as sb-bench/*.parquet"
+SB_BENCH_DOWNLOAD = (
+    "download the parquet files of https://huggingface.co/datasets/ucf-crcv/SB-Bench, or of BBQ-V, and put them as "
+    "sb-bench/*.parquet"
+)
 VLBIASBENCH_DOWNLOAD = (
     "download VLBiasBench as https://github.com/Xiangkui-Cao/VLBiasBench says, and put its folder close-ended"
 )
-_ASKED = "{context}\n{question}\n{options}\nAnswer with one letter only."  # the words that every reader asks with
+_ASKED = "{context}\n{question}\n{options}\nAnswer with one letter only."
 
 
 def load_sb_bench(path: str | Path | None = None) -> tuple[Item, ...]:
