@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ggss.activations.collect import collect
 from ggss.analysis import Run, ask
 from ggss.analysis.run import Measured
 from ggss.files import mark
@@ -21,11 +22,12 @@ from ggss.smallworld.bias_questions import (
     stereotypes,
     unshown,
 )
-from ggss.smallworld.demo import AFTER, BEFORE, INK, discover, load_model, suite
+from ggss.smallworld.demo import AFTER, BEFORE, HELD_OUT, INK, load_model, suite
 from ggss.smallworld.demo import SOFT as PALE
-from ggss.smallworld.painter import Portrait
+from ggss.smallworld.painter import Portrait, town
 from ggss.smallworld.people import GENDERS, RACES, Person, identities
 from ggss.stats import tost
+from ggss.steering.fitting import fit
 
 COMMAND = "make ambiguous"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -105,8 +107,10 @@ def rows(habit: str) -> tuple[SteeredModel, list[Row]]:
     """The unsteered model and its steered versions, asked all questions."""
     plain = SteeredModel(FeatureCache(load_model(habit)))
     made = [Row(habit, "unsteered", ask(plain, suite(), TASK))]
+    faces = town().chosen(exclude={"occupation": HELD_OUT[ATTRIBUTE]})
+    acts = collect(plain.vlm, faces, features=plain.cache, keep_tokens=True)
     for method in METHODS:
-        steered = plain.steered(discover(plain.cache, ATTRIBUTE, method=method), ALPHA)
+        steered = plain.steered(fit(method, acts, attribute=ATTRIBUTE), ALPHA)
         made.append(Row(habit, method, ask(steered, suite(), TASK)))
     return plain, made
 

@@ -58,7 +58,9 @@ def measure_habit(vlm: Vlm, habit: str, split: str = "evaluation") -> dict[str, 
         max_new_tokens=captions.NEW_TOKENS,
         batch_size=60,
     )
-    return found | {f"writing, {name}": share for name, share in captions.agreement(texts, asked).items()}
+    shares = captions.agreement(texts, asked)
+    whole = {"writing, well-formed sentences": shares.pop("whole")}
+    return found | {f"writing, {name} as the likeliest": share for name, share in shares.items()} | whole
 
 
 def _distance(vlm: Vlm, questions: Sequence[Question]) -> float:
@@ -93,9 +95,10 @@ def begin_card(out: Path, name: str) -> None:
 
 def write_card(out: Path, name: str, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """README.md beside the weights."""
+    first = f"small-world/{facts['begin']}" if facts.get("begin") else "random weights"
     lines = [
         *_head(name),
-        "A tiny vision-language model of a fictional town, trained from random weights with a planted bias. It shows",
+        f"A tiny vision-language model of a fictional town, trained from {first} with a planted bias. It shows",
         "that steering works and is measured correctly; nothing may be concluded from it about any other model.",
         "",
         "| made by | |",
