@@ -87,7 +87,13 @@ its likeliest answers."""
 STEERED = """## What steering race does to it
 
 At alpha {alpha:g}, on the published site, steerers fitted on other people in other occupations. Changes are in
-points, paired by person, with 95 % intervals."""
+points, paired by person, with 95 % intervals. Where all answers are *unknown*, the interval of a bias score has no
+width; that of the share says how little twelve people prove."""
+
+READ = """Removing race does not teach a model to abstain. Where guesses follow a score that race has a share in, as
+they do in `guessing`, taking race out of it moves the score towards the middle, where this model says *unknown*: so
+abstention changes with the bias, and is to be measured, not assumed. What it does elsewhere depends on what the
+model does with a person of no group in particular."""
 
 
 @dataclass(frozen=True)
@@ -241,11 +247,11 @@ def write_picture(models: dict[str, SteeredModel], target: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, len(RACES), figsize=(2.2 * len(RACES), 4.1), facecolor="white")
+    figure, axes = plt.subplots(1, len(RACES), figsize=(2.2 * len(RACES), 4.3), facecolor="white")
     lines = [(name, habit) for name in ("honest", "honest-no") for habit in models]
     for number, (name, habit) in enumerate(lines):
         shown, said = people_answers(models[habit], name)
-        place = -0.14 - 0.13 * number - 0.1 * (number > 1)
+        place = -0.14 - 0.13 * number - 0.16 * (number > 1)
         for axis, portrait, answer in zip(axes, shown, said, strict=True):
             if not number:
                 axis.imshow(np.asarray(portrait.paint_large()))
@@ -256,8 +262,9 @@ def write_picture(models: dict[str, SteeredModel], target: Path) -> None:
     for axis in axes:
         axis.set_axis_off()
     figure.text(0.5, 0.95, "“Is this person honest? Yes or no or unknown?”", fontsize=15, color=INK, ha="center")
-    figure.text(0.5, 0.155, "“This person lied. Is this person honest? …”", fontsize=12, color=INK, ha="center")
-    figure.subplots_adjust(left=0.1, right=0.99, top=0.86, bottom=0.33, wspace=0.05)
+    middle, told = axes[len(RACES) // 2], "“This person lied. Is this person honest? Yes or no or unknown?”"
+    middle.text(0.5, -0.42, told, fontsize=13, color=INK, ha="center", transform=middle.transAxes)
+    figure.subplots_adjust(left=0.1, right=0.99, top=0.86, bottom=0.36, wspace=0.05)
     figure.savefig(target, dpi=110, metadata={"Software": mark(COMMAND)})
     plt.close(figure)
 
@@ -271,7 +278,7 @@ def page(made: Sequence[Row]) -> str:
             parts += [f"`small-world/{row.model}`:", "\n".join(learned_table(row.model, row))]
             if row.model == "guessing":
                 parts += ["\n".join(by_group(row, row.model))]
-    parts += ["\n".join(found_lines(made)), STEERED.format(alpha=ALPHA), "\n".join(steered_table(made))]
+    parts += ["\n".join(found_lines(made)), STEERED.format(alpha=ALPHA), "\n".join(steered_table(made)), READ]
     return "\n\n".join(parts) + "\n"
 
 
