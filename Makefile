@@ -197,6 +197,7 @@ beyond: $(READY)  ## the methods beyond the paper on the small world; writes doc
 
 rivals: $(READY)  ## methods of other papers on the small world; writes docs/rivals.md (some minutes; stop it and go on as you like)
 	$(BIN)/ggss study run studies/rivals.yaml -o rivals-out
+	$(BIN)/python -m experiments.tools.rivals_live rivals-out
 	$(BIN)/python -m experiments.tools.rivals rivals-out
 
 sites: $(READY)  ## steering at every kind of site of the small-world models; writes docs/sites.md; stop it and go on as you like

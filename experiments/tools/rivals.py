@@ -1,7 +1,7 @@
 """`make rivals`: docs/rivals.md from a folder of studies/rivals.yaml, `python -m experiments.tools.rivals FOLDER`.
 
-No plan can fit `dso`: it is fitted here, on the same discovery pictures, and asked the same questions. Its steerers
-are kept in the study's folder.
+No plan can fit `dso`: `rivals_live` has fitted it on the same discovery pictures, and asked the same questions. Where
+it has not been run, the page has no row for it.
 """
 
 import sys
@@ -68,7 +68,7 @@ def table(results: Results, model: str, live: LiveRows) -> list[str]:
         bias = {task: results.everything(model, label, task, ALPHA) for task in BIAS}
         capability = results.comparison(model, label, CAPABILITY, ALPHA, ATTRIBUTE)
         lines.append(row(label, bias, capability))
-    for label in LIVE:
+    for label in measured(live, model):
         found = {
             task: compare(before, after, results.statistics)
             for task, after in live.runs(model, label).items()
@@ -76,6 +76,11 @@ def table(results: Results, model: str, live: LiveRows) -> list[str]:
         }
         lines.append(row(label, found, found[CAPABILITY]))
     return lines
+
+
+def measured(live: LiveRows, model: str) -> list[str]:
+    """The live methods whose answers are there."""
+    return [label for label in LIVE if live.finished(model, label)]
 
 
 def people(bias: Mapping[str, Comparison | None]) -> list[str]:
@@ -132,7 +137,9 @@ does.
             f"2AFC {values[1]:.2f}, SmallStar {values[2]:.1%}.\n"
         )
         parts.append("\n".join(table(results, model.name, live)) + "\n")
-        parts += [live.learned(model.name, label) + "\n" for label in LIVE]
+        parts += [live.learned(model.name, label) + "\n" for label in measured(live, model.name)]
+        missing = [f"`{label}`" for label in LIVE if label not in measured(live, model.name)]
+        parts += [f"Not measured for this model yet: {', '.join(missing)}.\n"] if missing else []
     return "\n".join(parts) + "\n" + notes(results)
 
 

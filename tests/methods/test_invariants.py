@@ -60,6 +60,8 @@ TABLE = [
     "angular-steering",
     "spherical-steering",
     "wring",
+    "leopard",
+    "mimic",
 ]
 ROTATIONS = {"angular-steering", "spherical-steering", "wring"}
 RIVALS = TABLE[TABLE.index("directional-ablation") :]
@@ -67,7 +69,7 @@ FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclide
 FLAT |= {name for name in TABLE if name.startswith("pace")} - {"pace-norm", "pace-slerp"} | {"auto"}
 UNSTEERED = {"none", "prompt"}
 HARD = [name for name in TABLE if name.startswith(("inlp", "svd")) or name in ("leace-spherical", "ggss-no-gate")]
-HARD += ["directional-ablation", "rlace", "splince", "splince-pace", "angular-steering", "wring"]
+HARD += ["directional-ablation", "rlace", "splince", "splince-pace", "angular-steering", "wring", "leopard"]
 GATED = {"ggss", "leace-gated", "ggss-no-slerp", "gated-euclidean", "gated-euclidean-renorm"} | {
     "ggss-token-gate",
     "ggss-contrast",
