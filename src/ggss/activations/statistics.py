@@ -10,9 +10,9 @@ ones, or of some of the people. So tokens are read once, and need not be kept.
 **Parts** say which tokens of different images show the same thing. Where rows and columns of the tokens are known
 (`Places.grid`) a part is a cell of a grid that is laid over every picture, whatever its size: each token belongs to
 the cell in which its middle lies. The grid has as many lines and columns as the smallest picture, so that every cell
-has tokens of every picture, unless the sums would take more than `MOST_BYTES`; then it is coarser. Where all pictures
-are of one size the cells are the positions. Tokens on several panes, as LLaVA-NeXT's overview and tiles, have a grid
-for each pane.
+has tokens of every picture. It is coarser if these would be more than `MOST_PARTS`, or their sums more than
+`MOST_BYTES`. Where all pictures are of one size the cells are the positions. Tokens on several panes, as LLaVA-NeXT's
+overview and tiles, have a grid for each pane. While pictures are encoded, the grid is that of the first.
 
 Where rows and columns are not known, parts are positions if all pictures have the same number of tokens, else
 clusters of content: spherical k-means on each group's mean token at a position, relative to mu. The mean is over the
@@ -36,7 +36,8 @@ from ggss.terminal import track
 
 PartsOption = Literal["auto", "positions"] | int
 
-MOST_BYTES = 2**30  # what the sums may take
+MOST_BYTES = 2**29  # what the sums may take
+MOST_PARTS = 256  # more say no more, and take longer
 SAMPLE = 2**17  # tokens that the moments are taken from, at most
 SEED = 42
 AT_ONCE = 4096  # tokens of one product for the moments
@@ -88,14 +89,14 @@ def common_grid(places: Sequence[Places | None], images: int, width: int) -> Gri
         for pane in sorted({pane for size in sizes for pane in size})
     }
     finest = sum(lines * columns for lines, columns in panes.values())
-    most = max(MOST_BYTES // (4 * images * width), 1)
+    most = min(max(MOST_BYTES // (4 * images * width), 1), MOST_PARTS)
     share = min((most / finest) ** 0.5, 1)
     coarse = {
         pane: (max(int(lines * share), 1), max(int(columns * share), 1)) for pane, (lines, columns) in panes.items()
     }
     shape = " and ".join(f"{lines} x {columns}" for lines, columns in coarse.values())
     if share < 1:
-        why = f"cells of a grid of {shape}: the sums of {finest} positions would take too much memory"
+        why = f"cells of a grid of {shape}: {finest} positions would be too many"
     elif any(size != sizes[0] for size in sizes):
         why = f"cells of a grid of {shape}, to which pictures of several sizes are resampled"
     else:
@@ -323,7 +324,8 @@ def gather(activations: Activations, option: PartsOption, groups: Groups | None)
         len(tokens) if place is None else place.total
         for tokens, place in zip(activations.tokens, places, strict=True)
     }
-    positions, fits = max(totals), 4 * images * max(totals) * width <= MOST_BYTES
+    positions = max(totals)
+    fits = positions <= MOST_PARTS and 4 * images * positions * width <= MOST_BYTES
     if option == "positions" and len(totals) > 1:
         raise _unequal(totals)
     if option == "positions" or (option == "auto" and len(totals) == 1 and fits):
@@ -333,7 +335,7 @@ def gather(activations: Activations, option: PartsOption, groups: Groups | None)
     reason = "as asked"
     if option == "auto":
         reason = f"these have {min(totals)} to {positions} tokens, and their rows and columns are not known"
-        reason = reason if len(totals) > 1 else f"the sums of {positions} positions would take too much memory"
+        reason = reason if len(totals) > 1 else f"{positions} positions would be too many"
     if option == 1 or (groups is None and option == "auto"):
         empty = TokenStatistics(images, width, 1, f"whole pictures: {reason}")
         return summed(activations, whole_pictures(activations), empty)

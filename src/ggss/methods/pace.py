@@ -15,17 +15,24 @@ projection moves tokens least, relative to how they vary (as in LEACE). Parts ar
 **Norms** are not restored: the factor that restores a norm depends on what was removed, and so reveals it. On
 held-out people of the discovery set it leaves more of the contrasts at the same movement (`pace-norm`, docs/pace.md).
 
-**mu** is the mean of the pictures' mean tokens.
+**mu** is the mean of the pictures' mean tokens. Rows that are zero, or that the text model never gets, are no tokens
+(`ggss.activations`).
 
-**Parts** say which tokens of different people show the same thing. They are positions (token t of every image) where
-all images have the same number of tokens, else clusters of content: spherical k-means on each group's mean token at a
-position, relative to mu. The mean is over the variants of a group, so all of them have the same part at a position.
-Clusters are fitted to at most `SAMPLE` of these means, drawn with a fixed seed.
+**Parts** say which tokens of different people show the same thing: cells of a grid over the picture, positions, or
+clusters of content (`ggss.activations.statistics`). A part counts by the evidence that it adds (`part_weights`): what
+two tokens show in the same way is not counted twice. With `weights="tokens"` it counts by its tokens, n[p].
 
-**k** counts the eigenvalues above chance: mean + 4 standard deviations of the largest eigenvalue with labels permuted
-within contexts, 16 times (the variants of each group change places). With labels that mean nothing no eigenvalue is
-above it, and the steerer changes nothing. Of several attributes each is tested separately, and the directions of all
-are removed.
+**k** counts eigenvalues above chance: the largest eigenvalue with labels permuted within contexts, 16 times, after
+what the labels explain was taken out. A direction counts if its eigenvalue is above the mean + 4 standard deviations
+of these; or above the mean + 2, if both halves of the people have it in three of four halvings (more than half of its
+squared length is in the span of their first directions). One with less than a twentieth of the first eigenvalue does
+not count. With labels that mean nothing no direction counts, and the steerer changes nothing. Of several attributes
+each is tested separately, and the directions of all are removed. The notes say how many directions halves of the
+people have.
+
+**Labels** are compared with what they are in held-out people (`agreement_of_labels`). If few agree, there is a
+warning. **Other people**: the notes say how much of the contrasts is probably left in people who were not in the fit,
+with as many identities as there are and with half of them (`left_in_others`).
 
 **s** is chosen by how well S predicts held-out tokens (their Gaussian log-likelihood), among `SHRINKAGES`. A
 covariance of portraits predicts other portraits well without shrinkage. But pictures without people vary along other
@@ -46,13 +53,7 @@ positions show the same thing in all pictures, as in faces that are cut out alik
 complete set; where they do not, they are those of whole pictures (docs/unpaired.md). Labels are permuted within
 strata. S is of all tokens, moved so that labels are independent of strata.
 
-**Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
-
-    sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
-    moments [2, D, D]     second moments around mu of the tokens at even and at odd positions
-
-At D = 4096 the moments are 2 x 134 MB. The sums are 18 x P A D numbers of float32: 24 MB for 16 parts of 5 values,
-378 MB for 256 positions. Neutral pictures take two more D x D matrices.
+**Memory.** Tokens are read once, or not kept at all (`collect(summarise=True)`): see `ggss.activations.statistics`.
 
 **Ablations.** Each leaves one thing out, or adds one. Everything else is as in `pace`, the choice of k and of the
 shrinkage included.
