@@ -147,11 +147,22 @@ def discover(
     vlm = loading.load(model)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         where = sites or ("all" if method == AUTO else SITE)
-        with_tokens = keep_tokens or chosen.needs_tokens
-        acts = collect(vlm, faces, where, keep_tokens=with_tokens, batch_size=batch_size, pooling=pooling)
+        summarise = chosen.takes_statistics and not keep_tokens and "parts" not in method_options
+        with_tokens = keep_tokens or (chosen.needs_tokens and not summarise)
+        acts = collect(
+            vlm,
+            faces,
+            where,
+            keep_tokens=with_tokens,
+            summarise=summarise,
+            batch_size=batch_size,
+            pooling=pooling,
+        )
         neutral_acts = None
         if neutral_pictures is not None:
-            neutral_acts = collect(vlm, neutral_pictures, where, keep_tokens=True, batch_size=batch_size)
+            neutral_acts = collect(
+                vlm, neutral_pictures, where, keep_tokens=not summarise, summarise=summarise, batch_size=batch_size
+            )
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
     steerer = fit(method, acts, attribute=target, neutral=neutral_acts, **method_options)
     steerer.save_pretrained(out)
