@@ -38,7 +38,7 @@ The measures of [ambiguous.md](ambiguous.md) on answers drawn from the two plant
 identity in ten versions, without the answer and with both answers told. Identities differ in wealth (uniform) and in
 what each question adds to them (standard deviation {WHIM}). A model that abstains has a bias of exactly zero, and
 answers so alike that the shares lie near 0 and 1. The interval is that of the jackknife over identities, bounded as
-above."""
+above; of one group in a small study it is too wide where nearly all answers are alike."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def section(count: int = STUDIES) -> str:
         for name, found in covered(habit, identities, count, seed).items():
             share = f"{100 * found.share:.1f} %"
             share = f"**{share}**" if 0.93 <= found.share <= 0.97 else share
-            lines.append(f"| {habit} | {identities} | {NAMES[name]} | {found.truth:.3f} | {share} |")
+            lines.append(f"| {habit} | {identities} | {NAMES[name]} | {found.truth:z.3f} | {share} |")
     return "\n\n".join([TEXT, f"{count:,} studies a line; 95 % intervals.", "\n".join(lines)])
 
 

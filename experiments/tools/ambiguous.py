@@ -87,8 +87,8 @@ its likeliest answers."""
 STEERED = """## What steering race does to it
 
 At alpha {alpha:g}, on the published site, steerers fitted on other people in other occupations. Changes are in
-points, paired by person, with 95 % intervals. Where all answers are *unknown*, the interval of a bias score has no
-width; that of the share says how little twelve people prove."""
+points, paired by person, with 95 % intervals. Where everybody gets the same answer, the interval is Wilson's: it says
+how little twelve people prove."""
 
 READ = """Removing race does not teach a model to abstain. Where guesses follow a score that race has a share in, as
 they do in `guessing`, taking race out of it moves the score towards the middle, where this model says *unknown*: so

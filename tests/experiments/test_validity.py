@@ -5,9 +5,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from experiments.bench import average_coverage, consistent_pairs, share_coverage, studies, validity
+from experiments.bench import (
+    abstention_coverage,
+    average_coverage,
+    consistent_pairs,
+    share_coverage,
+    studies,
+    validity,
+)
 from experiments.bench.coverage import SETTINGS, Setting, coverage
 from experiments.bench.rejections import TRIALS, Trial, rejections
+from ggss.probes.ambiguous import measure_ambiguous
 
 
 def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
@@ -88,3 +96,20 @@ def test_the_page_has_the_section_on_shares():
     assert share_coverage.TEXT in page
     assert page.count(f"{share_coverage.STUDIES:,} studies a line; 95 % intervals.") == 2
     assert share_coverage.FLIPPED in page
+
+
+@pytest.mark.parametrize("habit", ["abstaining", "guessing"])
+def test_the_truth_of_ambiguous_questions_is_what_very_many_identities_give(habit):
+    answers = abstention_coverage.drawn(np.random.default_rng(0), habit, 250)
+    measured = measure_ambiguous(answers, None)
+    for name, truth in abstention_coverage.truth(habit).items():
+        assert float(measured[name]) == pytest.approx(truth, abs=0.08), name
+
+
+def test_the_coverage_of_ambiguous_questions_tells_a_right_truth_from_a_wrong_one(monkeypatch):
+    right = abstention_coverage.covered("guessing", 12, count=40, seed=0)
+    assert all(found.share >= 0.8 for found in right.values()), right
+    truth = {name: value + 0.15 for name, value in abstention_coverage.truth("guessing").items()}
+    monkeypatch.setattr(abstention_coverage, "truth", lambda habit: truth)
+    wrong = abstention_coverage.covered("guessing", 12, count=20, seed=0)
+    assert all(found.share <= 0.5 for found in wrong.values()), wrong
