@@ -14,7 +14,7 @@ from ggss import cli
 from ggss.analysis import Statistics, compare, records
 from ggss.analysis.groups import group_values
 from ggss.errors import InputError
-from ggss.report import charts, page
+from ggss.report import cells, charts, page
 from ggss.report.material import Missing, of_results
 from ggss.report.people import Filters, Thumbnails, _allowed, heat_colours, shown_tasks
 from ggss.stats import Interval
@@ -42,6 +42,20 @@ def html(material):
 @pytest.fixture(scope="module")
 def seen(html):
     return read(html)
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "text"),
+    [
+        (-0.004, "+.1f", "+0.0"),
+        (-0.0, ".0f", "0"),
+        (-0.06, "+.1f", "−0.1"),
+        (0.3, "+.0f", "+0"),
+        (-1e6, ",.0f", "−1,000,000"),
+    ],
+)
+def test_what_is_rounded_to_zero_has_no_minus_sign(value, spec, text):
+    assert cells.number(value, spec) == text
 
 
 def test_a_plan_is_shown_without_the_folders_of_a_machine():

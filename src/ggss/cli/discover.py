@@ -235,4 +235,5 @@ def show(steerer: "Steerer", out: Path) -> None:
             console.print(Text(f"{site}: {text}"))
     for text in steerer.warnings:
         console.print(Text("Warning:", "yellow"), text)
-    console.print(f"{steerer.method} steerer for {steerer.attribute} written to", Text(str(out), "bold"))
+    names = (steerer.attribute,) if isinstance(steerer.attribute, str) else steerer.attribute
+    console.print(f"{steerer.method} steerer for {' and '.join(names)} written to", Text(str(out), "bold"))

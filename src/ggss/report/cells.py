@@ -21,7 +21,7 @@ from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
 from ggss.probes.base import Kind, attribute_named, split_task, task_label
-from ggss.report.rendering import Column, Entry, Figure, Row
+from ggss.report.rendering import Column, Entry, Figure, Row, signless_zero
 from ggss.stats import Interval
 from ggss.study import grid
 from ggss.study.plan import MethodPlan
@@ -516,7 +516,7 @@ def number(value: float, spec: str = ".1f") -> str:
         return "undefined"
     if math.isinf(value):
         return f"{MINUS if value < 0 else '+'}∞"
-    return format(value, spec).replace("-", MINUS)
+    return signless_zero(format(value, spec), spec).replace("-", MINUS)
 
 
 def span(interval: Interval, spec: str = ".1f", scale: float = 1.0, unit: str = "") -> str:

@@ -171,7 +171,7 @@ def test_a_group_leads_to_its_items(opened):
 def test_a_method_is_chosen_in_the_plane(opened):
     rows = opened.locator("#strength-table tbody tr:visible")
     assert rows.count() == 0
-    for place in ("svg.chart a[data-filter^=method]", "table.matrix a[data-filter^=method]"):
+    for place in ("svg.chart a[data-filter^=method] circle", "table.matrix a[data-filter^=method]"):
         opened.locator(place).first.click()
         assert rows.count() == 1
         opened.click("#all-methods button")
