@@ -7,6 +7,7 @@ import ggss
 from ggss.activations import Rows
 from ggss.methods import auto
 from ggss.methods.auto import Candidate, choose, contrast, halves
+from planted import planted
 from test_pace import SITE, pictures, scenes
 
 SOME = (Candidate("ggss"), Candidate("pace"), Candidate("pace", {"k": 2}))
@@ -147,13 +148,13 @@ def test_a_candidate_of_a_package_that_is_missing_is_left_out(monkeypatch):
     assert any(note.startswith("bend-token-euclidean was left out: it would keep") for note in notes)
 
 
-def test_what_keeps_all_tokens_is_chosen_only_where_nothing_else_is_close(monkeypatch):
-    acts, _ = pictures()
+def test_what_keeps_all_tokens_is_chosen_only_where_nothing_else_is_close():
     kept = Candidate("bend-token-euclidean", keeps_tokens=True)
+    acts, _ = pictures()
     weak = Candidate("ggss")  # which leaves .85 where bend-token leaves .27
-    assert (
-        "without asking the model: bend-token-euclidean."
-        in choose(acts, "race", None, (kept, weak)).diagnostics["notes"][0]
-    )
-    monkeypatch.setattr(auto, "CLOSE", 1.0)
-    assert "without asking the model: ggss." in choose(acts, "race", None, (kept, weak)).diagnostics["notes"][0]
+    assert "model: bend-token-euclidean." in choose(acts, "race", None, (kept, weak)).diagnostics["notes"][0]
+    close, _ = planted()  # both leave little, and bend-token moves tokens a bit less
+    notes = choose(close, "race", None, (kept, Candidate("pace"))).diagnostics["notes"]
+    moved = [float(note.split("tokens moved ")[1]) for note in notes[1:3]]
+    assert moved[0] < moved[1]
+    assert "model: pace." in notes[0]
