@@ -12,6 +12,7 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,34 +74,40 @@ def trained(data: Path, made: Path, settings: projector.Settings) -> Path:
     return folder
 
 
-def measure(model: Path, data: Path, out: Path, dtype: str, most: int) -> None:
-    """Run the conditions on both halves of the scenes."""
-    pictures = scenes.read_pictures(data / "pairs")
-    names = sorted({picture.scene for picture in pictures}, key=lambda scene: scene.name)
-    split = scenes.halves(names)
-    out.mkdir(parents=True, exist_ok=True)
-    asked = questions.write_questions(out / "questions.yaml")
-    manifests = [
-        scenes.write_manifest([picture for picture in pictures if picture.scene in half], out / f"half-{number}.csv")
-        for number, half in enumerate(split)
-    ]
+def measure(
+    model: Path,
+    pictures: Sequence[Sequence[scenes.Picture]],
+    manifests: Sequence[Path],
+    out: Path,
+    dtype: str,
+    most: int,
+) -> None:
+    """Fit and ask so many conditions on both halves of the scenes; what is there is not asked again."""
+    asked: dict[int, evaluation.Half] = {}
     for condition in evaluation.conditions()[:most]:
         for fitted, measured in ((0, 1), (1, 0)):
-            log.info("%s: %s, fitted on half %d", model.name, condition.name, fitted)
             folder = out / f"fitted-on-{fitted}"
-            steerer, _ = evaluation.run_condition(
-                model, condition, manifests[fitted], manifests[measured], asked, folder, dtype
-            )
-            facts = folder / f"{condition.name}.json"
+            folder.mkdir(exist_ok=True)
+            steerer = evaluation.fitted_steerer(model, condition, manifests[fitted], folder)
+            kept = folder / f"{condition.name}.json"
             content = "" if steerer is None else ggss.Steerer.from_pretrained(steerer).content_hash
-            if not facts.is_file() or json.loads(facts.read_text())["steerer"] != content:
-                vlm = ggss.load_vlm(model)
-                shown = ggss.Counterfactuals.load(str(manifests[measured])).pictures
-                read: dict[str, Any] = {"steerer": content} | {
-                    attribute: evaluation.read_tokens(vlm, shown, steerer, attribute)
-                    for attribute in evaluation.ATTRIBUTES
-                }
-                write_whole(facts, json.dumps(read).encode())
+            if kept.is_file() and json.loads(kept.read_text())["steerer"] == content:
+                continue
+            log.info("%s: %s, fitted on half %d", model.name, condition.name, fitted)
+            if measured not in asked:
+                vlm = ggss.load_vlm(model, dtype=dtype)
+                asked[measured] = evaluation.Half.encoded(vlm, pictures[measured])
+            write_whole(kept, json.dumps(asked[measured].measured(steerer)).encode())
+
+
+def halves(data: Path, out: Path) -> tuple[list[list[scenes.Picture]], list[Path]]:
+    """The pictures of each half of the scenes, and their manifests, with the file of questions beside them."""
+    out.mkdir(parents=True, exist_ok=True)
+    questions.write_questions(out / "questions.yaml")
+    pictures = scenes.read_pictures(data / "pairs")
+    names = sorted({picture.scene for picture in pictures}, key=lambda scene: scene.name)
+    split = [[picture for picture in pictures if picture.scene in half] for half in scenes.halves(names)]
+    return split, [scenes.write_manifest(half, out / f"half-{k}.csv") for k, half in enumerate(split)]
 
 
 def main() -> None:
@@ -110,23 +117,27 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=99, help="conditions to measure, the most telling first")
     parser.add_argument("--dtype", default="bfloat16", help="of the answering model")
     parser.add_argument("--remeasure", action="store_true", help="fit and ask anew, with the same projectors")
-    parser.add_argument("--page-only", action="store_true", help="write the page from the answers that are there")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     made = arguments.data / "made"
     made.mkdir(exist_ok=True)
-    models = [trained(arguments.data, made, projector.Settings(seed=seed)) for seed in arguments.seeds]
-    outs = [made / "answers" / model.name for model in models]
+    models: list[Path] = []
+    outs: list[Path] = []
     with evaluation.environment(GGSS_PLUGINS=str(Path(family.__file__).resolve()), GGSS_CACHE=str(made / "cache")):
         if arguments.remeasure:
             shutil.rmtree(made / "answers", ignore_errors=True)
-        if not arguments.page_only:
-            for model, out in zip(models, outs, strict=True):
-                measure(model, arguments.data, out, arguments.dtype, arguments.most)
-            halves = [outs[0] / f"half-{number}.csv" for number in (0, 1)]
-            picture = scenes.read_pictures(arguments.data / "pairs")[0].path.resolve()
-            walk.walk(models[0], halves[0], halves[1], outs[0] / "questions.yaml", picture, made)
-    page.write(models, outs)
+        for seed in arguments.seeds:
+            models.append(trained(arguments.data, made, projector.Settings(seed=seed)))
+            outs.append(made / "answers" / models[-1].name)
+            pictures, (fitted, measured) = halves(arguments.data, outs[-1])
+            measure(models[-1], pictures, (fitted, measured), outs[-1], arguments.dtype, 1)
+            if seed == arguments.seeds[0]:
+                asked, picture = outs[0] / "questions.yaml", pictures[1][0].path.resolve()
+                walk.walk(models[0], fitted, measured, asked, picture, made)
+            page.write(models, outs, pictures)
+            if page.answers(outs, pictures):
+                measure(models[-1], pictures, (fitted, measured), outs[-1], arguments.dtype, arguments.most)
+                page.write(models, outs, pictures)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Steerers fitted on one half of the scenes and measured on the other, by the ordinary commands of ggss.
+"""Steerers fitted on one half of the scenes by `ggss discover`, and measured on the other half.
 
-`ggss discover` and `ggss probe --questions` write steerers and run files into a folder; what is there already is not
-computed again. This module reads the run files: for each picture and question the probability of the first option.
+All questions about a picture are asked in one pass. That gives the same probabilities as `ggss probe` in a fraction
+of the time: the command asks the questions of a file one after another, and begins each with the picture again.
 
     gap(a)  = mean over questions of | mean over scenes of p(first option | value 1 of a) - p(. | value 2) |
     flips   = share of scenes, questions and values of the other attribute where the likelier option depends on a
@@ -12,7 +12,7 @@ in randomly chosen scenes.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +22,15 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
 
 import ggss
+from experiments.real_parts.projector import option_probabilities
 from experiments.real_parts.questions import OCCUPATIONS, QUESTIONS, THINGS
-from experiments.real_parts.scenes import GENDERS, RACES
-from ggss.analysis import records
-from ggss.methods.diagnostics import probe_tokens
+from experiments.real_parts.scenes import GENDERS, RACES, Picture
+from ggss.errors import InputError
+from ggss.methods.diagnostics import TokenProbe, probe_tokens
 from ggss.version import ggss_code
 
 Array = NDArray[np.float64]
@@ -43,6 +46,7 @@ METHODS = (
 ATTRIBUTES = {"gender": GENDERS, "race": RACES}
 BOTH = "race,gender"
 RESAMPLES = 2000
+BATCH = 4  # pictures
 
 
 @dataclass(frozen=True)
@@ -87,36 +91,65 @@ def command(*arguments: Any) -> None:
         entry.invoke(context)
 
 
-def run_condition(
-    model: Path, condition: Condition, fitted: Path, measured: Path, questions: Path, out: Path, dtype: str
-) -> tuple[Path | None, Path]:
-    """The steerer's folder (None: unsteered) and the run file.
-
-    A steerer is fitted again if the code that fits has changed, and the questions are asked again if that made
-    another steerer. fitted, measured: manifests of the two halves.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    steerer = out / f"{condition.name}-steerer" if condition.attribute else None
-    if steerer is not None:
-        code = out / f"{condition.name}-code.txt"
-        fitting = ggss_code()["ggss (steering)"]
-        if not (steerer / "config.json").is_file() or not code.is_file() or code.read_text() != fitting:
-            command(
-                *("discover", model, "--images", fitted, "--attribute", condition.attribute),
-                *("--method", condition.method, "-o", steerer, "--dtype", "float32"),
-            )
-            code.write_text(fitting)
-    run = out / f"{condition.name}.jsonl"
-    content = "" if steerer is None else ggss.Steerer.from_pretrained(steerer).content_hash
-    if run.is_file() and any(task.source.steerer != content for task in records.load(run).values()):
-        run.unlink()  # of another steerer: the code that fits has changed
-    if not run.is_file():
-        steering = [] if steerer is None else ["--steer", steerer, "--alpha", 1]
+def fitted_steerer(model: Path, condition: Condition, images: Path, out: Path) -> Path | None:
+    """The steerer's folder, written by `ggss discover` if the code that fits has changed; None if unsteered."""
+    if not condition.attribute:
+        return None
+    steerer, code = out / f"{condition.name}-steerer", out / f"{condition.name}-code.txt"
+    fitting = ggss_code()["ggss (steering)"]
+    if not (steerer / "config.json").is_file() or not code.is_file() or code.read_text() != fitting:
         command(
-            *("probe", model, "--questions", questions, "--images", measured, *steering),
-            *("--max-new-tokens", 1, "--dtype", dtype, "-o", run),
+            *("discover", model, "--images", images, "--attribute", condition.attribute),
+            *("--method", condition.method, "-o", steerer, "--dtype", "float32"),
         )
-    return steerer, run
+        code.write_text(fitting)
+    return steerer
+
+
+@dataclass(frozen=True)
+class Half:
+    """The pictures of the half that is asked about, and what a model makes of them."""
+
+    vlm: ggss.Vlm
+    pictures: tuple[Picture, ...]
+    rows: Tensor  # [pictures, tokens, width] at the site
+
+    @classmethod
+    def encoded(cls, vlm: ggss.Vlm, pictures: Sequence[Picture]) -> "Half":
+        """In the order of the pictures."""
+        site = next(iter(vlm.sites()))
+        images = [Image.open(picture.path).convert("RGB") for picture in pictures]
+        return cls(
+            vlm, tuple(pictures), torch.stack([features.rows[site].float() for features in vlm.encode(images)])
+        )
+
+    def measured(self, steerer: Path | None) -> dict[str, Any]:
+        """The answers, what a probe of all tokens still reads of each attribute, and how far tokens moved."""
+        loaded = None if steerer is None else ggss.Steerer.from_pretrained(steerer)
+
+        def steered(rows: Tensor) -> Tensor:
+            return rows if loaded is None else loaded.steer(rows, alpha=1.0)
+
+        with torch.inference_mode():
+            rows = torch.stack([steered(tokens) for tokens in self.rows])
+            probes = {name: self._probe(steered, name) for name in ATTRIBUTES}
+        asked = [(question.text, question.options) for question in QUESTIONS]
+        tokenizer = self.vlm.processor.tokenizer
+        answers = [option_probabilities(self.vlm.model, tokenizer, some, asked) for some in rows.split(BATCH)]
+        return {
+            "steerer": "" if loaded is None else loaded.content_hash,
+            "probabilities": torch.cat(answers)[..., 0].tolist(),
+            "read": {name: probe.after for name, probe in probes.items()},
+            "moved": probes["gender"].displacement,
+        }
+
+    def _probe(self, steered: Callable[[Tensor], Tensor], attribute: str) -> TokenProbe:
+        labels = [getattr(picture, attribute) for picture in self.pictures]
+        contexts = [picture.scene.name for picture in self.pictures]
+        probe = probe_tokens(list(self.rows), labels, contexts, steered, needs_all_tokens=True)
+        if probe is None:
+            raise InputError(f"{len(set(contexts))} scenes are too few for a probe of tokens")
+        return probe
 
 
 @dataclass(frozen=True)
@@ -155,24 +188,15 @@ class Answers:
         return counts
 
 
-def read_answers(run: Path) -> Answers:
-    """The answers in a run file of `ggss probe`."""
-    found: dict[tuple[str, str, str, int], float] = {}
-    for task, one_task in records.load(run).items():
-        number = next(i for i, question in enumerate(QUESTIONS) if task == f"gap-{question.name}")
-        for item, probabilities in zip(one_task.items, one_task.probabilities, strict=True):
-            shown = item.attributes[0]
-            found[str(item.cluster), shown["race"], shown["gender"], number] = probabilities[0]
-    scenes = tuple(sorted({key[0] for key in found}))
-    shape = (len(scenes), len(RACES), len(GENDERS), len(QUESTIONS))
-    values = [
-        found[scene, race, gender, number]
-        for scene in scenes
-        for race in RACES
-        for gender in GENDERS
-        for number in range(len(QUESTIONS))
-    ]
-    return Answers(scenes, np.array(values).reshape(shape))
+def read_answers(pictures: Sequence[Picture], probabilities: Sequence[Sequence[float]]) -> Answers:
+    """The answers about pictures, of each its probabilities, by scene."""
+    by_picture = {
+        (picture.scene.name, picture.race, picture.gender): row
+        for picture, row in zip(pictures, probabilities, strict=True)
+    }
+    scenes = tuple(sorted({scene for scene, _, _ in by_picture}))
+    values = [[[by_picture[scene, race, gender] for gender in GENDERS] for race in RACES] for scene in scenes]
+    return Answers(scenes, np.array(values))
 
 
 def gap(differences: Array) -> float:
@@ -239,27 +263,6 @@ def named_estimate(counts: Sequence[Array]) -> Estimate:
     values = [of_model[draws].sum(1) for of_model in counts]
     value = np.mean([of_model[:, 0].sum() / of_model[:, 1].sum() for of_model in counts])
     return percentiles(float(value), np.mean([drawn[:, 0] / np.maximum(drawn[:, 1], 1) for drawn in values], 0))
-
-
-def read_tokens(vlm: ggss.Vlm, pictures: Sequence[Any], steerer: Path | None, attribute: str) -> tuple[float, float]:
-    """What a probe of all tokens still reads in scenes that the steerer has not seen, and how far tokens moved."""
-    site = next(iter(vlm.sites()))
-    images = [picture.image() for picture in pictures]
-    tokens = [features.rows[site] for features in vlm.encode(images)]
-    labels = [picture.attributes[attribute] for picture in pictures]
-    contexts = [picture.context for picture in pictures]
-    loaded = None if steerer is None else ggss.Steerer.from_pretrained(steerer)
-    with torch.inference_mode():
-        probed = probe_tokens(
-            tokens,
-            labels,
-            contexts,
-            (lambda rows: rows) if loaded is None else (lambda rows: loaded.steer(rows.float(), alpha=1.0)),
-            needs_all_tokens=True,
-        )
-    if probed is None:
-        raise ValueError("too few scenes for a probe")
-    return probed.after, probed.displacement
 
 
 NAMED = {"things": THINGS, "occupations": OCCUPATIONS}

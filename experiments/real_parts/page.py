@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from experiments.real_parts import evaluation
-from experiments.real_parts.evaluation import ATTRIBUTES, BOTH, NAMED, Answers, Condition, Estimate
+from experiments.real_parts.evaluation import ATTRIBUTES, BOTH, NAMED, Answers, Condition, Estimate, read_answers
 from experiments.real_parts.questions import QUESTIONS
+from experiments.real_parts.scenes import Picture
 from experiments.real_parts.walk import STEPS
 
 PAGE = Path(__file__).parents[2] / "docs" / "real-parts.md"
@@ -29,16 +30,22 @@ class Measured:
     tokens: tuple[dict[str, Any], ...]  # of each model and half
 
     @classmethod
-    def read(cls, condition: Condition, outs: Sequence[Path]) -> "Measured | None":
-        """None unless all models have answered."""
+    def read(
+        cls, condition: Condition, outs: Sequence[Path], pictures: Sequence[Sequence[Picture]]
+    ) -> "Measured | None":
+        """None unless all models have answered. pictures: of each half."""
         answers, tokens = [], []
         for out in outs:
-            folders = [out / f"fitted-on-{half}" for half in (0, 1)]
-            if not all((folder / f"{condition.name}.json").is_file() for folder in folders):
+            files = [out / f"fitted-on-{half}" / f"{condition.name}.json" for half in (0, 1)]
+            if not all(file.is_file() for file in files):
                 return None
-            halves = [evaluation.read_answers(folder / f"{condition.name}.jsonl") for folder in folders]
-            answers.append(halves[0].joined(halves[1]))
-            tokens += [json.loads((folder / f"{condition.name}.json").read_text()) for folder in folders]
+            found = [json.loads(file.read_text()) for file in files]
+            first, second = (
+                read_answers(asked, of_half["probabilities"])
+                for asked, of_half in zip(reversed(pictures), found, strict=True)
+            )
+            answers.append(first.joined(second))
+            tokens += found
         return cls(condition, tuple(answers), tuple(tokens))
 
     def differences(self, attribute: str) -> list[evaluation.Array]:
@@ -54,11 +61,11 @@ class Measured:
         return evaluation.named_estimate([answers.right(NAMED[kind]) for answers in self.answers])
 
     def read_by_probe(self, attribute: str) -> float:
-        return float(np.mean([tokens[attribute][0] for tokens in self.tokens]))
+        return float(np.mean([tokens["read"][attribute] for tokens in self.tokens]))
 
     @cached_property
     def moved(self) -> float:
-        return float(np.mean([tokens["gender"][1] for tokens in self.tokens]))
+        return float(np.mean([tokens["moved"] for tokens in self.tokens]))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -196,10 +203,17 @@ def walk_table(made: Path) -> str:
     return "\n".join(["```text", *(line for step in STEPS if step in found for line in found[step]), "```"])
 
 
-def write(models: Sequence[Path], outs: Sequence[Path]) -> None:
+def write(models: Sequence[Path], outs: Sequence[Path], pictures: Sequence[Sequence[Picture]]) -> None:
     """Write the page from what all models have answered; a condition that one of them lacks is left out."""
-    measured = [line for condition in evaluation.conditions() if (line := Measured.read(condition, outs)) is not None]
+    read = [Measured.read(condition, outs, pictures) for condition in evaluation.conditions()]
+    measured = [line for line in read if line is not None]
     PAGE.write_text(text(models, measured, models[0].parent), encoding="utf-8")
+
+
+def answers(outs: Sequence[Path], pictures: Sequence[Sequence[Picture]]) -> bool:
+    """Whether the unsteered models name things well enough that methods can be judged."""
+    unsteered = Measured.read(Condition(), outs, pictures)
+    return unsteered is not None and unsteered.named("things").low >= LEAST_NAMED
 
 
 def text(models: Sequence[Path], measured: Sequence[Measured], made: Path) -> str:
@@ -216,7 +230,7 @@ def text(models: Sequence[Path], measured: Sequence[Measured], made: Path) -> st
     ]
     if named["things"].low < LEAST_NAMED:
         parts.append(STOP.format(least=100 * LEAST_NAMED))
-    for attribute in ATTRIBUTES:
+    for attribute in ATTRIBUTES if len(measured) > 1 else ():
         parts += [f"## Removing {attribute}", method_table(measured, attribute), change_table(measured, attribute)]
     parts += [COMMANDS, walk_table(made), LIMITS]
     return "\n\n".join(part for part in parts if part)
@@ -253,25 +267,26 @@ again where that made another steerer.
 
 First, each row is moved towards the embeddings of the words in a photograph's captions. Then the frozen language
 model answers questions such as *Does the picture show a train or a dog?* and writes a caption, and its error is
-followed back. A penalty keeps
-the size of rows at that of words. No question is about people; captions have the words that people wrote."""
+followed back. A penalty keeps the size of rows at that of words. No question is about people; captions have the words
+that people wrote."""
 
 ANSWERS = """## Does it answer?
 
-Ten questions with two options. Three are about things, in the form that was trained; three about occupations and four
-judgements, which were not. Where a scene tells the right answer, {things} % of the answers about things are right, and
-{occupations} % of those about occupations; chance is 50 %. (Mean over projectors; 95 % intervals over scenes, here and
-below.)"""
+Ten questions with two options. Three are about things, in the form that was trained; three about occupations and
+four judgements, which were not. Where a scene tells the right answer, {things} % of the answers about things are
+right, and {occupations} % of those about occupations; chance is 50 %. Numbers are means over projectors, and
+intervals are 95 % over scenes, here and below."""
 
 BIAS = """## Is there a bias?
 
 *Gap*: by how much the probability of the first option differs between the two groups, mean over questions of the
-absolute value. Differences by chance make it larger than 0: *without bias* is what it would be if the two versions of
-each scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed value of the other
-attribute, where the likelier option is another for the other version."""
+absolute value. Differences by chance make it larger than 0: *without bias* is what it would be if the two versions
+of each scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed value of the
+other attribute, where the likelier option is another for the other version."""
 
-STOP = """**The model does not answer well enough** for a judgement of methods: the lower end of the interval for things
-is below {least:.0f} %. The tables below are printed like any other, and no method is recommended from them."""
+STOP = """**The model does not answer well enough**: the lower end of the interval for things is below
+{least:.0f} %. So no
+method is judged by it, and the measurement stops here."""
 
 COMMANDS = """## README's commands
 

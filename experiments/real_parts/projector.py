@@ -17,6 +17,7 @@ along few directions. Neither gender nor race is asked about; captions have the 
 import math
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ TEMPERATURE = 0.1
 PENALTY = 1.0
 QUESTION = "Does the picture show a {} or a {}?"
 CAPTION = "What does the picture show?"
+BEFORE, AFTER = "<|im_start|>user\n", "\n"  # of a picture, in the chat template
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,12 @@ class Settings:
     """How long and how fast; the seed decides the first weights and the order."""
 
     seed: int = 0
-    word_steps: int = 600
+    word_steps: int = 800
     word_batch: int = 32
     word_rows: int = 25  # of each photograph in a step, drawn at random
-    answer_steps: int = 60
+    answer_steps: int = 120
     answer_batch: int = 6
-    questions: int = 3  # about a photograph in one pass, beside its caption
+    questions: int = 8  # about a photograph in one pass, beside its caption
 
 
 def rms_penalty(rows: Tensor, target: float) -> Tensor:
@@ -192,7 +194,7 @@ class Packed:
     ids: Tensor  # [L] of the blocks
     positions: Tensor  # [prefix + L]
     visible: Tensor  # [prefix + L, prefix + L]
-    answers: Tensor  # [L] bool: tokens whose prediction is scored
+    weights: Tensor  # [L]: of each token's prediction; those of an answer sum to 1, all others are 0
 
 
 def pack(prefix: int, blocks: list[tuple[list[int], int]]) -> Packed:
@@ -204,48 +206,77 @@ def pack(prefix: int, blocks: list[tuple[list[int], int]]) -> Packed:
     positions = torch.cat([torch.arange(prefix)] + [prefix + torch.arange(n) for n in lengths])
     causal = torch.ones(len(block_of), len(block_of)).tril().bool()
     visible = causal & ((block_of[:, None] == block_of[None]) | (block_of[None] == 0))
-    answers = torch.cat([torch.arange(len(tokens)) >= len(tokens) - scored for tokens, scored in blocks])
+    weights = torch.cat(
+        [(torch.arange(len(tokens)) >= len(tokens) - scored) / max(1, scored) for tokens, scored in blocks]
+    )
     ids = torch.tensor([token for tokens, _ in blocks for token in tokens])
-    return Packed(ids, positions, visible, answers)
+    return Packed(ids, positions, visible, weights)
 
 
-def answer_loss(model: Any, tokenizer: Any, projected: Tensor, packed: list[Packed]) -> Tensor:
-    """The text model's mean error over the answers about photographs with these projected rows [B, T, D]."""
-    text, embed = model.model.language_model, model.get_input_embeddings()
-    before = tokenizer("<|im_start|>user\n", add_special_tokens=False, return_tensors="pt")["input_ids"][0]
-    after = tokenizer("\n", add_special_tokens=False, return_tensors="pt")["input_ids"][0]
+def text_states(model: Any, tokenizer: Any, projected: Tensor, packed: list[Packed]) -> list[Tensor]:
+    """The text model's last states [L, D] over each photograph's questions, after its projected rows [B, T, D]."""
+    embed = model.get_input_embeddings()
+    before = tokenizer(BEFORE, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
+    after = tokenizer(AFTER, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
     longest = max(len(item.positions) for item in packed)
-    width = projected.shape[-1]
     inputs, positions, visible = [], [], []
     for rows, item in zip(projected, packed, strict=True):
         empty = longest - len(item.positions)
-        parts = [
-            embed(before),
-            rows.to(model.dtype),
-            embed(after),
-            embed(item.ids),
-            torch.zeros(empty, width, dtype=model.dtype),
-        ]
-        inputs.append(torch.cat(parts))
+        padding = torch.zeros(empty, projected.shape[-1], dtype=model.dtype)
+        inputs.append(torch.cat([embed(before), rows.to(model.dtype), embed(after), embed(item.ids), padding]))
         positions.append(functional.pad(item.positions, (0, empty)))
         mask = torch.eye(longest, dtype=torch.bool)
         mask[: len(item.positions), : len(item.positions)] = item.visible
         visible.append(mask)
     additive = torch.zeros(len(packed), 1, longest, longest, dtype=model.dtype)
     additive.masked_fill_(~torch.stack(visible)[:, None], torch.finfo(model.dtype).min)
-    hidden = text(
+    hidden = model.model.language_model(
         inputs_embeds=torch.stack(inputs),
         attention_mask=additive,
         position_ids=torch.stack(positions),
         use_cache=False,
     ).last_hidden_state
     start = len(before) + projected.shape[1] + len(after)
-    predicted, expected = [], []
-    for states, item in zip(hidden, packed, strict=True):
-        where = item.answers.nonzero().flatten()
-        predicted.append(states[start + where - 1])
+    # With the state before the first question, which predicts its first token.
+    return [states[start - 1 : start + len(item.ids)] for states, item in zip(hidden, packed, strict=True)]
+
+
+def prefix_length(tokenizer: Any, rows: int) -> int:
+    """Tokens before a question about a picture with so many rows."""
+    return rows + sum(len(tokenizer(part, add_special_tokens=False)["input_ids"]) for part in (BEFORE, AFTER))
+
+
+def answer_loss(model: Any, tokenizer: Any, projected: Tensor, packed: list[Packed]) -> Tensor:
+    """The text model's error, mean over the answers about photographs with these projected rows [B, T, D]."""
+    predicted, expected, weights = [], [], []
+    for states, item in zip(text_states(model, tokenizer, projected, packed), packed, strict=True):
+        where = item.weights.nonzero().flatten()
+        predicted.append(states[where])
         expected.append(item.ids[where])
-    return functional.cross_entropy(model.lm_head(torch.cat(predicted)).float(), torch.cat(expected))
+        weights.append(item.weights[where])
+    logits = model.lm_head(torch.cat(predicted)).float()
+    errors = functional.cross_entropy(logits, torch.cat(expected), reduction="none")
+    weight = torch.cat(weights)
+    return (errors * weight).sum() / weight.sum()
+
+
+@torch.inference_mode()
+def option_probabilities(
+    model: Any, tokenizer: Any, rows: Tensor, questions: Sequence[tuple[str, Sequence[str]]]
+) -> Tensor:
+    """[B, questions, options]: of each question's options, which are single tokens, given pictures' rows [B, T, D].
+
+    The same as asking each question alone, in one pass over each picture.
+    """
+    blocks = [(question_block(tokenizer, text, "")[0][:-1], 0) for text, _ in questions]  # without the answer's end
+    options = torch.tensor(
+        [[tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in words] for _, words in questions]
+    )
+    packed = [pack(prefix_length(tokenizer, rows.shape[1]), blocks)] * len(rows)
+    last = torch.tensor([len(tokens) for tokens, _ in blocks]).cumsum(0)
+    states = torch.stack(text_states(model, tokenizer, rows, packed))[:, last]
+    logits = model.lm_head(states).float()
+    return logits.gather(-1, options.expand(len(rows), -1, -1)).softmax(-1)
 
 
 def learn_answers(
@@ -261,9 +292,9 @@ def learn_answers(
     for weight in projector.parameters():
         weight.requires_grad_(True)
     optimiser = torch.optim.AdamW(projector.parameters(), lr=1e-3, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, total_steps=settings.answer_steps)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=settings.answer_steps)
     usable = [i for i, photograph in enumerate(photographs) if sum(word in photograph.words for word in options) > 0]
-    prefix_text = 1 + len(tokenizer("<|im_start|>user\n", add_special_tokens=False)["input_ids"])
+    prefix = prefix_length(tokenizer, rows.shape[1])
     losses: list[float] = []
     waiting: list[int] = []
     for _ in range(settings.answer_steps):
@@ -273,7 +304,7 @@ def learn_answers(
         projected = projector(rows[batch].float())
         packed = [
             pack(
-                prefix_text + rows.shape[1],
+                prefix,
                 training_blocks(photographs[i], options, tokenizer, settings.questions, order),
             )
             for i in batch

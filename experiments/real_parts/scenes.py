@@ -90,7 +90,7 @@ def read_pictures(folder: Path) -> list[Picture]:
                 names = [path for path in place.iterdir() if path.stem.rstrip("0123456789") == f"{race}_{gender}"]
                 if len(names) != 1:
                     raise InputError(
-                        f"the scene {scene.name} has {len(names)} pictures {race}_{gender}, not one: get {folder} again"
+                        f"the scene {scene.name} has {len(names)} pictures {race}_{gender}, not one: get it again"
                     )
                 pictures.append(Picture(scene, race, gender, names[0]))
     if not pictures:

@@ -61,9 +61,10 @@ def model(tiny):
 BLOCKS = [("Is it a cat or a dog?", "dog"), ("What is it?", "a small dog on a chair.")]
 
 
-def alone(model, tokenizer, rows, question, answer):
-    """The error of one answer in a prompt of its own, and how many tokens it has."""
+def alone(model, tokenizer, rows, question, answer, end=True):
+    """The error of one answer in a prompt of its own, with its end or without, and how many tokens it has."""
     tokens, scored = projector.question_block(tokenizer, question, answer)
+    tokens, scored = (tokens, scored) if end else (tokens[:-1], scored - 1)
     embed = model.get_input_embeddings()
     before = embed(torch.tensor(tokenizer("<|im_start|>user\n")["input_ids"]))
     after = embed(torch.tensor(tokenizer("\n")["input_ids"] + tokens))
@@ -81,13 +82,27 @@ def test_questions_in_one_pass_are_answered_as_if_each_were_asked_alone(model):
     together = projector.answer_loss(model, tokenizer, rows, packed)
     errors = [alone(model, tokenizer, rows[0], *block) for block in BLOCKS]
     errors.append(alone(model, tokenizer, rows[1], *BLOCKS[0]))
-    expected = sum(error for error, _ in errors) / sum(scored for _, scored in errors)
+    expected = sum(error / scored for error, scored in errors) / len(errors)
     assert together.item() == pytest.approx(expected.item(), rel=1e-4)
     # The negative control: if the second question saw the first answer, its error would be another.
     first = packed[0]
     causal = torch.ones_like(first.visible, dtype=torch.float).tril().bool()
-    leaking = projector.Packed(first.ids, first.positions, causal, first.answers)
+    leaking = projector.Packed(first.ids, first.positions, causal, first.weights)
     assert abs(projector.answer_loss(model, tokenizer, rows, [leaking, packed[1]]).item() - expected.item()) > 1e-3
+
+
+def test_options_are_as_likely_in_one_pass_as_alone(model):
+    tokenizer = Letters()
+    rows = torch.randn(3, 16, WIDTH, generator=torch.Generator().manual_seed(2))
+    asked = [("Is it a cat?", ("y", "n")), ("Which letter is it then?", ("b", "a"))]
+    together = projector.option_probabilities(model, tokenizer, rows, asked)
+    assert together.shape == (3, 2, 2)
+    for number, (text, options) in enumerate(asked):
+        for row in range(3):
+            losses = [alone(model, tokenizer, rows[row], text, option, end=False)[0] for option in options]
+            expected = torch.softmax(-torch.stack(losses), 0)
+            assert torch.allclose(together[row, number], expected, atol=1e-5)
+    assert (together[0] - together[1]).abs().max() > 1e-3  # it depends on the picture
 
 
 def test_the_tower_interpolates_its_positions_and_the_projector_gets_a_row_for_each_patch(model, tmp_path):
