@@ -23,6 +23,7 @@ PARTS = ("steer", "methods", "bend", "discovery", "start", "stats", "study", "re
 ROOT = Path(__file__).parents[2]
 PAGE, OUT, KEEP = ROOT / "docs" / "performance.md", ROOT / "bench-out", "--keep"
 SWEEP = ("<!-- written by `make bench-sweep` -->", "<!-- end of `make bench-sweep` -->")
+PACE_SIZE = ("<!-- written by `pace_size` -->", "<!-- end of `pace_size` -->")
 
 
 def main(chosen: list[str]) -> int:
@@ -38,7 +39,9 @@ def main(chosen: list[str]) -> int:
             rows += measured(name, keep)
     show(rows)
     if not chosen:
-        PAGE.write_text(page(rows, section(PAGE.read_text(encoding="utf-8"), SWEEP)), encoding="utf-8")
+        written = PAGE.read_text(encoding="utf-8")
+        kept = "\n\n".join(filter(None, (section(written, marks) for marks in (SWEEP, PACE_SIZE))))
+        PAGE.write_text(page(rows, kept), encoding="utf-8")
         print(f"written to {PAGE.relative_to(Path.cwd())}" if PAGE.is_relative_to(Path.cwd()) else PAGE)
     return 0
 

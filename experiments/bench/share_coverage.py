@@ -2,15 +2,17 @@
 
 Those of their changes are tried, too.
 
-It prints its section of docs/validity.md, and takes seconds.
+It writes its section of docs/validity.md, which `make validity` writes with all others, and takes seconds.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import scipy.stats
 
 from experiments.bench.studies import Rng
-from ggss.stats import Interval, jackknife, mean, tost
+from ggss.stats import Interval, jackknife, mean, share_change, tost
 from ggss.stats.metric import Array
 
 STUDIES, ANSWERS, ALIKE = 1000, 10, 0.1  # studies a line, answers about an identity, and how alike they are
@@ -20,8 +22,14 @@ CHANGES = tuple(
     for identities in (8, 24)
     for before, after in ((0.97, 0.97), (0.995, 0.995), (0.97, 0.9), (0.995, 0.97), (0.97, 0.995))
 )
+FLIPS = tuple(
+    (identities, before, after)
+    for identities in (8, 24)
+    for before, after in ((0.5, 0.5), (0.97, 0.03), (0.97, 0.5), (0.03, 0.03), (0.03, 0.2), (0.995, 0.005))
+)
+PAGE, HEADING, NEXT = Path(__file__).parents[2] / "docs" / "validity.md", "### Shares near 0 or 100 %", "## Tests"
 
-TEXT = f"""### Shares near 0 or 100 %
+TEXT = f"""{HEADING}
 
 A share of right answers, or of pairs won, lies between 0 and 1. Near the end Student's interval leaves this range,
 and if all answers are right it has no width. There, and only there, the jackknife of a metric with `bounds` gives
@@ -31,6 +39,11 @@ the share before, as it was measured, would reach 0 or 1, so that nothing can be
 better, and misses true gains: the share before may truly be lower. There are {ANSWERS} answers about each
 identity, and identities differ (intraclass correlation {ALIKE}). The first column counts how often Student's
 interval left the range or had no width; of a change, how often it reached beyond the cut."""
+
+
+FLIPPED = """**Whose answer depends on an attribute.** The change of such a share, before and after, has Newcombe's
+interval for paired shares (`share_change`), made of the two shares' own intervals. Before and after are answers about
+the same identities, and an identity that is high before is high after."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +87,19 @@ def of_change(identities: int, before: float, after: float, count: int, seed: in
     return Covered(*np.mean(held, axis=0).tolist())
 
 
+def of_flips(identities: int, before: float, after: float, count: int, seed: int) -> tuple[float, float, float]:
+    """How often Student's and Newcombe's interval of a change hold the truth, and Newcombe's mean width."""
+    rng, clusters = np.random.default_rng(seed), _clusters(identities)
+    students, newcombe = [], []
+    for _ in range(count):
+        ranks = rng.random(identities)
+        old, new = (_right(rng, identities, share, ranks) for share in (before, after))
+        students.append(jackknife(new - old, clusters))
+        newcombe.append(share_change(new, old, clusters))
+    width = float(np.mean([one.high - one.low for one in newcombe]))
+    return _holding(students, after - before), _holding(newcombe, after - before), width
+
+
 def section(count: int = STUDIES) -> str:
     head = "| identities | truth | left the range | Student covers | bounded covers | cut covers |"
     lines = [head, "| ---: | --- | ---: | ---: | ---: | ---: |"]
@@ -82,7 +108,17 @@ def section(count: int = STUDIES) -> str:
     for seed, (identities, before, after) in enumerate(CHANGES):
         words = f"{100 * before:g} → {100 * after:g} %"
         lines.append(_line(identities, words, of_change(identities, before, after, count, seed)))
-    return "\n\n".join([TEXT, f"{count:,} studies a line; 95 % intervals.", "\n".join(lines)])
+    effort = f"{count:,} studies a line; 95 % intervals."
+    changes = [
+        "| identities | truth | Student covers | Newcombe covers | width |",
+        "| ---: | --- | ---: | ---: | ---: |",
+    ]
+    for seed, (identities, before, after) in enumerate(FLIPS):
+        student, newcombe, width = of_flips(identities, before, after, count, seed)
+        truth = f"{100 * before:g} → {100 * after:g} %"
+        covers = f"{100 * student:.1f} % | {100 * newcombe:.1f} %"
+        changes.append(f"| {identities} | {truth} | {covers} | {100 * width:.0f} points |")
+    return "\n\n".join([TEXT, effort, "\n".join(lines), FLIPPED, effort, "\n".join(changes)])
 
 
 def _line(identities: int, truth: str, found: Covered) -> str:
@@ -95,9 +131,11 @@ def _clusters(identities: int) -> Array:
     return np.repeat(np.arange(identities), ANSWERS).astype(float)
 
 
-def _right(rng: Rng, identities: int, share: float) -> Array:
+def _right(rng: Rng, identities: int, share: float, ranks: Array | None = None) -> Array:
+    """ranks: where each identity's share lies among those of all people, between 0 and 1; None: anywhere."""
     spread = 1 / ALIKE - 1
-    own = rng.beta(share * spread, (1 - share) * spread, identities)
+    shape = share * spread, (1 - share) * spread
+    own = rng.beta(*shape, identities) if ranks is None else scipy.stats.beta.ppf(ranks, *shape)
     return (rng.random((identities, ANSWERS)) < own[:, None]).astype(float).ravel()
 
 
@@ -105,5 +143,11 @@ def _holding(found: list[Interval], truth: float) -> float:
     return float(np.mean([one.low <= truth <= one.high for one in found]))
 
 
+def main() -> None:
+    before, rest = PAGE.read_text(encoding="utf-8").split(f"{HEADING}\n")
+    after = rest.split(f"\n{NEXT}\n")[1]
+    PAGE.write_text(f"{before}{section()}\n\n{NEXT}\n{after}", encoding="utf-8")
+
+
 if __name__ == "__main__":
-    print(section())
+    main()

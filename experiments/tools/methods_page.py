@@ -26,9 +26,9 @@ alpha = 0 changes nothing. Methods on the sphere keep the norm of every token (`
 
 RIVALS = """## Rivals from other papers
 
-`directional-ablation`, `rlace`, `fairsteer`, `sfid`, `sae` and `dso` are methods of other papers, mostly made for
-other models or other places in a model. Each section above says what its paper does and what is done otherwise here;
-[rivals.md](rivals.md) has their results beside GGSS.
+The methods from `directional-ablation` on are those of other papers (`splince-pace` is PACE with the rule of one),
+mostly made for other models or other places in a model. Each section above says what its paper does and what is done
+otherwise here; [rivals.md](rivals.md) has their results beside GGSS.
 
 `dso` learns from the answers of a live model, so it has a call of its own, which no plan can make:
 `ggss.fit_live("dso", vlm, questions, "race")`. `ggss.probes.steered_model.live_questions` makes the questions from a

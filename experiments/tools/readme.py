@@ -24,7 +24,7 @@ KEPT = {
     "doctor": r"mlp2 silenced",
     "discover": r"written to",
     "ask": r"^│",
-    "compare": r"depends (less|more) on|(less|more) bias|equivalent|intended|worse",
+    "compare": r"depends (less|more) on|(less|more) bias|equivalent|worse",
 }
 WIDTH = 140  # of the terminal
 ROW = re.compile(r"^small-world/|^ [^─ ]")  # of a table; README explains the rest itself

@@ -1,10 +1,11 @@
 """`make rivals`: docs/rivals.md from a folder of studies/rivals.yaml, `python -m experiments.tools.rivals FOLDER`.
 
-No plan can fit `dso`: it is fitted here, on the same discovery pictures, and asked the same questions. Its steerers
-are kept in the study's folder.
+No plan can fit `dso`: `rivals_live` has fitted it on the same discovery pictures, and asked the same questions. Where
+it has not been run, the page has no row for it.
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.tools.rivals_live import LIVE, QUESTIONS, LiveRows
@@ -16,6 +17,18 @@ from ggss_rivals.dso import DsoOptions
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
 BIAS, CAPABILITY, ATTRIBUTE, ALPHA = ("mcq", "2afc"), "smallstar", "race", 1.0
 NET = f"{ATTRIBUTE}_net_preference_std"
+
+
+OTHER = "gender"  # which race steering should leave as it is
+
+
+def depends(found: Comparison | None, attribute: str) -> str:
+    """The share of cases whose answer depends on an attribute, in percent with its interval."""
+    flip = found.flip(attribute) if found else None
+    if flip is None:
+        return "-"
+    after = flip.after
+    return f"{100 * after.estimate:.0f} % [{100 * after.low:.0f}, {100 * after.high:.0f}]"
 
 
 def changed(found: Comparison | None, metric: str = "") -> str:
@@ -35,22 +48,50 @@ def kept(found: Comparison | None) -> str:
 
 
 def table(results: Results, model: str, live: LiveRows) -> list[str]:
-    lines = ["| method | MCQ | 2AFC | 2AFC, net preference | SmallStar, points |", "| --- | --- | --- | --- | --- |"]
+    """A row for each method. Without steering: what the answers depend on, nothing else can change."""
+    columns = (
+        "method",
+        "race, MCQ",
+        "race, 2AFC",
+        "gender, MCQ",
+        "MCQ",
+        "2AFC",
+        "2AFC, net preference",
+        "SmallStar, points",
+    )
+    lines = [f"| {' | '.join(columns)} |", "| --- " * len(columns) + "|"]
+    unsteered = {
+        task: compare(run, run, results.statistics) for task in BIAS if (run := results.run(model, "none", task))
+    }
+    lines.append(f"| none | {' | '.join(people(unsteered))} | | | | |")
     for label in results.methods[1:]:
-        bias = {task: results.comparison(model, label, task, ALPHA) for task in BIAS}
+        bias = {task: results.everything(model, label, task, ALPHA) for task in BIAS}
         capability = results.comparison(model, label, CAPABILITY, ALPHA, ATTRIBUTE)
-        net = changed(results.everything(model, label, "2afc", ALPHA), NET)
-        lines.append(f"| {label} | {' | '.join(map(changed, bias.values()))} | {net} | {kept(capability)} |")
-    for label in LIVE:
+        lines.append(row(label, bias, capability))
+    for label in measured(live, model):
         found = {
             task: compare(before, after, results.statistics)
             for task, after in live.runs(model, label).items()
             if (before := results.run(model, "none", task))
         }
-        cells = [changed(found[task]) for task in BIAS]
-        cells += [changed(found["2afc"], NET), kept(found[CAPABILITY])]
-        lines.append(f"| {label} | {' | '.join(cells)} |")
+        lines.append(row(label, found, found[CAPABILITY]))
     return lines
+
+
+def measured(live: LiveRows, model: str) -> list[str]:
+    """The live methods whose answers are there."""
+    return [label for label in LIVE if live.finished(model, label)]
+
+
+def people(bias: Mapping[str, Comparison | None]) -> list[str]:
+    """Whose answer depends on race, by task, and on the other attribute."""
+    return [*(depends(bias.get(task), ATTRIBUTE) for task in BIAS), depends(bias.get("mcq"), OTHER)]
+
+
+def row(label: str, bias: Mapping[str, Comparison | None], capability: Comparison | None) -> str:
+    published = [changed(bias.get(task)) for task in BIAS]
+    cells = [*people(bias), *published, changed(bias.get("2afc"), NET), kept(capability)]
+    return f"| {label} | {' | '.join(cells)} |"
 
 
 def page(results: Results, live: LiveRows) -> str:
@@ -61,13 +102,21 @@ def page(results: Results, live: LiveRows) -> str:
         f"""# Rivals from other papers, in the small world
 
 Written by `make rivals`; do not edit. Race steering at strength 1, no strength is chosen, at all sites of a model.
-Change of the bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of the truth:
-[validity.md](validity.md)), and of SmallStar's accuracy in points; *same* where
-the change is shown to be within the margin of {100 * results.statistics.margin:g} points (TOST). About {plan.limit}
-items a task, on identities that no method was fitted on; seed {plan.statistics.seed}. [methods.md](methods.md) says
-what each paper does and what is done otherwise here. The published 2AFC metric uses only the pairs whose two orders
-name the same picture, so few answers decide it where steering works ([results.md](results.md)); beside it is the net
-preference, over all answers.
+First **the share of people whose answer depends on race**, after steering: of MCQ, cases (a person and a question)
+that are not answered alike in all versions of the person; of 2AFC, pairs of versions of which the same one is named
+in both orders ([measures.md](measures.md); jackknife over identities, Wilson's interval near 0 and 100 %). Beside it
+is the share of MCQ cases whose answer depends on gender: more than without steering is spill-over. Then the published
+metrics: change of the bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of the
+truth: [validity.md](validity.md)), and of SmallStar's accuracy in points; *same* where the change is shown to be
+within the margin of {100 * results.statistics.margin:g} points (TOST). About {plan.limit} items a task, on identities
+that no method was fitted on; seed {plan.statistics.seed}. [methods.md](methods.md) says what each paper does and what
+is done otherwise here. The published 2AFC metric uses only the pairs whose two orders name the same picture, so few
+answers decide it where steering works ([results.md](results.md)); beside it is the net preference, over all answers.
+
+Left out: the gate of BioPro (arXiv 2512.00807), which debiases pictures in which the attribute cannot be seen and
+leaves the others alone: here it can be seen in every picture, and the rule that decides could not be read. Adaptive
+logit adjustment (ALA, ICLR 2026) corrects the logits of single words while text is written, by classifiers of picture
+and text: it does not steer activations, and its tasks are captions, not answers of one letter.
 
 `auto` chooses a method and its k on held-out people of the discovery set, without asking the model
 (`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
@@ -88,7 +137,9 @@ does.
             f"2AFC {values[1]:.2f}, SmallStar {values[2]:.1%}.\n"
         )
         parts.append("\n".join(table(results, model.name, live)) + "\n")
-        parts += [live.learned(model.name, label) + "\n" for label in LIVE]
+        parts += [live.learned(model.name, label) + "\n" for label in measured(live, model.name)]
+        missing = [f"`{label}`" for label in LIVE if label not in measured(live, model.name)]
+        parts += [f"Not measured for this model yet: {', '.join(missing)}.\n"] if missing else []
     return "\n".join(parts) + "\n" + notes(results)
 
 

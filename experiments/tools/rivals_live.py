@@ -1,6 +1,11 @@
-"""The rows of docs/rivals.md that no plan can fit: `dso` learns from a live model's answers."""
+"""The rows of docs/rivals.md that no plan can fit: `dso` learns from a live model's answers.
+
+`python -m experiments.tools.rivals_live FOLDER` learns and asks for every model of the study in a folder, and keeps
+steerers and answers there. It can be stopped and run again.
+"""
 
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +22,7 @@ from ggss.steering.artefact import holds_steerer
 from ggss.steering.fitting import fit_live
 from ggss.steering.steerer import Steerer
 from ggss.study.plan import DiscoverySet, Plan
+from ggss.study.results import Results
 
 QUESTIONS = 100  # of each bias task
 LIVE = ("dso",)
@@ -43,6 +49,10 @@ class LiveRows:
             answers = {item.key: answer for item, answer in zip(run.items, run.answers, strict=True)}
             write_whole(file, json.dumps(answers).encode())
         return found
+
+    def finished(self, model: str, label: str) -> bool:
+        """Whether all answers are there."""
+        return all((self._place(model, label) / f"{task}.json").exists() for task in self.plan.tasks)
 
     def learned(self, model: str, label: str) -> str:
         """What came of the questions that it learned from."""
@@ -74,3 +84,12 @@ class LiveRows:
         tasks = self.plan.steering[attribute].tasks
         asked = [item for task in tasks for item in suites.subset(suite.items(task), QUESTIONS)]
         return fit_live(label, cache.vlm, live_questions(cache, asked), attribute, sites="all")
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    live = LiveRows(Results.load(folder).plan, folder)
+    for model in live.plan.models:
+        for label in LIVE:
+            live.runs(model.name, label)
+            print(f"{model.name}: {live.learned(model.name, label)}")

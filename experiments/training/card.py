@@ -9,7 +9,8 @@ import numpy as np
 
 from ggss.files import mark, write_whole
 from ggss.models import Vlm
-from ggss.smallworld.bias_questions import bias_items
+from ggss.smallworld import captions
+from ggss.smallworld.bias_questions import UNSHOWN_QUESTIONS, ask_unshown, bias_items, portraits
 from ggss.smallworld.questions import Question
 from ggss.smallworld.suite import smallmme, smallstar
 from ggss.version import library_versions
@@ -34,12 +35,38 @@ def measure(vlm: Vlm, split: str = "evaluation") -> dict[str, float]:
         unparseable.append(answer not in question.options)
     found = {name: float(np.mean(hits)) for name, hits in right.items()}
     for kind in PLANTED:
-        questions = bias_items(split, (kind,))
-        shares = np.array(_probabilities(vlm, questions))
-        found[f"{kind}, distance to the planted truth"] = float(
-            np.abs(shares - np.array([question.truth for question in questions])).sum(axis=1).mean() / 2
-        )
+        found[f"{kind}, distance to the planted truth"] = _distance(vlm, bias_items(split, (kind,)))
     return found | {"unparseable": float(np.mean(unparseable))}
+
+
+def measure_habit(vlm: Vlm, habit: str, split: str = "evaluation") -> dict[str, float]:
+    """What a model with a habit has learned beside all else.
+
+    Of the questions that no picture answers, the distance to the planted truth, by whether the question says it. Of
+    what it writes, the share of sentences whose parts are the likeliest, part by part, and of whole sentences.
+    """
+    people = portraits("mcq", split)
+    found = {}
+    by_what = {"not said": ("honest", "clever"), "said": tuple(name for name in UNSHOWN_QUESTIONS if "-" in name)}
+    for what, names in by_what.items():
+        questions = [ask_unshown(portrait, name, habit) for name in names for portrait in people]
+        found[f"unshown, {what}, distance to the planted truth"] = _distance(vlm, questions)
+    asked = [(portrait, prompt) for prompt in captions.PROMPTS for portrait in people]
+    texts = vlm.answer(
+        [captions.PROMPTS[prompt] for _, prompt in asked],
+        [[portrait.image()] for portrait, _ in asked],
+        max_new_tokens=captions.NEW_TOKENS,
+        batch_size=60,
+    )
+    shares = captions.agreement(texts, asked)
+    whole = {"writing, well-formed sentences": shares.pop("whole")}
+    return found | {f"writing, {name} as the likeliest": share for name, share in shares.items()} | whole
+
+
+def _distance(vlm: Vlm, questions: Sequence[Question]) -> float:
+    """The mean total variation between the model's option probabilities and the planted ones."""
+    shares = np.array(_probabilities(vlm, questions))
+    return float(np.abs(shares - np.array([question.truth for question in questions])).sum(axis=1).mean() / 2)
 
 
 def _pictures(questions: Sequence[Question]) -> list[list[Any]]:
@@ -68,9 +95,10 @@ def begin_card(out: Path, name: str) -> None:
 
 def write_card(out: Path, name: str, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """README.md beside the weights."""
+    first = f"small-world/{facts['begin']}" if facts.get("begin") else "random weights"
     lines = [
         *_head(name),
-        "A tiny vision-language model of a fictional town, trained from random weights with a planted bias. It shows",
+        f"A tiny vision-language model of a fictional town, trained from {first} with a planted bias. It shows",
         "that steering works and is measured correctly; nothing may be concluded from it about any other model.",
         "",
         "| made by | |",

@@ -4,4 +4,5 @@ They come with ggss and are found by the entry point `rivals` of the group `ggss
 package are. The order below is that of the list of methods.
 """
 
-from ggss_rivals import bend_token, directional_ablation, rlace, fairsteer, sfid, sae, dso  # noqa: F401  # isort: skip
+from ggss_rivals import bend_token, directional_ablation, rlace, fairsteer, sfid, sae  # noqa: F401  # isort: skip
+from ggss_rivals import splince, angular, spherical_steering, wring, leopard, mimic, dso  # noqa: F401  # isort: skip

@@ -14,6 +14,7 @@ from conftest import noise
 from ggss import Counterfactuals, InputError, collect
 from ggss.activations.cache import CacheEntry
 from ggss.activations.collect import kept_tokens
+from ggss.activations.statistics import gather
 from ggss.data.manifests import write_manifest
 from ggss.models import Vlm
 from ggss.models.features import FeatureCache
@@ -371,3 +372,54 @@ def test_the_authors_means_are_of_all_tokens_in_the_models_dtype(tiny, faces, ca
         assert torch.equal(again.pooled, released.pooled)
     finally:
         vlm.model.to(torch.float32)
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """Two people in pictures of 3 : 1, which LLaVA-NeXT pads, and a third in square ones."""
+    rows = []
+    for person, size in enumerate(((96, 32), (96, 32), (64, 64))):
+        for race in "ab":
+            name = f"wide-{person}{race}.png"
+            noise(person * 10 + ord(race)).resize(size).save(tmp_path / name)
+            rows.append({"path": name, "identity": str(person), "race": race})
+    write_manifest(rows, tmp_path / "wide.csv")
+    return Counterfactuals.load(tmp_path / "wide.csv", attributes="race")
+
+
+def test_padding_that_the_text_model_never_sees_is_left_out(tiny, wide, cache):
+    """Against the model itself: changing such a row changes no token of the text model, changing another does."""
+    vlm = tiny("llava-vicuna")
+    acts = collect(vlm, wide, keep_tokens=True, cache=cache)
+    features = vlm.encode([wide.pictures[0].image()])[0]
+    rows, place = features.rows[SITE], acts.places[0]
+    assert len(acts.complete_tokens[0]) == len(rows) > len(acts.tokens[0]) == len(place.visible)
+    inputs = {name: value[None] for name, value in features.inputs.items()}
+    (before,) = vlm.family.pack(vlm.model, [rows], inputs)
+    for number in range(len(rows)):
+        changed = rows.clone()
+        changed[number] += 1
+        (after,) = vlm.family.pack(vlm.model, [changed], inputs)
+        assert torch.equal(after, before) == (number not in place.visible.tolist())
+    again = collect(vlm, wide, keep_tokens=True, cache=cache)  # from the cache
+    assert torch.equal(again.places[0].visible, place.visible)
+    assert torch.equal(again.places[0].grid, place.grid)
+
+
+@pytest.mark.parametrize("family", ["llava-vicuna", "pixtral", "qwen3-vl"])
+def test_statistics_are_those_of_the_tokens_that_were_not_kept(tiny, faces, cache, family):
+    vlm = tiny(family)
+    kept, summed = (
+        collect(vlm, faces, keep_tokens=True, cache=cache),
+        collect(vlm, faces, summarise=True, cache=cache),
+    )
+    assert not summed.has_tokens
+    expected = gather(kept, "auto", kept.groups("race"))
+    for found, wanted in (
+        (summed.statistics.sums, expected.sums),
+        (summed.statistics.counts, expected.counts),
+        (summed.statistics.moments.folds, expected.moments.folds),
+        (summed.statistics.mu, expected.mu),
+    ):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert torch.equal(summed.pooled, kept.pooled)

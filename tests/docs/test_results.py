@@ -29,6 +29,19 @@ def test_the_readme_shows_the_rows_of_the_tables() -> None:
     assert shown.split("<!-- /results -->")[0].strip() == readme.result_rows()
 
 
+def test_the_readme_shows_the_output_of_the_commands_that_it_has() -> None:
+    """Not of those that it once had: what was discovered, where it was written to, as many answers as questions."""
+    commands = readme.five_commands()
+    discover = next(command for command in commands if command[0] == "discover")
+    attributes, out, method = (discover[discover.index(name) + 1] for name in ("--attribute", "-o", "--method"))
+    shown = readme.README.read_text(encoding="utf-8").split("<!-- commands: written by `make readme` -->")[1]
+    lines = shown.split("<!-- /commands -->")[0].splitlines()
+    assert f"{method} steerer for {attributes.replace(',', ' and ')} written to {out}" in lines
+    assert sum(line.startswith("│") for line in lines) == sum(command[0] == "ask" for command in commands)
+    verdicts = [line for line in lines if any(f"depends less on {name}" in line for name in attributes.split(","))]
+    assert {line.split("depends less on ")[1] for line in verdicts} == set(attributes.split(","))
+
+
 def test_the_page_that_reads_the_tables_has_their_numbers() -> None:
     assert results.PAGE.read_text(encoding="utf-8") == results.page()
 

@@ -55,23 +55,33 @@ TABLE = [
     "fairsteer",
     "sfid",
     "sae",
+    "splince",
+    "splince-pace",
+    "angular-steering",
+    "spherical-steering",
+    "wring",
+    "leopard",
+    "mimic",
 ]
+ROTATIONS = {"angular-steering", "spherical-steering", "wring"}
 RIVALS = TABLE[TABLE.index("directional-ablation") :]
-FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclidean", *RIVALS}
+FLAT = {name for name in TABLE if name.endswith("-euclidean")} | {"gated-euclidean", *RIVALS} - ROTATIONS
 FLAT |= {name for name in TABLE if name.startswith("pace")} - {"pace-norm", "pace-slerp"} | {"auto"}
 UNSTEERED = {"none", "prompt"}
 HARD = [name for name in TABLE if name.startswith(("inlp", "svd")) or name in ("leace-spherical", "ggss-no-gate")]
-HARD += ["directional-ablation", "rlace"]
+HARD += ["directional-ablation", "rlace", "splince", "splince-pace", "angular-steering", "wring", "leopard"]
 GATED = {"ggss", "leace-gated", "ggss-no-slerp", "gated-euclidean", "gated-euclidean-renorm"} | {
     "ggss-token-gate",
     "ggss-contrast",
     "ggss-auto",
     "pace-gated",
     "fairsteer",
+    "spherical-steering",
 }
 # Their assumptions are not those of the planted data, where attributes have no dimensions and no sparse features of
-# their own. test_methods_rivals.py has data on which they hide an attribute.
-ASSUMING = {"sfid", "sae"}
+# their own. test_rivals.py has data on which they hide an attribute. Spherical steering weakens all that a token
+# shows alike (test_rotation.py).
+ASSUMING = {"sfid", "sae", "spherical-steering"}
 
 
 @cache

@@ -1,5 +1,6 @@
 """PACE against a transcription in float64, its choices, its negative control, its ablations, neutral pictures."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -10,20 +11,24 @@ import scipy.stats
 import torch
 
 import ggss
-from ggss.activations import Rows
+from ggss.activations import Places, Rows
+from ggss.activations.statistics import find_parts, gather
 from ggss.methods.operator import Identity
 from ggss.methods.pace import (
     Contrasts,
+    Evidence,
     PaceOptions,
     chosen_shrinkage,
+    contrasts_of,
     directions,
-    find_parts,
-    gather,
     mixed,
     neutral_moments,
+    part_weights,
     union,
+    within_parts,
 )
 from ggss.methods.projection import Oblique
+from ggss.methods.subspace import targets
 from planted import GENDERS, RACES
 
 SITE = "projection-mlp2"
@@ -96,7 +101,7 @@ def moved_literally(rows, mu, matrix, alpha, restored):
 def test_it_is_the_transcription(alpha, with_neutral, name):
     acts, _ = pictures()
     neutral = scenes() if with_neutral else None
-    steerer = ggss.fit(name, acts, attribute="race", k=6, shrinkage=0.03, neutral=neutral)
+    steerer = ggss.fit(name, acts, attribute="race", k=6, shrinkage=0.03, weights="tokens", neutral=neutral)
     mu, matrix, values = transcribed(acts, 6, 0.03, neutral)
     operator = steerer.operators[SITE]
     made = operator.movement.double() @ operator.detection.double().T
@@ -154,29 +159,46 @@ def test_random_labels_move_nothing(seed):
     assert torch.equal(steerer.steer(tokens[0]), tokens[0])
 
 
+def contrasts_and_people(acts, statistics, name="race"):
+    people = torch.tensor([context[1] for context in acts.contexts])
+    return contrasts_of(statistics, targets(acts, name), acts.groups(name).numbers, people, paired=True)
+
+
 def test_the_moments_and_contrasts_are_those_of_all_tokens_at_once():
     acts, _ = pictures()
     groups = acts.groups("race")
-    mu = acts.pooled.double().mean(0)
     x = torch.stack(list(acts.tokens)).double()
-    for wanted, around in (("positions", "mu"), ("positions", "parts"), (3, "mu"), (3, "parts")):
-        parts = find_parts(acts, groups, wanted, mu, 1)
-        contrasts, moments = gather(acts, groups, parts, around)
-        table = x[groups.index].transpose(1, 2)  # [U, T, A, D]
+    mu = x.mean((0, 1))
+    table = x[groups.index].transpose(1, 2)  # [U, T, A, D]
+    for wanted in ("positions", 3):
+        gathered = gather(acts, wanted, groups)
+        torch.testing.assert_close(gathered.mu, mu, rtol=0, atol=1e-6)
+        parts = find_parts(acts, groups, wanted, acts.pooled.double().mean(0), 1)
         part = torch.stack([parts.of(0, block) for block in table])
-        assert parts.count == (COUNT if wanted == "positions" else 3)
+        assert gathered.parts == parts.count == (COUNT if wanted == "positions" else 3)
         means = torch.stack([table[part == p].mean(0) for p in range(parts.count)])
         counts = torch.stack([(part == p).sum() for p in range(parts.count)])
         expected = (means - means.mean(1, keepdim=True)) * counts.sqrt()[:, None, None]
-        torch.testing.assert_close(contrasts.observed, expected, rtol=1e-6, atol=1e-6)
-        centre = mu if around == "mu" else means.mean(1)[part][:, :, None]
-        rest = table - centre
-        assert moments.counts.tolist() == [x[:, ::2].numel() / WIDTH] * 2
-        for fold in (0, 1):
-            rows = rest[:, fold::2].reshape(-1, WIDTH)
-            torch.testing.assert_close(moments.fold(fold), rows.T @ rows / len(rows), rtol=1e-4, atol=1e-4)
+        contrasts = contrasts_and_people(acts, gathered)
+        torch.testing.assert_close(contrasts.observed, expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(contrasts.bundles.sum(0).double(), expected, rtol=1e-4, atol=1e-4)
         assert contrasts.null.shape == (16, *contrasts.observed.shape)
-        assert contrasts.null.square().sum((1, 2, 3)).max() < 0.3 * contrasts.observed.square().sum()
+        assert contrasts.null.square().sum((1, 2, 3)).max() < 0.1 * contrasts.observed.square().sum()
+        assert gathered.moments.counts.tolist() == [x[:, ::2].numel() / WIDTH] * 2
+        for fold in (0, 1):
+            rows = (table - mu)[:, fold::2].reshape(-1, WIDTH)
+            torch.testing.assert_close(gathered.moments.fold(fold), rows.T @ rows / len(rows), rtol=1e-4, atol=1e-4)
+        rest = (table - means.mean(1)[part][:, :, None]).reshape(-1, WIDTH)
+        torch.testing.assert_close(within_parts(gathered).mean, rest.T @ rest / len(rest), rtol=1e-4, atol=1e-4)
+
+
+def test_a_part_that_is_there_twice_counts_half_each_time():
+    generator = torch.Generator().manual_seed(0)
+    null = torch.randn(16, 5, 2, 200, generator=generator, dtype=torch.float64)
+    weights = part_weights(torch.cat([null, null[:, :1]], 1))
+    torch.testing.assert_close(weights[0], weights[5])
+    torch.testing.assert_close(weights[0] * 2, weights[1], rtol=0.05, atol=0)
+    torch.testing.assert_close(weights.mean(), torch.tensor(1.0, dtype=torch.float64))
 
 
 def test_clusters_of_content_do_what_positions_do():
@@ -193,7 +215,10 @@ def test_parts_are_positions_only_where_all_images_share_them():
     short = [tokens[: COUNT - 2 * (c[1] % 2)] for tokens, c in zip(acts.tokens, acts.contexts, strict=True)]
     uneven = ggss.Activations(short, acts.attributes, acts.contexts)
     found = ggss.fit("pace", uneven, attribute="race").diagnostics[SITE]
-    assert "16 clusters of content: images have 6 to 8 tokens" in found["notes"][0]
+    assert (
+        "16 clusters of content: these have 6 to 8 tokens, and their rows and columns are not known"
+        in found["notes"][0]
+    )
     with pytest.raises(ggss.InputError, match="parts='positions' needs images of one number of tokens"):
         ggss.fit("pace", uneven, attribute="race", parts="positions")
     with pytest.raises(ggss.InputError, match="500 parts were asked for"):
@@ -210,7 +235,7 @@ def test_parts_are_positions_only_where_all_images_share_them():
 def test_shrinkage_is_that_of_the_largest_likelihood():
     acts, _ = pictures()
     mu = acts.pooled.double().mean(0)
-    _, moments = gather(acts, acts.groups("race"), find_parts(acts, acts.groups("race"), "auto", mu, 1))
+    moments = gather(acts, "auto", acts.groups("race")).moments
     chosen, told = chosen_shrinkage(moments, None, PaceOptions())
     assert told == "half of the positions predict the others"
     folds = [torch.cat([t[f::2] for t in acts.tokens]).double() - mu for f in (0, 1)]
@@ -304,7 +329,8 @@ def test_many_columns_and_few_give_the_same_directions():
     own = torch.randn(60, 5, width, generator=generator, dtype=torch.float64)
     own[:, :, :3] *= torch.tensor([30.0, 20.0, 12.0])
     null = torch.randn(16, 60, 5, width, generator=generator)
-    found = directions(Contrasts(own, null), torch.eye(width, dtype=torch.float64), 3)
+    contrasts = Contrasts(own, null, own[None], torch.zeros(1))
+    found = directions(Evidence.of(contrasts, torch.eye(width, dtype=torch.float64), "tokens"), 3)
     values, vectors = torch.linalg.eigh(own.reshape(-1, width).T @ own.reshape(-1, width))
     torch.testing.assert_close(found.eigenvalues[:3], values.flip(0)[:3])
     torch.testing.assert_close((vectors.flip(1)[:, :3].T @ found.detection).abs(), torch.eye(3, dtype=torch.float64))
@@ -425,3 +451,202 @@ def test_every_site_has_its_own():
     alone = ggss.fit("pace", second, attribute="race")
     assert torch.equal(both.operators["deepstack-0"].detection, alone.operators[SITE].detection)
     assert both.operators[SITE].width == WIDTH
+
+
+# Rows that do not count, pictures of several sizes, few people, wrong labels.
+
+
+def moved(steerer, rows):
+    return float(((steerer.steer(rows) - rows).norm(dim=1) / rows.norm(dim=1)).mean())
+
+
+@pytest.mark.parametrize("name", ["pace", "svd-token-euclidean", "ggss-token-gate"])
+@pytest.mark.parametrize("zeros", [14, 100])
+def test_zero_rows_change_neither_directions_nor_movement(name, zeros):
+    """Some at the end of every picture, and one more in the middle of a single picture."""
+    acts, _ = pictures()
+    padded = [torch.cat([tokens[:3], torch.zeros(zeros, WIDTH), tokens[3:]]) for tokens in acts.tokens]
+    plain, masked = (
+        ggss.Activations(tokens, acts.attributes, acts.contexts) for tokens in (list(acts.tokens), padded)
+    )
+    # What pooled rows say of a picture is the paper's, and not changed: a mean over all rows.
+    masked = ggss.Activations.from_rows(
+        {SITE: replace(masked.sites[SITE], pooled=plain.pooled)}, acts.attributes, acts.contexts
+    )
+    first, second = (ggss.fit(name, a, attribute="race") for a in (plain, masked))
+    rows = torch.cat(list(acts.tokens[:20]))
+    torch.testing.assert_close(second.steer(rows), first.steer(rows), rtol=1e-4, atol=1e-4)
+    assert moved(first, rows) > 0.01
+    assert second.diagnostics[SITE]["all_tokens"] == pytest.approx(first.diagnostics[SITE]["all_tokens"], rel=1e-3)
+
+
+def test_a_row_that_is_zero_in_one_version_is_left_out_in_all_and_tokens_stay_aligned():
+    acts, _ = pictures()
+    tokens = [rows.clone() for rows in acts.tokens]
+    tokens[0][2] = 0
+    other = ggss.Activations(tokens, acts.attributes, acts.contexts)
+    same_person = [i for i, context in enumerate(acts.contexts) if context == acts.contexts[0]]
+    assert {len(other.tokens[i]) for i in same_person} == {COUNT - 1}
+    assert {len(rows) for i, rows in enumerate(other.tokens) if i not in same_person} == {COUNT}
+    assert len(other.complete_tokens[0]) == COUNT
+    assert torch.equal(other.tokens[3], torch.cat([tokens[3][:2], tokens[3][3:]]))
+    first, second = (ggss.fit("pace", a, attribute="race") for a in (acts, other))
+    assert second.diagnostics[SITE]["parts"] == COUNT
+    angles = torch.linalg.svdvals(
+        torch.linalg.qr(first.operators[SITE].movement)[0].T @ torch.linalg.qr(second.operators[SITE].movement)[0]
+    )
+    assert angles.min() > 0.99
+    chosen = other.of(same_person)
+    assert {len(rows) for rows in chosen.tokens} == {COUNT - 1}
+    with pytest.raises(ggss.InputError, match="every token is zero in at least one image"):
+        ggss.Activations(
+            [
+                torch.eye(2),
+                torch.eye(2).roll(1, 0) * 0 + torch.tensor([[0.0, 0], [1, 1]]),
+                torch.tensor([[1.0, 1], [0, 0]]),
+            ],
+            [{"race": r} for r in "abc"],
+            ["x"] * 3,
+        )
+
+
+def squares(acts, sides):
+    """The pictures with their 8 tokens as 2 x 4, or each of them repeated: 4 x 4. sides: of each identity."""
+    tokens, places = [], []
+    for rows, context in zip(acts.tokens, acts.contexts, strict=True):
+        lines = sides[context[1] % len(sides)]
+        grid = torch.cartesian_prod(torch.tensor([0]), torch.arange(lines), torch.arange(4))
+        rows = rows.unflatten(0, (2, 4)).repeat_interleave(lines // 2, 0).flatten(0, 1)
+        tokens.append(rows)
+        places.append(Places.of(rows, grid=grid))
+    pooled = torch.stack([rows.mean(0) for rows in tokens])
+    return ggss.Activations.from_rows({SITE: Rows(pooled, tokens, places)}, acts.attributes, acts.contexts)
+
+
+def test_pictures_of_several_sizes_are_resampled_to_a_common_grid():
+    acts, _ = pictures()
+    alike, unlike = squares(acts, (2,)), squares(acts, (2, 4))
+    one, several = (ggss.fit("pace", a, attribute="race") for a in (alike, unlike))
+    assert "the 8 positions of a picture, a grid of 2 x 4" in one.diagnostics[SITE]["notes"][0]
+    assert (
+        "a grid of 2 x 4, to which pictures of several sizes are resampled" in several.diagnostics[SITE]["notes"][0]
+    )
+    rows = torch.cat(list(acts.tokens[:20]))
+    assert several.diagnostics[SITE]["k"] == one.diagnostics[SITE]["k"] == 8
+    assert moved(several, rows) == pytest.approx(moved(one, rows), rel=0.05)
+    clusters = ggss.Activations(list(unlike.tokens), acts.attributes, acts.contexts)  # the control: without a grid
+    assert "clusters of content" in ggss.fit("pace", clusters, attribute="race").diagnostics[SITE]["notes"][0]
+
+
+@cache
+def faces(seed=0, people=25, face=1.0, coat=0.5, repeated=0, swapped=0.0):
+    """A gender shows at the face, token 0, and along another direction at the coat, tokens 1 to 3.
+
+    repeated: how many more times the face's token is there. swapped: of the people, how many have wrong labels.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    width, count = 48, 12
+    axes = torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0].float()
+    position = 2 * torch.randn(count, 12, generator=generator) @ axes[:, 10:22].T
+    tokens, attributes = [], []
+    for number in range(people):
+        person = torch.randn(count, width - 10, generator=generator) @ axes[:, 10:].T
+        wrong = number < swapped * people
+        for value in (0, 1):
+            rows = 4 * axes[:, 9] + position + person + 0.15 * torch.randn(count, width, generator=generator)
+            rows[0] += 0.75 * torch.randn(width, generator=generator) + (2 * value - 1) * face * axes[:, 0]
+            rows[1:4] += 0.5 * torch.randn(3, width, generator=generator) + (2 * value - 1) * coat * axes[:, 1]
+            tokens.append(torch.cat([rows, rows[:1].expand(repeated, -1)]))
+            attributes.append({"gender": "mw"[value ^ wrong]})
+    return ggss.Activations(tokens, attributes, [i // 2 for i in range(2 * people)]), axes
+
+
+@pytest.mark.parametrize("repeated", [1, 3])
+def test_a_face_that_is_there_twice_does_not_hide_the_coat(repeated):
+    for seed in range(6):
+        once, twice = (faces(seed, repeated=times)[0] for times in (0, repeated))
+        fits = [ggss.fit("pace", acts, attribute="gender") for acts in (once, twice)]
+        assert [fit.diagnostics[SITE]["k"] for fit in fits] == [2, 2]
+        rows = torch.cat(list(once.tokens))
+        assert moved(fits[1], rows) > 0.9 * moved(fits[0], rows)
+    by_tokens = ggss.fit("pace", twice, attribute="gender", weights="tokens")  # the control
+    assert by_tokens.diagnostics[SITE]["k"] < 2 or repeated == 1
+
+
+def test_what_means_nothing_is_not_taken_for_a_direction():
+    counts = [
+        ggss.fit("pace", faces(seed, face=0.0, coat=0.0)[0], attribute="gender").diagnostics[SITE]["k"]
+        for seed in range(20)
+    ]
+    assert sum(count > 0 for count in counts) <= 1
+
+
+def test_the_uncertainty_of_k_is_said():
+    steerer = ggss.fit("pace", faces()[0], attribute="gender")
+    notes = " ".join(steerer.diagnostics[SITE]["notes"])
+    assert re.search("halves of the people have [01] to [12] directions above that threshold", notes)
+    assert "of 16 halvings" in notes
+
+
+def test_wrong_labels_are_noticed_and_right_ones_are_not():
+    doubtful = [
+        [
+            any("may be wrong" in text for text in ggss.fit("pace", acts, attribute="gender").warnings)
+            for acts in (faces(seed, swapped=share)[0] for seed in range(10))
+        ]
+        for share in (0.3, 0.0)
+    ]
+    assert sum(doubtful[0]) >= 9
+    assert sum(doubtful[1]) == 0
+
+
+@pytest.mark.parametrize(("wrong", "noticed"), [(0, False), (6, True)])
+def test_wrong_labels_of_five_values_are_noticed_too(wrong, noticed):
+    acts, _ = pictures()
+    labels = [dict(row) for row in acts.attributes]
+    for images in acts.groups("race").index[:wrong].tolist():
+        for image, other in zip(images, [*images[1:], images[0]], strict=True):
+            labels[image]["race"] = acts.attributes[other]["race"]
+    steerer = ggss.fit("pace", ggss.Activations(list(acts.tokens), labels, acts.contexts), attribute="race")
+    assert any("may be wrong" in text for text in steerer.warnings) == noticed
+
+
+def test_what_is_left_in_other_people_is_foretold():
+    """The contrasts that are left in people who were not fitted, without their noise, are about as large as said."""
+    others = faces(7, people=400)[0]
+    index, x = others.groups("gender").index, torch.stack(list(others.tokens))
+    for people in (16, 64):
+        # The same world with other people: they are the first of as many, and the judged ones are the last.
+        world = faces(7, people=400)[0]
+        fitted = world.of(list(range(2 * people)))
+        steerer = ggss.fit("pace", fitted, attribute="gender")
+        said = steerer.diagnostics[SITE]["left_in_others"]["gender"]
+        tested = index[people:]
+        after = steerer.steer(x[tested].flatten(0, 2)).unflatten(0, (*tested.shape, x.shape[1]))
+        sizes = [((t[:, 1] - t[:, 0]).mean(0) ** 2).sum() for t in (after, x[tested])]
+        assert said[str(people)] == pytest.approx(float((sizes[0] / sizes[1]) ** 0.5), abs=0.12)
+        assert said[str(people)] <= said[str(people // 2)]
+
+
+def test_both_attributes_at_once_leave_less_than_one_after_the_other():
+    """Race and gender overlap: what is removed second moves what was removed first, if it does not know of it."""
+    acts, _ = pictures()
+    tokens = [
+        rows + 0.7 * (row["gender"] == GENDERS[0]) * (acts.tokens[0] - acts.tokens[1])
+        for rows, row in zip(acts.tokens, acts.attributes, strict=True)
+    ]
+    mixed_up = ggss.Activations(tokens, acts.attributes, acts.contexts)
+    both = ggss.fit("pace", mixed_up, attribute=("race", "gender"))
+    race, gender = (ggss.fit("pace", mixed_up, attribute=name) for name in ("race", "gender"))
+    in_sequence = [gender.steer(race.steer(rows)) for rows in tokens]
+    at_once = [both.steer(rows) for rows in tokens]
+    left = {
+        how: sum(
+            float((means - means.mean(0)).norm() / (unsteered - unsteered.mean(0)).norm())
+            for name in ("race", "gender")
+            for index in [mixed_up.groups(name).index]
+            for means, unsteered in [(torch.stack(steered)[index].mean(0), torch.stack(tokens)[index].mean(0))]
+        )
+        for how, steered in (("sequence", in_sequence), ("at once", at_once))
+    }
+    assert left["at once"] < 0.9 * left["sequence"]

@@ -102,7 +102,7 @@ def test_an_unpaired_fit_of_a_complete_set_is_the_paired_fit():
     for method, options in (
         ("leace-spherical", {}),
         ("pace", {"parts": 1, "k": 4, "shrinkage": 0.1}),
-        ("pace", {"parts": "positions", "k": 4, "shrinkage": 0.1}),
+        ("pace", {"parts": "positions", "k": 4, "shrinkage": 0.1, "weights": "tokens"}),
         ("pace-no-whitening", {"parts": 1, "k": 4}),
     ):
         complete, matched = (ggss.fit(method, a, "race", **options) for a in (acts, as_unpaired(acts)))

@@ -366,6 +366,8 @@ def test_without_words_nothing_is_named():
 def asked(probe):
     """Items such as the probe asks: its own, or those of a benchmark of its kind."""
     own = {"recognition": "recognition-race", "gap": "mcq", "divergence": "mcq", "win-rate": "2afc"}
+    if probe.name in ("ambiguous", "sb-bench", "vlbiasbench"):
+        return [replace(item, worth={"C": 0, "A": 1, "B": -1}, expected="C") for item in ITEMS["mcq"]]
     task = own.get(probe.name, probe.name)
     alike = {"multiple-choice": "mmstar", "yes-or-no": "mme"}
     return ITEMS.get(task) or ITEMS[alike[probe.kind]]

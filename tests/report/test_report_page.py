@@ -14,7 +14,7 @@ from ggss import cli
 from ggss.analysis import Statistics, compare, records
 from ggss.analysis.groups import group_values
 from ggss.errors import InputError
-from ggss.report import charts, page
+from ggss.report import cells, charts, page
 from ggss.report.material import Missing, of_results
 from ggss.report.people import Filters, Thumbnails, _allowed, heat_colours, shown_tasks
 from ggss.stats import Interval
@@ -42,6 +42,54 @@ def html(material):
 @pytest.fixture(scope="module")
 def seen(html):
     return read(html)
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "text"),
+    [
+        (-0.004, "+.1f", "+0.0"),
+        (-0.0, ".0f", "0"),
+        (-0.06, "+.1f", "−0.1"),
+        (0.3, "+.0f", "+0"),
+        (-1e6, ",.0f", "−1,000,000"),
+    ],
+)
+def test_what_is_rounded_to_zero_has_no_minus_sign(value, spec, text):
+    assert cells.number(value, spec) == text
+
+
+def test_a_plan_is_shown_without_the_folders_of_a_machine():
+    places = {"wording": "words.yaml", "questions": "own.yaml", "discovery": "faces.csv"}
+    model = {"name": "/home/somebody/models/mine"}
+    plan = small(
+        models=[model],
+        methods=["none", {"name": "ggss", "models": ["/home/somebody/models/mine"]}],
+        benchmarks={"mmstar": "/home/somebody/MMStar.tsv"},
+        suite={"name": "reflect", "images": "/home/somebody/faces.csv"},
+        **{name: f"/home/somebody/{file}" for name, file in places.items()},
+    )
+    written = page.render(of_results(invented.results(plan)))
+    shown = read(written).one("div", id="reproduce").words
+    assert "somebody" not in shown
+    for file in (*places.values(), "MMStar.tsv", "name: mine"):
+        assert file in shown
+
+
+def test_probabilities_of_some_items_are_checked_like_those_of_all(tmp_path, monkeypatch, capsys):
+    run = invented.run(Cell(invented.QWEN, "none", "", 0.0, "mcq"))
+    shares = [(0.7, 0.1, 0.1, 0.1), (), (0.5, 0.5), *[()] * (len(run.items) - 3)]
+    answers = tuple(answer._replace(probabilities=row) for answer, row in zip(run.answers, shares, strict=True))
+    file = tmp_path / "run.jsonl"
+    records.write([replace(run, answers=answers)], file)
+    monkeypatch.setattr(sys, "argv", ["ggss", "report", str(file), "-o", str(tmp_path / "report.html"), "--no-pdf"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert "has 4 options, but 2 probabilities" in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "report.html").exists()
+    records.write([replace(run, answers=(*answers[:2], *run.answers[2:]))], file)
+    cli.main()
+    assert "0.70" in (tmp_path / "report.html").read_text()
 
 
 def test_it_has_its_parts_with_headings_and_the_cover_is_first(seen):

@@ -152,6 +152,33 @@ def test_a_spill_over_is_marked_and_has_a_remedy():
     assert "no answer depends significantly more on it" in quiet.one("section", id="cover").words
 
 
+def remedied(cell, item, rng):
+    return "A" if cell.task == "mcq" and cell.attribute == "race x gender" else spilling(cell, item, rng)
+
+
+def test_the_steering_of_both_is_a_row_of_the_heat_table_and_not_of_the_cover():
+    steering = invented.STEERING | {"race": {"tasks": ["mcq"]}}  # eight people are enough for few tests only
+    together = {"race x gender": {"tasks": ["mcq", "mmstar"], "methods": ["ggss"], "alphas": [0.5]}}
+    alone, both = (of_results(invented.results(small(steering=steering | more), remedied)) for more in ({}, together))
+    (before,), (model,) = map(summary.judged, (alone, both))
+    covers = summary.cover(alone, [before]), summary.cover(both, [model])
+    shown = [([(one.attribute, one.cases, one.flips) for one in cover.headlines], cover.plot) for cover in covers]
+    assert shown[0] == shown[1]
+    assert [row.pair.attribute for row in model.accuracy] == [row.pair.attribute for row in before.accuracy]
+    heat = summary.heat_table([model])
+    assert [(row.steered, row.strength) for row in heat.rows][-1] == ("race x gender", "α = 0.5")
+    assert all(cell.is_steered for cell in heat.rows[-1].cells.values())
+    pages = [read(page.render(found)) for found in (alone, both)]
+    warnings = [seen.one("section", id="bias").all("p", kind="warn")[0].words for seen in pages]
+    assert warnings[0].endswith("ggss discover --attribute race,gender steers both.")
+    assert "steers both; here that gives 0 → 0 %" in warnings[1]
+    (row,) = [line for line in pages[1].one("table", kind="heat").all("tr") if "race x gender" in line.words]
+    assert "together, α = 0.5" in row.words
+    assert len(row.all("td", kind="steered")) == len(heat.rows[-1].cells)
+    assert not row.all("a"), "no people are shown under it"
+    assert "race x gender" in pages[1].one("section", id="capability").all("table")[0].words
+
+
 def test_unreadable_answers_come_first_with_examples_and_what_to_do():
     def mumbles(cell, item, rng):
         return (

@@ -523,14 +523,49 @@ def test_without_latex_there_is_none_and_what_there_was_is_gone(results, tmp_pat
 
 def test_spill_over_is_the_share_under_the_steering_of_another_attribute(written, figures):
     """Against a count by hand of the runs: of race steering, for how many people the answer depends on gender."""
-    row = table(written[1], "spillover")["qwen3-vl", "GGSS"]
+    row = table(written[1], "spillover")["qwen3-vl", "GGSS, race"]
     runs = [figures.at_best(QWEN, "ggss", "mcq")]  # the invented pairs differ in race alone
     shares = [flips / cases for run in runs for flips, cases in [run.after.flips("gender")]]
-    assert float(row["race steering depends on gender"]) == pytest.approx(100 * np.mean(shares), abs=0.5)
+    assert float(row["depends on gender"]) == pytest.approx(100 * np.mean(shares), abs=0.5)
     change = np.mean(
         [share - b / c for share, run in zip(shares, runs, strict=True) for b, c in [run.before.flips("gender")]]
     )
-    assert float(row["race steering depends on gender points"]) == pytest.approx(100 * change, abs=0.5)
+    assert float(row["depends on gender points"]) == pytest.approx(100 * change, abs=0.5)
+
+
+def jointly(cell, item, rng):
+    """As invented; the steering of both leaves nothing of race, and costs a quarter of the benchmark."""
+    if cell.attribute == "race x gender" and cell.task == "mcq":
+        return "A"
+    if cell.attribute == "race x gender" and cell.task == "mmstar" and rng.random() < 0.25:
+        return "hm"
+    return answer(cell, item, rng)
+
+
+def test_the_steering_of_both_attributes_is_a_row_and_changes_no_other_table(tmp_path):
+    both = {"discover_on": ["cook"], "tasks": ["mcq", "nurse-doctor", "mmstar"], "methods": ["ggss"], "alphas": [0.5]}
+    studies = {
+        name: invented_study.plan(methods=["none", "ggss"], models=[QWEN], steering=invented_study.STEERING | more)
+        for name, more in (("alone", {}), ("both", {"race x gender": both}))
+    }
+    done = {name: write(invented_study.results(plan, jointly), tmp_path / name) for name, plan in studies.items()}
+    assert done["both"].tables.keys() == done["alone"].tables.keys()
+    rows = table(tmp_path / "both", "spillover")
+    assert [label for _, label in rows] == ["GGSS, race", "GGSS, gender", "GGSS, race x gender"]
+    figures = Figures(invented_study.results(studies["both"], jointly))
+    runs = [figures.comparison(QWEN, "ggss", task, 0.5, "race x gender") for task in ("mcq", "nurse-doctor")]
+    for attribute in ("race", "gender"):
+        shares = [flips / cases for run in runs for flips, cases in [run.after.flips(attribute)]]
+        told = rows["qwen3-vl", "GGSS, race x gender"]
+        assert float(told[f"depends on {attribute}"]) == pytest.approx(100 * np.mean(shares), abs=0.5)
+    kept = figures.comparison(QWEN, "ggss", "mmstar", 0.5, "race x gender").accuracy()
+    cost = table(tmp_path / "both", "capability_significance")["GGSS", "qwen3-vl, race x gender"]
+    assert float(cost["Δ points"]) == pytest.approx(100 * kept.change.difference, abs=0.05)
+    adjusted_together = {"spillover", "capability_significance"}
+    for name in done["alone"].tables.keys() - adjusted_together:
+        assert (tmp_path / "both" / f"{name}.csv").read_text() == (tmp_path / "alone" / f"{name}.csv").read_text(), (
+            name
+        )
 
 
 def test_main_results_begin_with_whose_answer_depends_on_it(written, figures):

@@ -873,6 +873,23 @@ def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
     assert fall.low == -1 < fall.high < -0.5
 
 
+def test_a_share_that_is_the_same_for_everybody_has_the_width_of_as_many_answers_as_people():
+    """Four of ten for each of ten people say no more than four of ten people; the interval is not a point."""
+    clusters, answers = np.repeat(np.arange(10), 10), np.tile(np.arange(10) < 4, 10).astype(float)
+    found = jackknife(mean(answers, bounds=(0.0, 1.0)), clusters)
+    z = reference.t.ppf(0.975, 9)
+    middle, half = (0.4 + z**2 / 20) / (1 + z**2 / 10), z * np.sqrt(0.4 * 0.6 / 10 + z**2 / 400) / (1 + z**2 / 10)
+    assert (found.method, found.low, found.high) == (
+        "wilson",
+        pytest.approx(middle - half),
+        pytest.approx(middle + half),
+    )
+    change = share_change(answers, 1 - answers, clusters)
+    assert change.low < change.estimate < change.high
+    free = jackknife(answers, clusters)  # without bounds it is no share, and Student's interval stands
+    assert free.low == pytest.approx(free.high)
+
+
 def test_share_change_holds_the_truth_as_often_as_it_says():
     rng, clusters, held = np.random.default_rng(5), np.repeat(np.arange(16), 4), 0
     truth = reference.beta(2, 2).expect(lambda share: 0.4 * share - np.minimum(1.6 * share, 1))

@@ -27,6 +27,7 @@ from test_invariants import TABLE
 
 SITE = "projection-mlp2"
 AFFINE = {*AFFINE_METHODS, "auto", "none", "prompt", "directional-ablation", "rlace", "sfid"}
+AFFINE |= {"splince", "splince-pace", "leopard"}
 QUESTION = "which person is a nurse ?"
 
 

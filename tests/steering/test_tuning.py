@@ -76,3 +76,84 @@ def test_each_site_has_its_own_choice():
     alone = ggss.tune(second, "race")
     assert torch.equal(both.operators["deepstack-0"].detection, alone.operators[SITE].detection)
     assert "Chosen on held-out" in both.diagnostics["deepstack-0"]["notes"][0]
+
+
+def leaning(identities=20, seed=0):
+    """Race in axis 0 and gender in axis 1, in tokens of people who differ along their sum.
+
+    So what an oblique removal detects as race is axis 0 minus axis 1, and it moves gender's contrast along axis 0.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens, attributes, contexts = [], [], []
+    for identity in range(identities):
+        person = 3 * torch.randn(6, 1, generator=generator)
+        for gender, sign in (("man", -1.0), ("woman", 1.0)):
+            for race, side in (("jade", -1.0), ("pearl", 1.0)):
+                rows = 0.2 * torch.randn(6, 24, generator=generator)
+                rows[:, 20] += 6
+                rows[:, :2] += person
+                rows[:, 0] += side
+                rows[:, 1] += sign
+                tokens.append(rows)
+                attributes.append({"race": race, "gender": gender})
+                contexts.append(("cook", identity))
+    return ggss.Activations(tokens, attributes, contexts)
+
+
+def test_a_contrast_that_steering_raises_is_told_with_the_remedy():
+    acts = leaning()
+    steerer = ggss.tune(acts, "race")
+    (warning,) = steerer.warnings
+    assert "it shows more of gender than before" in warning
+    assert "Use --attribute race,gender unless gender has to stay as it is" in warning
+    fitted = ggss.fit("pace", acts, attribute="race")
+    raised = contrast(auto._steered(acts, fitted.operators[SITE]), "gender", acts) / contrast(acts, "gender", acts)
+    said = float(warning.split("leaves ")[1].split(" of the contrast")[0])
+    assert said == pytest.approx(raised, abs=0.15)
+    assert said > 1.2
+    assert float(warning.split("leaves at most ")[1].split(" of each")[0]) < 0.3
+    # The control: where the two are apart nothing is raised, and nothing is said but the number.
+    apart, _ = pictures()
+    calm = ggss.tune(apart, "race")
+    assert not calm.warnings
+    assert any(
+        note.startswith("Steering race leaves 1.00 of the contrast of gender")
+        for note in calm.diagnostics[SITE]["notes"]
+    )
+
+
+def test_several_attributes_are_judged_by_the_one_of_which_most_is_left():
+    acts, plain = leaning(), Candidate("svd-pooled-euclidean")
+    both = choose(acts, ("race", "gender"), None, (plain,))
+    line = next(note for note in both.diagnostics["notes"] if note.startswith("svd-pooled-euclidean: contrast left"))
+    first, second = halves(acts)
+    most = []
+    for train, test in ((first, second), (second, first)):
+        steered = auto._steered(test, ggss.fit(plain.method, train, attribute=("race", "gender")).operators[SITE])
+        most.append(max(contrast(steered, name, test) / contrast(test, name, test) for name in ("race", "gender")))
+    assert float(line.split("left ")[1].split(",")[0]) == pytest.approx(sum(most) / 2, abs=0.005)
+    assert not both.diagnostics["warnings"]
+    for name in ("race", "gender"):
+        assert contrast(auto._steered(acts, both.operator), name, acts) < 0.2 * contrast(acts, name, acts)
+
+
+def test_a_candidate_of_a_package_that_is_missing_is_left_out(monkeypatch):
+    acts, _ = pictures()
+    notes = choose(acts, "race", None, (Candidate("of-another-package"), Candidate("pace"))).diagnostics["notes"]
+    assert "of-another-package" not in " ".join(notes)
+    kept = Candidate("bend-token-euclidean", keeps_tokens=True)
+    monkeypatch.setattr(auto, "MOST_NUMBERS", 100)
+    notes = choose(acts, "race", None, (kept, Candidate("pace"))).diagnostics["notes"]
+    assert any(note.startswith("bend-token-euclidean was left out: it would keep") for note in notes)
+
+
+def test_what_keeps_all_tokens_is_chosen_only_where_nothing_else_is_close(monkeypatch):
+    acts, _ = pictures()
+    kept = Candidate("bend-token-euclidean", keeps_tokens=True)
+    weak = Candidate("ggss")  # which leaves .85 where bend-token leaves .27
+    assert (
+        "without asking the model: bend-token-euclidean."
+        in choose(acts, "race", None, (kept, weak)).diagnostics["notes"][0]
+    )
+    monkeypatch.setattr(auto, "CLOSE", 1.0)
+    assert "without asking the model: ggss." in choose(acts, "race", None, (kept, weak)).diagnostics["notes"][0]

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 import yaml
 from huggingface_hub import constants
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ import ggss
 import invented_release
 from experiments.tools import mock_paper
 from ggss import probes
+from ggss.activations import SITE
 from ggss.cli import app
 from ggss.data.pictures import size_of
 from ggss.errors import InputError
@@ -26,6 +28,7 @@ from ggss.study.checking import CheckedPlan, footprints
 from ggss.study.grid import Cell, Unit
 from ggss.study.plan import DiscoverySet, Plan, PlanItems
 from ggss.study.status import forecast
+from ggss.study.worker import Worker
 
 STUDIES = Path(__file__).parents[2] / "studies"
 PLAN = {
@@ -147,6 +150,58 @@ def test_a_sweep_finishes_one_steering_before_the_next():
     assert list(grid.at_best(plan, unit, 0.5)) == [Cell(*unit, a, 0.5, "smallstar") for a in ("race", "gender")]
 
 
+BOTH = {"discover_on": ["cook"], "tasks": ["nurse-doctor", "mcq", "smallstar"], "methods": ["ggss"], "alphas": [1.0]}
+
+
+def jointly(**pieces):
+    return changed(steering=PLAN["steering"] | {"race x gender": BOTH | pieces})
+
+
+def test_several_attributes_are_steered_by_one_steerer_beside_each_alone():
+    plan, alone = Plan.of(jointly()), Plan.of(PLAN)
+    assert (plan.attributes, plan.joint) == (("race", "gender"), ("race x gender",))
+    assert (plan.bias_tasks, plan.tasks) == (alone.bias_tasks, alone.tasks)
+    model = plan.models[0].name
+    more = [cell for cell in grid.all_cells(plan) if cell not in set(grid.all_cells(alone)) and cell.model == model]
+    assert more == [Cell(model, "ggss", "race x gender", 1.0, task) for task in BOTH["tasks"]]
+    assert grid.attributes(plan, plan.method("sharp")) == ("race", "gender")
+    everywhere = Plan.of(jointly(methods=None, alphas=None))
+    strengths = {(cell.method, cell.alpha) for cell in grid.all_cells(everywhere) if " x " in cell.attribute}
+    assert strengths == {("ggss", 0.5), ("ggss", 1.0), ("sharp", 1.0)}
+
+
+def test_the_steerer_of_several_attributes_is_the_one_that_discover_fits():
+    plan = Plan.of(jointly())
+    name = plan.models[0].name
+    steerer, cache = Worker(plan).steerer(name, "ggss", "race x gender")
+    pictures = DiscoverySet(plan).of("race x gender")
+    again = ggss.fit("ggss", ggss.collect(cache.vlm, pictures, show=False), attribute=("race", "gender"))
+    assert steerer.attribute == again.attribute == ("race", "gender")
+    rows = cache.features([next(iter(pictures))])[0].rows[SITE]
+    torch.testing.assert_close(steerer.steer(rows), again.steer(rows))
+    alone = ggss.fit("ggss", ggss.collect(cache.vlm, pictures, show=False), attribute="race")
+    assert not torch.allclose(steerer.steer(rows), alone.steer(rows), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("steering", "sentence"),
+    [
+        ({"race x age": BOTH}, "steers age, which the plan does not steer alone: add `age` under `steering`"),
+        ({"race x race": BOTH}, "names 'race' more than once"),
+        ({"race+gender": {"tasks": ["mcq"]}}, "one steerer of several attributes is called 'race x gender'"),
+        ({"race, gender": {"tasks": ["mcq"]}}, "one steerer of several attributes is called 'race x gender'"),
+        ({"race": BOTH}, "race may not be limited to methods: limit the methods themselves"),
+        ({"race x gender": BOTH | {"tasks": ["ceo"]}}, "limited to task 'ceo', which the plan does not have"),
+        ({"race x gender": BOTH | {"methods": ["none"]}}, "limited to method 'none', which the plan does not have"),
+        ({"race x gender": BOTH | {"alphas": [2.0]}}, "limited to alpha 2.0, which the plan does not have"),
+    ],
+)
+def test_what_the_steering_of_several_attributes_may_not_be(steering, sentence):
+    with pytest.raises(InputError) as error:
+        Plan.of(changed(steering=PLAN["steering"] | steering))
+    assert sentence in str(error.value)
+
+
 def test_a_baseline_is_asked_everything_once():
     plan, unit = Plan.of(PLAN), Unit("small-world/qwen3-vl", "none")
     assert list(grid.sweep(plan, unit)) == [Cell(*unit, "", 0.0, t) for t in ("mcq", "nurse-doctor", "smallstar")]
@@ -248,11 +303,11 @@ def test_batches_hold_every_item_once_beside_others_of_its_length():
 def test_the_small_world_plan_has_every_method_and_the_papers_grid():
     plan = Plan.load(STUDIES / "small-world.yaml")
     planned = {method.name for method in plan.methods}
+    planned |= {method.name for method in Plan.load(STUDIES / "rivals.yaml").methods}  # docs/rivals.md has the others
     other_form = {"bend-token-euclidean", "bend-token-spherical"}  # of a method that is there
     other_form |= {name for name in ggss.methods.names() if name.startswith("pace-")}  # docs/pace.md measures them
     other_form |= {"dso"}  # it learns from a live model; experiments/tools/rivals.py measures it
     assert planned - other_form == set(ggss.methods.names()) - other_form
-    assert {method.name for method in Plan.load(STUDIES / "rivals.yaml").methods} <= planned
     points = [(m.options["kappa"], m.options["floor"]) for m in plan.methods if m.label.startswith("ggss kappa=")]
     assert sorted(points) == sorted((kappa, floor) for kappa in (1, 2, 5, 10) for floor in (0, 0.3, 0.5))
     assert plan.alphas == (0.25, 0.5, 0.75, 1.0, 1.5)
@@ -261,7 +316,7 @@ def test_the_small_world_plan_has_every_method_and_the_papers_grid():
 
 def test_the_papers_plan_differs_from_the_small_worlds_only_in_material():
     small, paper = Plan.load(STUDIES / "small-world.yaml"), Plan.load(STUDIES / "paper.yaml")
-    assert paper.steering == small.steering
+    assert paper.steering == {name: small.steering[name] for name in small.attributes}
     assert paper.alphas == small.alphas
     assert {m.label for m in paper.methods if not m.prompt} <= {m.label for m in small.methods}
     assert (

@@ -1,11 +1,19 @@
 """A frozen model's activations on a counterfactual set: the input of every method.
 
-One pooled row per image; tokens only if a method needs them. `collect` computes them from images.
+One pooled row per image; tokens, or statistics of them (`TokenStatistics`), only if a method needs them. `collect`
+computes them from images.
+
+**Rows that do not count.** Rows that are exactly zero, and those that the text model never gets (padding, which
+LLaVA-NeXT drops after the site), say nothing about a picture. `Activations.tokens` leaves them out (`Places`), so no
+method has to. What is left out in one version of a person is left out in all versions of the same size, so that their
+tokens stay aligned. A method that compares complete images with complete images, as the model gives them while it is
+steered, takes `Activations.complete_tokens`. Pooled rows are the paper's: means over all rows.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, overload
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -14,15 +22,61 @@ from ggss.data.counterfactuals import check_numbers
 from ggss.errors import InputError, no_such, problems
 from ggss.models.sites import MLP2
 
+if TYPE_CHECKING:
+    from ggss.activations.statistics import TokenStatistics
+
 SITE = MLP2  # the site that the paper steers
 
 
 @dataclass(frozen=True)
+class Places:
+    """Which of an image's rows count, and where they lie.
+
+    total: how many rows the image has. visible: the numbers of those that count, in order.
+    grid [total, 3]: each row's pane, and the line and column in it as shares from 0 to 1 of those that count; None if
+    that is not known.
+    """
+
+    total: int
+    visible: Tensor
+    grid: Tensor | None = None
+
+    @classmethod
+    def of(cls, rows: Tensor, seen: Tensor | None = None, grid: Tensor | None = None) -> "Places":
+        """The places of rows [T, D]. seen [T]: those that the text model gets. grid [T, 3]: pane, line and column.
+
+        If all rows are zero, they count: the methods say what is wrong with such an image.
+        """
+        counts = rows.ne(0).any(1).cpu()
+        counts = counts if seen is None else counts & seen
+        counts = counts if counts.any() else torch.ones_like(counts)
+        return cls(len(rows), counts.nonzero().flatten(), None if grid is None else _relative(grid, seen))
+
+
+def _relative(grid: Tensor, seen: Tensor | None) -> Tensor:
+    """Lines and columns [T, 3] as shares of those that are seen in their pane; the first of two lines is at 1/4."""
+    shares = grid.double()
+    for pane in grid[:, 0].unique():
+        inside = grid[:, 0] == pane
+        seen_inside = inside if seen is None else inside & seen
+        for axis in (1, 2):
+            lines = grid[seen_inside, axis] if seen_inside.any() else grid[inside, axis]
+            first, count = int(lines.min()), int(lines.max() - lines.min()) + 1
+            shares[inside, axis] = (grid[inside, axis] - first + 0.5).double() / count
+    return shares.float()
+
+
+@dataclass(frozen=True)
 class Rows:
-    """The rows of a site: pooled [N, D] float32, and each image's tokens [T, D] if they were kept."""
+    """The rows of a site: pooled [N, D] float32, and each image's tokens [T, D] if they were kept.
+
+    places: which of the tokens count; None: all. statistics: of the tokens, if they were collected instead of them.
+    """
 
     pooled: Tensor
     tokens: Sequence[Tensor] | None = None
+    places: Sequence[Places] | None = None
+    statistics: "TokenStatistics | None" = None
 
 
 class LazyTensors(Sequence[Tensor]):
@@ -58,6 +112,13 @@ class Groups:
     def of(self, rows: Tensor) -> Tensor:
         """Arrange rows [N, D] as [contexts, values, D]."""
         return rows[self.index]
+
+    @property
+    def numbers(self) -> Tensor:
+        """The number [N] of each image's context in the table."""
+        numbers = torch.empty(self.index.numel(), dtype=torch.long)
+        numbers[self.index] = torch.arange(len(self.index))[:, None].expand_as(self.index)
+        return numbers
 
 
 class Activations:
@@ -106,7 +167,8 @@ class Activations:
         if not tokens:
             raise InputError("no activations: the list of tokens is empty")
         pooled = torch.stack([pool(t) for t in tokens])
-        self._set({site: Rows(pooled, tokens)}, attributes, contexts, {}, unpaired, ordered)
+        rows = Rows(pooled, tokens, [Places.of(t) for t in tokens])
+        self._set({site: rows}, attributes, contexts, {}, unpaired, ordered)
 
     @classmethod
     def from_rows(
@@ -146,7 +208,8 @@ class Activations:
                     f"activations at {site} are not finite for {len(bad)} of {len(contexts)} images, "
                     f"the first is image {bad[0]}; run the model in bfloat16 or float32"
                 )
-        self.sites, self.source = sites, source
+        self.sites = sites if unpaired else {site: _aligned(rows, contexts) for site, rows in sites.items()}
+        self.source = source
         self.attributes = [dict(row) for row in attributes]
         self.contexts = list(contexts)
         self.unpaired, self.ordered = unpaired, (ordered,) if isinstance(ordered, str) else tuple(ordered)
@@ -163,11 +226,34 @@ class Activations:
 
     @property
     def tokens(self) -> Sequence[Tensor]:
-        """The [T, D] tokens of each image at the (first) site, loaded when they are accessed."""
+        """The [T, D] tokens of each image at the (first) site that count, loaded when they are accessed."""
+        tokens, places = self.complete_tokens, self.places
+        if all(place is None or len(place.visible) == place.total for place in places):
+            return tokens
+        return LazyTensors(range(len(self)), _Visible(tokens, places))
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether tokens were kept at the (first) site."""
+        return next(iter(self.sites.values())).tokens is not None
+
+    @property
+    def complete_tokens(self) -> Sequence[Tensor]:
+        """The same with the rows that do not count: all that the site gives out for an image."""
         tokens = next(iter(self.sites.values())).tokens
         if tokens is None:
             raise InputError("these activations hold pooled means only; collect them with keep_tokens=True")
         return tokens
+
+    @property
+    def places(self) -> Sequence[Places | None]:
+        """Which rows of each image count at the (first) site, and where they lie; None for an image: all of them."""
+        return next(iter(self.sites.values())).places or [None] * len(self)
+
+    @property
+    def statistics(self) -> "TokenStatistics | None":
+        """The statistics of the tokens at the (first) site, if they were collected instead of tokens."""
+        return next(iter(self.sites.values())).statistics
 
     def at(self, site: str) -> "Activations":
         """The same images at one site."""
@@ -181,7 +267,8 @@ class Activations:
         sites = {}
         for site, rows in self.sites.items():
             tokens = None if rows.tokens is None else LazyTensors(list(images), rows.tokens.__getitem__)
-            sites[site] = Rows(rows.pooled[index], tokens)
+            places = None if rows.places is None else [rows.places[i] for i in images]
+            sites[site] = Rows(rows.pooled[index], tokens, places)
         return self._like(sites, [self.attributes[i] for i in images], [self.contexts[i] for i in images])
 
     def _like(
@@ -242,6 +329,41 @@ class Activations:
             raise problems("the counterfactual table is not complete", flaws)
         index = torch.tensor([[members[value] for value in values] for members in table.values()])
         return Groups(values, tuple(table), index)
+
+
+@dataclass(frozen=True)
+class _Visible:
+    """Image number -> its tokens that count."""
+
+    tokens: Sequence[Tensor]
+    places: Sequence[Places | None]
+
+    def __call__(self, image: int) -> Tensor:
+        place = self.places[image]
+        return self.tokens[image] if place is None else self.tokens[image][place.visible]
+
+
+def _aligned(rows: Rows, contexts: Sequence[Hashable]) -> Rows:
+    """The rows with the same places in all images of a context that have equally many rows."""
+    if rows.places is None:
+        return rows
+    versions: dict[tuple[Hashable, int], list[int]] = {}
+    for image, (context, place) in enumerate(zip(contexts, rows.places, strict=True)):
+        versions.setdefault((context, place.total), []).append(image)
+    places = list(rows.places)
+    for images in versions.values():
+        first = places[images[0]].visible
+        if all(torch.equal(places[image].visible, first) for image in images[1:]):
+            continue
+        common = reduce(lambda a, b: a[torch.isin(a, b)], (places[image].visible for image in images))
+        if not len(common):
+            raise InputError(
+                f"every token is zero in at least one image of context {contexts[images[0]]!r}: its images cannot be "
+                "compared token by token"
+            )
+        for image in images:
+            places[image] = replace(places[image], visible=common)
+    return replace(rows, places=places)
 
 
 def pool(tokens: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from ggss.errors import InputError
 from ggss.files import write_whole
 
 POOLED, TOKENS = "pooled", "tokens"
+VISIBLE, GRID = "visible", "grid"  # of the tokens' places
 FOLDER = "activations"  # in the cache's folder
 ABANDONED = 86_400.0  # seconds: an older temporary file was left by a process that was killed
 _UNFINISHED = re.compile(r"\.([0-9a-f]{64})\.safetensors\.\d+")
@@ -73,7 +74,11 @@ class CacheEntry:
         return digest.hexdigest()
 
     def _fits(self, name: str, tensor: Tensor) -> bool:
-        """Whether it is a pooled row [D] or tokens [T, D], as wide as the site."""
+        """Whether it is a pooled row [D] or tokens [T, D], as wide as the site; or places of tokens."""
+        if name == VISIBLE:
+            return tensor.ndim == 1 and tensor.dtype == torch.int64
+        if name == GRID:
+            return tensor.ndim == 2 and tensor.shape[1] == 3 and tensor.is_floating_point()
         form = tensor.ndim == 1 and tensor.dtype == torch.float32 if name == POOLED else tensor.ndim == 2
         return form and tensor.is_floating_point() and self.width in (None, tensor.shape[-1])
 

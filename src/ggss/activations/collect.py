@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from ggss import errors, hashing
-from ggss.activations import SITE, Activations, LazyTensors, Rows, pool
-from ggss.activations.cache import FOLDER, POOLED, TOKENS, CacheEntry
+from ggss.activations import SITE, Activations, LazyTensors, Places, Rows, pool
+from ggss.activations.cache import FOLDER, GRID, POOLED, TOKENS, VISIBLE, CacheEntry
+from ggss.activations.statistics import Grid, TokenStatistics, common_grid
 from ggss.errors import InputError
 from ggss.models.families import FAMILIES
 from ggss.models.hooks import captured
@@ -39,14 +40,14 @@ if TYPE_CHECKING:
     from ggss.data.counterfactuals import Counterfactuals
     from ggss.data.pictures import Picture
     from ggss.models import Vlm
-    from ggss.models.features import FeatureCache
+    from ggss.models.features import FeatureCache, Features
 
 
 DISCOVERY_PROMPT = "Describe this image in detail."
 Pooling = Literal["kept", "release"]
 MAX_TOKENS = 2048
 SEED = 42
-_ENTRY_VERSION = 2
+_ENTRY_VERSION = 3
 
 
 def default_cache() -> Path:
@@ -61,6 +62,7 @@ def collect(
     sites: str | Sequence[str] = SITE,
     *,
     keep_tokens: bool = False,
+    summarise: bool = False,
     max_tokens: int = MAX_TOKENS,
     seed: int = SEED,
     cache: str | os.PathLike[str] | None = None,
@@ -80,6 +82,9 @@ def collect(
         counterfactuals: the pictures.
         sites: a site name, "all" (every output of a projector), or several names.
         keep_tokens: also keep the tokens; some methods need them.
+        summarise: also collect statistics of the tokens (`TokenStatistics`), which are all that `pace` needs. Tokens
+            are kept neither in memory nor on disk, so every image is run. Where a family's rows and columns of tokens
+            are not known, tokens are kept instead.
         max_tokens: an image with more tokens keeps this many.
         seed: of the choice of these tokens.
         cache: the folder of the cache; GGSS_CACHE unless it is given.
@@ -113,27 +118,46 @@ def collect(
     in_text_model = any(map(in_text, names))
     check_unchanged(vlm.model, in_text_model)
     described = vlm.describe(text=in_text_model)
+    summarise_asked = summarise
+    summarise = summarise and prompt is None and vlm.family.grid is not None and not any(map(is_layer, names))
+    keep_tokens = keep_tokens or (summarise_asked and not summarise)
+    options = _Options(keep_tokens, summarise, max_tokens, seed, pooling)
     if prompt is not None:
-        source: _Source = _Prompted(vlm, prompt, keep_tokens, max_tokens, seed, pooling)
+        source: _Source = _Prompted(vlm, prompt, options)
     elif features is not None and features.from_features and set(names) <= set(vlm.sites("all")):
-        source = _FromFeatures(features, keep_tokens, max_tokens, seed, pooling)
+        source = _FromFeatures(features, options)
     else:
-        folder = Path(cache) if cache is not None else default_cache()
-        source = _FromDisk(vlm, folder, keep_tokens, max_tokens, seed, pooling)
+        source = _FromDisk(vlm, Path(cache) if cache is not None else default_cache(), options)
     pooled: dict[str, Tensor] = {}
-    tokens: dict[str, list[Tensor | Path]] = {site: [] for site in names}
+    tokens: dict[str, list[Any]] = {site: [] for site in names}
+    places: dict[str, list[Places]] = {site: [] for site in names}
+    summaries: dict[str, _Summary] = {}
     progress = track(counterfactuals.pictures, f"{vlm.name}: activations", len(counterfactuals), show)
     for start, batch in _batches(progress, batch_size):
-        for place, image_rows in enumerate(source.rows(batch, names), start):
-            for site, (row, handle) in image_rows.items():
+        for number, image in enumerate(source.rows(batch, names), start):
+            for site, kept in image.items():
                 # Into one tensor: small rows between large temporary tensors would fragment the heap.
                 if site not in pooled:
-                    pooled[site] = torch.empty(len(counterfactuals), len(row))
-                pooled[site][place] = row
-                tokens[site].append(handle)
+                    pooled[site] = torch.empty(len(counterfactuals), len(kept.pooled))
+                pooled[site][number] = kept.pooled
+                tokens[site].append(kept.tokens)
+                if kept.places is not None:
+                    places[site].append(kept.places)
+                if summarise:
+                    if site not in summaries:
+                        summaries[site] = _Summary(counterfactuals, kept)
+                    summaries[site].add(number, kept)
     if vlm.describe(text=in_text_model) != described:
         raise InputError(f"{vlm.name} was changed while its activations were collected: collect them again")
-    rows = {site: Rows(pooled[site], source.tokens(tokens[site]) if keep_tokens else None) for site in names}
+    rows = {
+        site: Rows(
+            pooled[site],
+            source.tokens(tokens[site]) if keep_tokens else None,
+            places[site] if keep_tokens else None,
+            summaries[site].statistics.finish() if summarise else None,
+        )
+        for site in names
+    }
     return Activations.from_rows(
         rows,
         [dict(picture.attributes) for picture in counterfactuals],
@@ -165,12 +189,89 @@ def _pooled(rows: Tensor, kept: Tensor, pooling: Pooling) -> Tensor:
     return pool(kept) if pooling == "kept" else rows.cpu().mean(0).float()
 
 
-class _Source(Protocol):
-    """A source of rows: for each picture and site the pooled row, and a handle: the tokens, or the entry of them."""
+@dataclass(frozen=True)
+class _Options:
+    """What is kept of an image's rows."""
 
-    def rows(
-        self, pictures: Sequence["Picture"], sites: Sequence[str]
-    ) -> "Iterator[dict[str, tuple[Tensor, Any]]]": ...
+    keep_tokens: bool
+    summarise: bool
+    max_tokens: int
+    seed: int
+    pooling: Pooling
+
+    def captured(self, rows: Tensor, layout: "_Layout | None", dtype: torch.dtype | None = None) -> "_Captured":
+        """What is kept of an image's rows [T, D] at a site, in their dtype or this one. layout: if it is known."""
+        positions = kept_tokens(len(rows), self.max_tokens, self.seed)
+        kept = (rows if positions is None else rows[positions.to(rows.device)]).to(dtype or rows.dtype)
+        pooled = _pooled(rows, kept.cpu(), self.pooling)
+        if not self.keep_tokens and not self.summarise:
+            return _Captured(pooled)
+        if layout is None or len(layout.seen) != len(rows):
+            places = Places.of(kept)
+        else:
+            positions = slice(None) if positions is None else positions
+            places = Places.of(kept, layout.seen[positions], None if layout.grid is None else layout.grid[positions])
+        return _Captured(pooled, kept if self.summarise else kept.cpu(), places)
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """An image at a site: its pooled row, its tokens or the cache entry that has them, and their places."""
+
+    pooled: Tensor
+    tokens: Any = None
+    places: Places | None = None
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Of all rows of an image at the projector: which the text model gets, [T], and pane, line and column [T, 3]."""
+
+    seen: Tensor
+    grid: Tensor | None
+
+
+class _Layouts:
+    """The layouts of images by what their processor says of their size."""
+
+    def __init__(self, vlm: "Vlm") -> None:
+        self.vlm, self._known = vlm, dict[tuple[Any, ...], _Layout]()
+
+    def of(self, features: "Features") -> _Layout:
+        count = max(map(len, features.rows.values()))
+        inputs = {name: value[None] for name, value in features.inputs.items()}
+        key = (count, *((name, tuple(value.flatten().tolist())) for name, value in sorted(inputs.items())))
+        if key not in self._known:
+            family, model = self.vlm.family, self.vlm.model
+            grid = None if family.grid is None else family.grid(model, inputs)
+            grid = grid if grid is not None and len(grid) == count else None
+            self._known[key] = _Layout(family.seen(model, count, inputs), grid)
+        return self._known[key]
+
+
+class _Summary:
+    """The statistics of the tokens of a site, with the grid of the first image."""
+
+    def __init__(self, counterfactuals: "Counterfactuals", first: _Captured) -> None:
+        images, width = len(counterfactuals), first.tokens.shape[1]
+        grid = common_grid([first.places], images, width)
+        if grid is None:
+            raise InputError("the rows and columns of these tokens are not known: use keep_tokens=True instead")
+        self.grid: Grid = grid
+        neutral = not any(picture.attributes for picture in counterfactuals)
+        self.statistics = TokenStatistics(images, width, grid.count, grid.why, by_picture=neutral, keep=True)
+
+    def add(self, image: int, captured: _Captured) -> None:
+        places = captured.places
+        assert places is not None
+        visible = captured.tokens[places.visible.to(captured.tokens.device)]
+        self.statistics.add(image, visible, self.grid.parts(places), places.visible)
+
+
+class _Source(Protocol):
+    """A source of rows: what is kept of each picture, by site."""
+
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, _Captured]]": ...
 
     def tokens(self, handles: list[Any]) -> Sequence[Tensor]: ...
 
@@ -180,21 +281,19 @@ class _FromFeatures:
     """Rows from a cache of encoded features."""
 
     features: "FeatureCache"
-    keep_tokens: bool
-    max_tokens: int
-    seed: int
-    pooling: Pooling
+    options: _Options
 
-    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, _Captured]]":
         for image in self.features.features(pictures):
-            capped = {site: _capped(image.rows[site], self.max_tokens, self.seed).float() for site in sites}
-            yield {
-                site: (_pooled(image.rows[site], rows, self.pooling), rows if self.keep_tokens else None)
-                for site, rows in capped.items()
-            }
+            layout = self._layouts.of(image)
+            yield {site: self.options.captured(image.rows[site], layout, torch.float32) for site in sites}
 
     def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
         return handles
+
+    @cached_property
+    def _layouts(self) -> _Layouts:
+        return _Layouts(self.features.vlm)
 
 
 @dataclass(frozen=True)
@@ -203,12 +302,9 @@ class _Prompted:
 
     vlm: "Vlm"
     prompt: str
-    keep_tokens: bool
-    max_tokens: int
-    seed: int
-    pooling: Pooling
+    options: _Options
 
-    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, _Captured]]":
         inner = [site for site in sites if is_layer(site)]
         outer = [site for site in sites if site not in inner]
         for picture in pictures:
@@ -217,11 +313,7 @@ class _Prompted:
             image_rows = {site: torch.cat(outputs[site]) for site in outer}
             if inner:
                 image_rows |= self.vlm.layer_rows([picture.image()], inner, self.prompt)[0]
-            capped = {site: _capped(image_rows[site], self.max_tokens, self.seed).float() for site in sites}
-            yield {
-                site: (_pooled(image_rows[site], rows, self.pooling), rows if self.keep_tokens else None)
-                for site, rows in capped.items()
-            }
+            yield {site: self.options.captured(image_rows[site], None, torch.float32) for site in sites}
 
     def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
         return handles
@@ -233,40 +325,63 @@ class _FromDisk:
 
     vlm: "Vlm"
     folder: Path
-    keep_tokens: bool
-    max_tokens: int
-    seed: int
-    pooling: Pooling
+    options: _Options
 
-    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, tuple[Tensor, Any]]]":
+    def rows(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> "Iterator[dict[str, _Captured]]":
         # The rows of a text layer depend on the text model too, and on the text before the image. The identity is
         # computed for each batch, because the model may change in memory.
         models = {site: (self.vlm.identity if in_text(site) else self.vlm.visual_identity).hash for site in sites}
         entries = [{site: self._entry(site, picture, models[site]) for site in sites} for picture in pictures]
-        missing = [i for i, by_site in enumerate(entries) if not all(map(self._is_complete, by_site.values()))]
-        for i, image_rows in zip(missing, self._run([pictures[i] for i in missing], sites), strict=True):
-            for site in sites:
-                rows = _capped(image_rows[site], self.max_tokens, self.seed)
-                pooled = _pooled(image_rows[site], rows, self.pooling)
-                entries[i][site].write({POOLED: pooled} | ({TOKENS: rows} if self.keep_tokens else {}))
+        missing = [
+            i
+            for i, by_site in enumerate(entries)
+            if self.options.summarise or not all(map(self._is_complete, by_site.values()))
+        ]
+        computed = dict(zip(missing, self._run([pictures[i] for i in missing], sites), strict=True))
+        for i, by_site in computed.items():
+            for site, image in by_site.items():
+                if self._is_complete(entries[i][site]):  # it may have tokens, which are not kept now
+                    continue
+                kept = {POOLED: image.pooled}
+                if self.options.keep_tokens and image.places is not None:
+                    kept |= {TOKENS: image.tokens, VISIBLE: image.places.visible}
+                    kept |= {} if image.places.grid is None else {GRID: image.places.grid}
+                entries[i][site].write(kept)
+        if self.options.summarise:
+            yield from computed.values()
+            return
         for by_site in entries:
-            yield {site: (entry.need(POOLED), entry) for site, entry in by_site.items()}
+            yield {
+                site: _Captured(entry.need(POOLED), entry, self._places(entry) if self.options.keep_tokens else None)
+                for site, entry in by_site.items()
+            }
 
     def tokens(self, handles: list[Any]) -> Sequence[Tensor]:
         return LazyTensors(handles, _cached_tokens)
 
-    def _run(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> list[dict[str, Tensor]]:
-        """Each picture's rows by site."""
+    def _run(self, pictures: Sequence["Picture"], sites: Sequence[str]) -> list[dict[str, _Captured]]:
+        """What is kept of each picture, by site."""
         images = [picture.image() for picture in pictures]
         inner = [site for site in sites if is_layer(site)]
         outer = [site for site in sites if site not in inner]
-        rows: list[dict[str, Tensor]] = [{} for _ in images]
+        rows: list[dict[str, _Captured]] = [{} for _ in images]
         if images and outer:
-            rows = [features.rows for features in self.vlm.encode(images, sites=outer)]
+            for by_site, features in zip(rows, self.vlm.encode(images, sites=outer), strict=True):
+                layout = self._layouts.of(features)
+                by_site |= {site: self.options.captured(features.rows[site], layout) for site in outer}
         if images and inner:
-            layers = self.vlm.layer_rows(images, inner, DISCOVERY_PROMPT)
-            rows = [outer_rows | inner_rows for outer_rows, inner_rows in zip(rows, layers, strict=True)]
+            for by_site, layers in zip(rows, self.vlm.layer_rows(images, inner, DISCOVERY_PROMPT), strict=True):
+                by_site |= {site: self.options.captured(layers[site], None) for site in inner}
         return rows
+
+    @cached_property
+    def _layouts(self) -> _Layouts:
+        return _Layouts(self.vlm)
+
+    def _places(self, entry: CacheEntry) -> Places:
+        grid = entry.read(GRID)
+        total = entry.need(TOKENS).shape[0] if grid is None else len(grid)
+        return Places(total, entry.need(VISIBLE), grid)
 
     def _entry(self, site: str, picture: "Picture", model: str) -> CacheEntry:
         key = {
@@ -275,11 +390,11 @@ class _FromDisk:
             "code": self._code,
             "site": site,
             "image": picture.digest,
-            "max_tokens": self.max_tokens,
-            "seed": self.seed,
+            "max_tokens": self.options.max_tokens,
+            "seed": self.options.seed,
         }
-        if self.pooling != "kept":
-            key["pooling"] = self.pooling
+        if self.options.pooling != "kept":
+            key["pooling"] = self.options.pooling
         if in_text(site):
             key["prompt"] = DISCOVERY_PROMPT
         if is_layer(site):
@@ -295,16 +410,12 @@ class _FromDisk:
         return hashing.of(ggss_code() | (FAMILIES.code(family) if family in FAMILIES else {}))
 
     def _is_complete(self, entry: CacheEntry) -> bool:
-        return all(entry.read(name) is not None for name in (POOLED, *([TOKENS] if self.keep_tokens else [])))
+        names = (POOLED, *([TOKENS, VISIBLE] if self.options.keep_tokens else []))
+        return all(entry.read(name) is not None for name in names)
 
 
 def _cached_tokens(entry: CacheEntry) -> Tensor:
     return entry.need(TOKENS)
-
-
-def _capped(rows: Tensor, max_tokens: int, seed: int) -> Tensor:
-    positions = kept_tokens(rows.shape[0], max_tokens, seed)
-    return rows.cpu() if positions is None else rows.cpu()[positions]
 
 
 def _batches(pictures: Iterator["Picture"], size: int) -> Iterator[tuple[int, list["Picture"]]]:

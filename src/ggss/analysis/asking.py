@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from ggss import hashing
-from ggss.analysis.run import Run, Source
+from ggss.analysis.run import BOTH, Run, Source
 from ggss.data.pictures import Picture
 from ggss.methods.registry import METHODS
 from ggss.models.reading import Answer
@@ -180,4 +180,4 @@ def _code(steerers: Sequence[Steerer]) -> dict[str, str]:
 
 
 def _spelled(attribute: str | tuple[str, ...]) -> str:
-    return attribute if isinstance(attribute, str) else " x ".join(attribute)
+    return attribute if isinstance(attribute, str) else BOTH.join(attribute)

@@ -31,6 +31,7 @@ from ggss.probes.base import (
     SIGNED,
     SOFT,
     Parser,
+    check_shares,
     counterfactual_set,
 )
 from ggss.probes.metrics import flip_rates, intersection_gaps
@@ -74,6 +75,7 @@ class Statistics:
 
 
 Over = Literal["identities", "items"]
+BOTH = " x "  # joins the attributes that one steerer steers together: `race x gender`
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,7 @@ class Source:
 
 def steered_attributes(attribute: str) -> list[str]:
     """The attributes of `Source.attribute`: `race+gender` of two steerers, `race x gender` of one for both."""
-    return [name for name in re.split(r"\+| x ", attribute) if name]
+    return [name for name in re.split(rf"\+|{BOTH}", attribute) if name]
 
 
 def _short(value: object) -> str:
@@ -374,6 +376,9 @@ class Run:
     def parsed(self) -> Answers:
         """The answers as the probe reads them."""
         probabilities = self.probabilities if all(self.probabilities) else None
+        if probabilities is None:  # the probe does not see those that there are
+            read = [n for n, row in enumerate(self.probabilities) if row]
+            check_shares(self.task, [self.items[n].options for n in read], [self.probabilities[n] for n in read])
         return self.probe.answers(self.items, self.texts, probabilities, self.parser)
 
     def read_by(self, parser: Parser) -> "Run":

@@ -34,7 +34,6 @@ from ggss.cli import (
     bundle,
     cache,
     compare,
-    convert,
     data,
     discover,
     doctor,
@@ -137,7 +136,7 @@ app.command()(bundle.bundle)
 app.command()(bundle.verify)
 app.command()(play.play)
 app.command()(serve.serve)
-app.command()(convert.convert)
+app.command()(export.convert)
 app.command()(methods.methods)
 app.command()(methods.probes)
 app.add_typer(data.data, name="data")

@@ -40,7 +40,8 @@ def ask(
 ) -> None:
     """Ask a model about one or more images; with --steer, steered and unsteered side by side.
 
-    If the steerer comes with a prompt suffix, the steered question has it appended.
+    If the steerer comes with a prompt suffix, the steered question has it appended. The mean gate says how much of
+    the strength a visual token gets on average: 1 is all of it.
 
     Example: ggss ask small-world/llava-vicuna face.png "which race is this person ?" --steer race-steerer
     """

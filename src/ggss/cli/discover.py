@@ -147,11 +147,22 @@ def discover(
     vlm = loading.load(model)
     with keeps("the activations so far are in the cache, and the same command goes on from there"):
         where = sites or ("all" if method == AUTO else SITE)
-        with_tokens = keep_tokens or chosen.needs_tokens
-        acts = collect(vlm, faces, where, keep_tokens=with_tokens, batch_size=batch_size, pooling=pooling)
+        summarise = chosen.takes_statistics and not keep_tokens and "parts" not in method_options
+        with_tokens = keep_tokens or (chosen.needs_tokens and not summarise)
+        acts = collect(
+            vlm,
+            faces,
+            where,
+            keep_tokens=with_tokens,
+            summarise=summarise,
+            batch_size=batch_size,
+            pooling=pooling,
+        )
         neutral_acts = None
         if neutral_pictures is not None:
-            neutral_acts = collect(vlm, neutral_pictures, where, keep_tokens=True, batch_size=batch_size)
+            neutral_acts = collect(
+                vlm, neutral_pictures, where, keep_tokens=not summarise, summarise=summarise, batch_size=batch_size
+            )
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
     steerer = fit(method, acts, attribute=target, neutral=neutral_acts, **method_options)
     steerer.save_pretrained(out)
@@ -235,4 +246,5 @@ def show(steerer: "Steerer", out: Path) -> None:
             console.print(Text(f"{site}: {text}"))
     for text in steerer.warnings:
         console.print(Text("Warning:", "yellow"), text)
-    console.print(f"{steerer.method} steerer for {steerer.attribute} written to", Text(str(out), "bold"))
+    names = (steerer.attribute,) if isinstance(steerer.attribute, str) else steerer.attribute
+    console.print(f"{steerer.method} steerer for {' and '.join(names)} written to", Text(str(out), "bold"))

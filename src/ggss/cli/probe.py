@@ -313,6 +313,9 @@ def probe(
     A task is a probe of `ggss probes`, or a probe and an attribute of your pictures, such as mcq-age. The benchmarks
     mmstar and mme are read from the folder that GGSS_DATA names.
 
+    In the tables, "corrected" is free of a metric's small-sample bias, "soft" is computed from the probabilities of
+    the options instead of the answers, and "unparsed" is the share of answers that could not be read.
+
     Questions of your own are a file, and need no Python:
 
       ggss probe org/model --questions my-questions.yaml --images faces/manifest.csv -o before.jsonl

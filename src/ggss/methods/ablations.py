@@ -368,7 +368,7 @@ def fit_token_gate(activations: Activations, attribute: Attribute, options: Ggss
     by_image = []
     for tokens in track(activations.tokens, "gates of tokens", len(activations)):
         rows = tokens.float()
-        by_image.append(magnitudes(rows, rows @ frame, mu, basis)[rows.any(1)])
+        by_image.append(magnitudes(rows, rows @ frame, mu, basis))
     token_magnitudes = torch.cat(by_image).flatten()
     if not len(token_magnitudes):
         raise InputError("every token of these activations is zero: there is nothing to calibrate a gate on")

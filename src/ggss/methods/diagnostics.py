@@ -61,6 +61,7 @@ from ggss.methods.subspace import Targets, permuted_within, stratum_means
 
 SHARE_LIMIT = 0.20  # of the variance share: above it there is a warning
 TRANSFER_LIMIT = 0.80  # below it there is a warning
+AGREEMENT_LIMIT = 0.78  # of the labels: below it there is a warning
 HALVINGS = 5
 POSITIONS = 16  # tokens of an image that are probed
 FOLDS = 4
@@ -173,6 +174,23 @@ def _warnings(results: dict[str, Any], k: int) -> list[str]:
             "label-aware method."
         )
     return texts
+
+
+def halvings(bundles: int, count: int) -> list[tuple[Tensor, Tensor]]:
+    """Random halves of so many bundles of people, `count` times; none if there are fewer than four."""
+    generator = torch.Generator().manual_seed(SEED)
+    orders = [torch.randperm(bundles, generator=generator) for _ in range(count if bundles >= 4 else 0)]
+    return [(order[: bundles // 2], order[bundles // 2 :]) for order in orders]
+
+
+def label_agreement(coordinates: Tensor, patterns: Tensor) -> float:
+    """The share of versions of people [U, A, F] that are most like the pattern of their label, [A, F].
+
+    Both are compared relative to their means over the labels. With labels that mean nothing it is 1 / A.
+    """
+    relative = coordinates - coordinates.mean(1, keepdim=True)
+    likeness = relative @ (patterns - patterns.mean(0)).T
+    return float((likeness.argmax(2) == torch.arange(len(patterns))).double().mean())
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,24 @@ projection moves tokens least, relative to how they vary (as in LEACE). Parts ar
 **Norms** are not restored: the factor that restores a norm depends on what was removed, and so reveals it. On
 held-out people of the discovery set it leaves more of the contrasts at the same movement (`pace-norm`, docs/pace.md).
 
-**mu** is the mean of the pictures' mean tokens.
+**mu** is the mean of the pictures' mean tokens. Rows that are zero, or that the text model never gets, are no tokens
+(`ggss.activations`).
 
-**Parts** say which tokens of different people show the same thing. They are positions (token t of every image) where
-all images have the same number of tokens, else clusters of content: spherical k-means on each group's mean token at a
-position, relative to mu. The mean is over the variants of a group, so all of them have the same part at a position.
-Clusters are fitted to at most `SAMPLE` of these means, drawn with a fixed seed.
+**Parts** say which tokens of different people show the same thing: cells of a grid over the picture, positions, or
+clusters of content (`ggss.activations.statistics`). A part counts by the evidence that it adds (`part_weights`): what
+two tokens show in the same way is not counted twice. With `weights="tokens"` it counts by its tokens, n[p].
 
-**k** counts the eigenvalues above chance: mean + 4 standard deviations of the largest eigenvalue with labels permuted
-within contexts, 16 times (the variants of each group change places). With labels that mean nothing no eigenvalue is
-above it, and the steerer changes nothing. Of several attributes each is tested separately, and the directions of all
-are removed.
+**k** counts eigenvalues above chance: the largest eigenvalue with labels permuted within contexts, 16 times, after
+what the labels explain was taken out. A direction counts if its eigenvalue is above the mean + 4 standard deviations
+of these; or above the mean + 2, if both halves of the people have it in three of four halvings (more than half of its
+squared length is in the span of their first directions). One with less than a twentieth of the first eigenvalue does
+not count. With labels that mean nothing no direction counts, and the steerer changes nothing. Of several attributes
+each is tested separately, and the directions of all are removed. The notes say how many directions halves of the
+people have.
+
+**Labels** are compared with what they are in held-out people (`agreement_of_labels`). If few agree, there is a
+warning. **Other people**: the notes say how much of the contrasts is probably left in people who were not in the fit,
+with as many identities as there are and with half of them (`left_in_others`).
 
 **s** is chosen by how well S predicts held-out tokens (their Gaussian log-likelihood), among `SHRINKAGES`. A
 covariance of portraits predicts other portraits well without shrinkage. But pictures without people vary along other
@@ -46,13 +53,7 @@ positions show the same thing in all pictures, as in faces that are cut out alik
 complete set; where they do not, they are those of whole pictures (docs/unpaired.md). Labels are permuted within
 strata. S is of all tokens, moved so that labels are independent of strata.
 
-**Memory.** The statistics are collected in one pass over the tokens, and do not grow with the number of images:
-
-    sums [P, A, D]        of the tokens of part p shown with value v, and with permuted labels `PERMUTATIONS` times
-    moments [2, D, D]     second moments around mu of the tokens at even and at odd positions
-
-At D = 4096 the moments are 2 x 134 MB. The sums are 18 x P A D numbers of float32: 24 MB for 16 parts of 5 values,
-378 MB for 256 positions. Neutral pictures take two more D x D matrices.
+**Memory.** Tokens are read once, or not kept at all (`collect(summarise=True)`): see `ggss.activations.statistics`.
 
 **Ablations.** Each leaves one thing out, or adds one. Everything else is as in `pace`, the choice of k and of the
 shrinkage included.
@@ -66,7 +67,7 @@ shrinkage included.
     pace-slerp          a share alpha of the arc to the target of pace-norm; at alpha = 1 the same as pace-norm
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -75,281 +76,98 @@ from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations, Groups
+from ggss.activations.statistics import Moments, PartsOption, TokenStatistics, gather, summed, whole_pictures
+from ggss.activations.statistics import find_parts as find_parts
 from ggss.errors import InputError
+from ggss.methods.diagnostics import AGREEMENT_LIMIT, halvings, label_agreement
 from ggss.methods.ggss import GateOptions, calibrated
 from ggss.methods.operator import Identity, Operator
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
 from ggss.methods.subspace import (
-    POSITIONS,
     Targets,
-    aligned_blocks,
     oriented,
     permuted_within,
     targets,
     top_eigenvectors,
 )
-from ggss.terminal import track
 
-PartsOption = Literal["auto", "positions"] | int
-
-CLUSTERS = 16  # of content, where parts are not positions
-SAMPLE = 20_000  # mean tokens that clusters are fitted to
-ROUNDS = 25  # of k-means
 SEED = 42
-MOST_BYTES = 2**30  # what the sums of positions may take, those with permuted labels included
 PERMUTATIONS = 16
 SHRINKAGES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-TOGETHER = 8  # unpaired images that are read at once
-MANY = 4.0  # standard deviations above the mean largest eigenvalue with permuted labels: the threshold of chance
+MANY, FEW = 4.0, 2.0  # standard deviations above the mean largest eigenvalue with permuted labels: see k
+STABLE = 0.75  # of the halvings
+CARRIED = 0.05  # of the largest eigenvalue: a direction that carries less is not worth moving tokens for
+BUNDLES = 16  # of people, of which halves are made
+HALVINGS, JUDGED = 16, 4  # halves that directions are compared in, and those that labels are
 MOST_DIRECTIONS = 64
 DISPLACEMENT_IMAGES = 32  # whose tokens are steered to report how far they move
 DEPENDENT = 0.05  # a second attribute's direction with less than this length outside the first's span is left out
 
 
 @dataclass(frozen=True)
-class Parts:
-    """`count` parts: clusters of content with centres [count, D], or positions without. why: for the fit's notes."""
-
-    count: int
-    why: str
-    mu: Tensor
-    centres: Tensor | None = None
-
-    def of(self, start: int, block: Tensor) -> Tensor:
-        """The part [positions] of each position of a block [positions, values, D] that begins at `start`."""
-        if self.centres is None:
-            return torch.arange(start, start + len(block))
-        return (_unit_rows(block.mean(1) - self.mu) @ self.centres.T).argmax(1)
-
-
-def find_parts(activations: Activations, groups: Groups, option: PartsOption, mu: Tensor, copies: int) -> Parts:
-    """The parts of the tokens. copies: how many sums [P, A, D] in float32 the caller will hold."""
-    counts = {len(activations.tokens[image]) for image in range(len(activations))} if option != 1 else set()
-    if option == 1:
-        return Parts(1, "all tokens are one part, as asked", mu, torch.zeros(1, len(mu), dtype=torch.float64))
-    size = max(counts) * len(groups.values) * len(mu) * 4 * copies
-    if option == "positions" and len(counts) > 1:
-        raise _unequal(counts)
-    if option == "positions" or (option == "auto" and len(counts) == 1 and size <= MOST_BYTES):
-        reason = ", as asked" if option == "positions" else ": all images have that many tokens"
-        return Parts(max(counts), f"the {max(counts)} positions of a picture{reason}", mu)
-    clusters = CLUSTERS if option == "auto" else option
-    if option != "auto":
-        why = "as asked"
-    elif len(counts) > 1:
-        why = f"images have {min(counts)} to {max(counts)} tokens"
-    else:
-        why = f"the sums of {max(counts)} positions would take {size / 2**30:.1f} GiB"
-    return Parts(clusters, f"{clusters} clusters of content: {why}", mu, _clusters(activations, groups, clusters, mu))
-
-
-def unpaired_parts(activations: Activations, option: PartsOption, columns: int, mu: Tensor) -> Parts:
-    """The parts of unpaired pictures: positions, or whole pictures. columns: of the labels' targets.
-
-    InputError if clusters of content were asked for.
-    """
-    whole = torch.zeros(1, len(mu), dtype=torch.float64)
-    if option == 1:
-        return Parts(1, "whole pictures, as asked", mu, whole)
-    if option not in ("auto", "positions"):
-        raise InputError(
-            f"parts={option!r} are clusters of what the versions of a person show, and these pictures are unpaired: "
-            "use 'auto', 'positions' or 1"
-        )
-    counts = {len(tokens) for tokens in activations.tokens}
-    size = max(counts) * columns * len(mu) * 4 * (PERMUTATIONS + 2)
-    if option == "positions" and len(counts) > 1:
-        raise _unequal(counts)
-    if option == "positions" or (len(counts) == 1 and size <= MOST_BYTES):
-        return Parts(max(counts), f"the {max(counts)} positions of a picture: all images have that many tokens", mu)
-    if len(counts) > 1:
-        return Parts(1, f"whole pictures: these have {min(counts)} to {max(counts)} tokens", mu, whole)
-    return Parts(1, f"whole pictures: the sums of positions would take {size / 2**30:.1f} GiB", mu, whole)
-
-
-def _unequal(counts: set[int]) -> InputError:
-    return InputError(
-        f"parts='positions' needs images of one number of tokens, these have {min(counts)} to {max(counts)}; "
-        "use parts='auto' or a number of content clusters"
-    )
-
-
-def _clusters(activations: Activations, groups: Groups, count: int, mu: Tensor) -> Tensor:
-    """Centres [count, D] of unit length, by spherical k-means from randomly drawn rows."""
-    generator = torch.Generator().manual_seed(SEED)
-    per_group = max(SAMPLE // len(groups.contexts), 1)
-    sample = []
-    for _, _, block in aligned_blocks(activations, groups, "parts of tokens"):
-        means = block.mean(1) - mu
-        sample.append(means[torch.randperm(len(means), generator=generator)[:per_group]])
-    rows = _unit_rows(torch.cat(sample))
-    distinct = rows.unique(dim=0)
-    if len(distinct) < count:
-        raise InputError(f"{count} parts were asked for, but there are {len(distinct)} different tokens")
-    centres = distinct[torch.randperm(len(distinct), generator=generator)[:count]]
-    for _ in range(ROUNDS):
-        nearest = (rows @ centres.T).argmax(1)
-        sums = torch.zeros_like(centres).index_add_(0, nearest, rows)
-        moved = torch.where(sums.norm(dim=1, keepdim=True) > 0, _unit_rows(sums), centres)
-        if torch.equal(moved, centres):
-            break
-        centres = moved
-    return centres
-
-
-def _unit_rows(rows: Tensor) -> Tensor:
-    lengths = rows.norm(dim=1, keepdim=True)
-    return rows / torch.where(lengths > 0, lengths, 1)
-
-
-@dataclass(frozen=True)
 class Contrasts:
-    """observed [P, A, D]: c, what each value does to each part, times the square root of the part's number of tokens.
+    """What each value does to each part, [P, m, D], times the square root of the part's number of tokens.
 
-    For an ordered attribute [P, 1, D]: the slope. null [PERMUTATIONS, ...]: the same with labels permuted within
-    contexts.
+    null [PERMUTATIONS, P, m, D]: the same with permuted labels. bundles [G, P, m, D]: what each bundle of people
+    contributes to observed. people [N]: the bundle of each image.
     """
 
     observed: Tensor
     null: Tensor
+    bundles: Tensor
+    people: Tensor
 
 
-@dataclass(frozen=True)
-class Moments:
-    """Second moments [2, D, D] around mu, for two folds of tokens, and the number of tokens in each."""
+def contrasts_of(
+    statistics: TokenStatistics, known: Targets, strata: Tensor, people: Tensor, paired: bool
+) -> Contrasts:
+    """The contrasts of an attribute. strata [N]: within which labels are permuted. people [N]: who is shown.
 
-    folds: Tensor
-    counts: Tensor
-
-    @property
-    def mean(self) -> Tensor:
-        return self.folds.sum(0) / self.counts.sum()
-
-    def fold(self, number: int) -> Tensor:
-        return self.folds[number] / self.counts[number]
-
-
-def gather(
-    activations: Activations, groups: Groups, parts: Parts, around: str = "mu", numbers: Tensor | None = None
-) -> tuple[Contrasts, Moments]:
-    """Contrasts and second moments of the tokens of all groups. around: "mu", or "parts" for each part's mean.
-
-    numbers [A]: what the values of an ordered attribute are.
+    Labels are permuted after what they explain was taken out (Freedman and Lane 1983): otherwise what a strong
+    direction does would count as chance for a weak one.
     """
-    values, width = len(groups.values), len(parts.mu)
+    z, (images, parts, width) = known.z, statistics.sums.shape
+    rows, counts = statistics.sums, statistics.counts
+    if not paired:  # pictures of different lengths count equally; versions of a person have the same length
+        rows = rows * (counts.mean(0) / counts.clamp(min=1)).float()[:, :, None]
+    rows = rows.flatten(1)
     generator = torch.Generator().manual_seed(SEED)
-    # A part has two cells: its tokens at even and at odd positions.
-    sums = torch.zeros(parts.count, 2, values, width, dtype=torch.float64)
-    counts = torch.zeros(parts.count, 2, dtype=torch.float64)
-    null = torch.zeros(PERMUTATIONS, parts.count, values, width)
-    folds = torch.zeros(2, width, width, dtype=torch.float64)
-    orders: list[Tensor] = []
-    last_group = -1
-    for group, start, block in aligned_blocks(activations, groups, "contrasts of tokens"):
-        if group != last_group:
-            orders = [torch.randperm(values, generator=generator) for _ in range(PERMUTATIONS)]
-            last_group = group
-        part, centred = parts.of(start, block), block - parts.mu
-        odd = torch.arange(start, start + len(block)) % 2
-        sums.view(-1, values, width).index_add_(0, 2 * part + odd, centred)
-        counts.view(-1).index_add_(0, 2 * part + odd, torch.ones(len(block), dtype=torch.float64))
-        centred_float32 = centred.float()
-        for permuted_sums, order in zip(null, orders, strict=True):
-            permuted_sums.index_add_(0, part, centred_float32[:, order])
-        for fold in (0, 1):
-            rows = centred_float32[odd == fold].reshape(-1, width)
-            folds[fold] += rows.T @ rows
-    if around == "parts":
-        means = sums.sum((1, 2)) / (values * counts.sum(1)).clamp(min=1)[:, None]
-        for fold in (0, 1):
-            part_sums, part_counts = sums[:, fold].sum(1), (values * counts[:, fold])[:, None]
-            folds[fold] += means.T @ (part_counts * means) - part_sums.T @ means - means.T @ part_sums
-    per_part = counts.sum(1)
-    weights = torch.where(per_part > 0, per_part, 1).rsqrt()[:, None, None]
-    observed, chance = _contrasts(sums.sum(1), numbers) * weights, _contrasts(null, numbers) * weights.float()
-    return Contrasts(observed, chance), Moments(folds, values * counts.sum(0))
+    permuted = torch.stack([permuted_within(strata, z, generator) for _ in range(PERMUTATIONS)])
+    bundles = torch.randperm(int(people.max()) + 1, generator=generator)[people] % BUNDLES
+    of_bundles = torch.stack([z * (bundles == number)[:, None] for number in range(int(bundles.max()) + 1)])
+    weights = torch.cat([permuted, of_bundles]).transpose(1, 2)
+    sums = (weights.flatten(0, 1).float() @ rows).unflatten(0, weights.shape[:2]).unflatten(2, (parts, width))
+    null, by_bundle = sums.transpose(1, 2).split([PERMUTATIONS, len(of_bundles)])
+    observed = torch.stack([z.T @ part.double() for part in rows.split(width, 1)])
+    explained = permuted.transpose(1, 2) @ z @ torch.linalg.pinv(z.T @ z, hermitian=True)
+    free = images - len(strata.unique())
+    null = null - torch.einsum("rab,pbd->rpad", explained.float(), observed.float())
+    null *= (free / max(free - known.directions, 1)) ** 0.5
+    scale = (z.shape[1] / counts.sum(0).clamp(min=1)).sqrt()[:, None, None]
+    return Contrasts(observed * scale, null * scale.float(), by_bundle * scale.float(), bundles)
 
 
-def gather_unpaired(
-    activations: Activations, known: Mapping[str, Targets], parts: Parts
-) -> tuple[dict[str, Contrasts], Moments]:
-    """The contrasts of each attribute, and the moments, of unpaired pictures. known: the targets by attribute.
-
-    The tokens are read twice: the moments are those of tokens whose labels are independent of strata.
-    """
-    width, count = len(parts.mu), len(activations)
-    generator = torch.Generator().manual_seed(SEED)
-    nulls = {
-        name: torch.stack([permuted_within(t.strata, t.z, generator) for _ in range(PERMUTATIONS)]).float()
-        for name, t in known.items()
-    }
-    sums = {n: torch.zeros(t.z.shape[1], parts.count * width, dtype=torch.float64) for n, t in known.items()}
-    null_sums = {n: torch.zeros(PERMUTATIONS, t.z.shape[1], parts.count * width) for n, t in known.items()}
-    for images, rows in _part_rows(activations, parts):
-        for name, target in known.items():
-            sums[name] += target.z[images].T @ rows
-            null_sums[name] += nulls[name][:, images].transpose(1, 2) @ rows.float()
-    by_part = {name: sums[name].unflatten(1, (parts.count, width)).transpose(0, 1) for name in known}
-    slopes = {name: target.slopes(by_part[name]) for name, target in known.items()}
-
-    def centres(image: int) -> Tensor:
-        moved = [target.independent[image] @ slopes[name] for name, target in known.items()]
-        return parts.mu - torch.stack(moved).sum(0)
-
-    moments = token_moments(activations, centres, width, "tokens of unpaired pictures", by_position=True)
-    tokens = float(moments.counts.sum()) / count / parts.count
-    contrasts = {}
-    for name, target in known.items():
-        # As many tokens for a contrast as a part has in the groups of a complete set.
-        scale = (tokens * target.z.shape[1] / count) ** 0.5
-        null = null_sums[name].unflatten(2, (parts.count, width)).transpose(1, 2)
-        contrasts[name] = Contrasts(by_part[name] * scale, null * scale)
-    return contrasts, moments
+def independent_moments(statistics: TokenStatistics, known: Sequence[Targets]) -> Moments:
+    """The moments of unpaired tokens, moved until labels are independent of strata (`Targets.independent`)."""
+    moments, counts = statistics.moments, statistics.counts
+    means = statistics.sums.double() / counts.clamp(min=1)[:, :, None]
+    steps = torch.cat([target.independent for target in known], 1)  # [N, m]
+    slopes = torch.cat([target.slopes(torch.einsum("nm,npd->pmd", target.z, means)) for target in known], 1)
+    folds, share = moments.folds.clone(), statistics.sampled
+    for part, slope in enumerate(slopes):
+        cross = slope.T @ (steps.T @ statistics.sums[:, part].double())
+        moved = slope.T @ (steps.T @ (counts[:, part, None] * steps)) @ slope
+        in_fold = statistics.fold_counts[part] / statistics.fold_counts[part].sum().clamp(min=1)
+        folds += share * in_fold[:, None, None] * (cross + cross.T + moved)
+    return replace(moments, folds=folds)
 
 
-def _part_rows(activations: Activations, parts: Parts) -> Iterator[tuple[list[int], Tensor]]:
-    """Batches of images, and their rows relative to mu, [images, P D] in float64: positions, or mean tokens."""
-    batches = [list(range(i, min(i + TOGETHER, len(activations)))) for i in range(0, len(activations), TOGETHER)]
-    for images in track(batches, "contrasts of unpaired pictures"):
-        if parts.centres is None:
-            rows = torch.stack([activations.tokens[image].double() for image in images])
-        else:
-            rows = activations.pooled[images].double()[:, None]
-        yield images, (rows - parts.mu).flatten(1)
-
-
-def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
-    """Second moments around mu of pictures without people."""
-    return token_moments(neutral, lambda image: mu[None], len(mu), "neutral pictures", by_position=False)
-
-
-def token_moments(
-    activations: Activations, centres: Callable[[int], Tensor], width: int, what: str, by_position: bool
-) -> Moments:
-    """Second moments of all tokens around the centres [1 or T, D] of their image. what: the progress bar's title.
-
-    by_position: every second token is in the other fold; else every second picture is.
-    """
-    folds, counts = torch.zeros(2, width, width, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
-    for number, tokens in enumerate(track(activations.tokens, what, len(activations))):
-        centre = centres(number).expand(len(tokens), -1)
-        for start in range(0, len(tokens), POSITIONS):
-            rows = (tokens[start : start + POSITIONS].double() - centre[start : start + POSITIONS]).float()
-            for fold in (0, 1):
-                block = rows[fold::2] if by_position else rows[: len(rows) if number % 2 == fold else 0]
-                folds[fold] += block.T @ block
-                counts[fold] += len(block)
-    return Moments(folds, counts)
-
-
-def _contrasts(sums: Tensor, numbers: Tensor | None) -> Tensor:
-    """Of sums [.., A, D] of equally many tokens: minus their mean over the values; or the slope, [.., 1, D]."""
-    centred = sums - sums.mean(-2, keepdim=True)
-    if numbers is None:
-        return centred
-    deviations = numbers - numbers.mean()
-    return (deviations / deviations.norm()).to(sums)[None] @ centred
+def within_parts(statistics: TokenStatistics) -> Moments:
+    """The moments around each part's mean instead of mu."""
+    means = statistics.sums.double().sum(0) / statistics.counts.sum(0).clamp(min=1)[:, None]
+    folds = [means.T @ (in_fold[:, None] * means) for in_fold in statistics.fold_counts.T]
+    return replace(statistics.moments, folds=statistics.moments.folds - statistics.sampled * torch.stack(folds))
 
 
 class PaceOptions(Options):
@@ -364,6 +182,9 @@ class PaceOptions(Options):
     )
     parts: PartsOption = Field(
         "auto", description="positions, or a number of clusters of content; auto: what the pictures allow"
+    )
+    weights: Literal["evidence", "tokens"] = Field(
+        "evidence", description="parts count by the evidence that each adds, or by their number of tokens"
     )
     neutral_share: float = Field(0.5, ge=0, lt=1, description="weight of neutral pictures in the covariance")
 
@@ -384,11 +205,21 @@ PACE = Form()
 
 @dataclass(frozen=True)
 class Directions:
-    """Detection W [D, k] in units where W^T S W = I, the eigenvalues of B, and the threshold of chance."""
+    """What was found for an attribute.
+
+    detection: W [D, k] in units where W^T S W = I. eigenvalues: of B. chance: their threshold. stability: of the
+    first directions, the share of halvings in which both halves of the people have them. in_halves: the fewest and
+    the most directions above chance in halves of the people; None with fewer than four. left, agreement: see
+    `left_in_others` and `agreement_of_labels`.
+    """
 
     detection: Tensor
     eigenvalues: Tensor
     chance: float
+    stability: list[float]
+    in_halves: tuple[int, int] | None
+    left: Mapping[int, float] | None = None
+    agreement: float | None = None
 
 
 def fit(
@@ -401,24 +232,16 @@ def fit_form(
     activations: Activations, attribute: Attribute, options: Any, neutral: Activations | None, form: Form
 ) -> Fitted:
     """PACE, or an ablation of it, fitted to one or several attributes at one site."""
-    names = (attribute,) if isinstance(attribute, str) else attribute
-    width = activations.pooled.shape[1]
-    mu = activations.pooled.double().mean(0)
-    parts_option = options.parts if form.parts is None else form.parts
-    if activations.unpaired:
-        known = {name: targets(activations, name) for name in names}
-        columns = sum(target.z.shape[1] for target in known.values())
-        parts = unpaired_parts(activations, parts_option, columns, mu)
-        contrasts, moments = gather_unpaired(activations, known, parts)
-    else:
-        statistics: dict[str, tuple[Parts, Contrasts, Moments]] = {}
-        for name in names:
-            groups, ordered = activations.groups(name), name in activations.ordered
-            numbers = torch.tensor([float(str(value)) for value in groups.values]) if ordered else None
-            parts = find_parts(activations, groups, parts_option, mu, PERMUTATIONS + 2)
-            statistics[name] = parts, *gather(activations, groups, parts, form.around, numbers)
-        contrasts = {name: observed for name, (_, observed, _) in statistics.items()}
-        parts, _, moments = statistics[names[0]]
+    names, paired = (attribute,) if isinstance(attribute, str) else attribute, not activations.unpaired
+    known = {name: targets(activations, name) for name in names}
+    groups = {name: activations.groups(name) for name in names} if paired else {}
+    statistics = gather(
+        activations, options.parts if form.parts is None else form.parts, groups[names[0]] if paired else None
+    )
+    mu, width = statistics.mu, len(statistics.mu)
+    moments = statistics.moments if form.around == "mu" else within_parts(statistics)
+    if not paired:
+        moments = independent_moments(statistics, list(known.values()))
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     neutral_statistics = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -426,7 +249,22 @@ def fit_form(
     covariance = mixed(moments.mean, neutral_statistics and neutral_statistics.mean, options.neutral_share, shrinkage)
     if not form.whitened:
         covariance = torch.eye(width, dtype=torch.float64) * covariance.trace() / width
-    by_attribute = {name: directions(found, covariance, options.k) for name, found in contrasts.items()}
+    numbers = {context: number for number, context in enumerate(dict.fromkeys(activations.contexts))}
+    people = torch.tensor([numbers[context] for context in activations.contexts])
+    by_attribute: dict[str, Directions] = {}
+    for name, target in known.items():
+        strata = groups[name].numbers if paired else target.strata
+        shown = people if paired else torch.arange(len(activations))
+        contrasts = contrasts_of(statistics, target, strata, shown, paired)
+        evidence = Evidence.of(contrasts, covariance, options.weights)
+        result = directions(evidence, options.k)
+        by_attribute[name] = replace(
+            result,
+            left=left_in_others(evidence, contrasts, int(shown.max()) + 1, result.detection.shape[1]),
+            agreement=agreement_of_labels(evidence, contrasts, statistics, target, groups[name])
+            if paired and name not in activations.ordered
+            else None,
+        )
     detection = union([result.detection for result in by_attribute.values()], covariance)
     operator: Operator = Identity(width)
     if detection.shape[1]:
@@ -438,13 +276,27 @@ def fit_form(
     eigenvalues = {f"eigenvalues_{name}": result.eigenvalues.float() for name, result in by_attribute.items()}
     diagnostics = {
         "k": detection.shape[1],
-        "parts": parts.count,
+        "parts": statistics.parts,
         "shrinkage": shrinkage,
         **displacements(operator, activations, neutral),
-        "notes": _notes(by_attribute, parts, options, shrinkage_reason),
+        "label_agreement": {name: result.agreement for name, result in by_attribute.items()},
+        "left_in_others": {
+            name: {str(people): share for people, share in (result.left or {}).items()}
+            for name, result in by_attribute.items()
+        },
+        "notes": _notes(by_attribute, statistics, options, shrinkage_reason),
         "warnings": _warnings(by_attribute),
     }
     return Fitted(operator, eigenvalues, diagnostics)
+
+
+def neutral_moments(neutral: Activations, mu: Tensor) -> Moments:
+    """Second moments around mu of pictures without people; every second picture is in the other fold."""
+    statistics = neutral.statistics
+    if statistics is None:
+        empty = TokenStatistics(len(neutral), len(mu), 1, by_picture=True)
+        statistics = summed(neutral, whole_pictures(neutral), empty)
+    return statistics.moments.around(mu)
 
 
 def mixed(portraits: Tensor, neutral: Tensor | None, share: float, shrinkage: float) -> Tensor:
@@ -466,53 +318,177 @@ def chosen_shrinkage(moments: Moments, neutral: Moments | None, options: PaceOpt
         if neutral is None
         else "half of the neutral pictures predict the others"
     )
-    best, lowest_loss = SHRINKAGES[0], float("inf")
+    losses = torch.zeros(len(SHRINKAGES), dtype=torch.float64)
+    for fold in (0, 1):
+        base = (
+            moments.fold(fold)
+            if neutral is None
+            else mixed(moments.mean, neutral.fold(fold), options.neutral_share, 0)
+        )
+        losses += _negative_log_likelihoods(base, held_out.fold(1 - fold))
+    return SHRINKAGES[int(losses.argmin())], reason
+
+
+def _negative_log_likelihoods(base: Tensor, moment: Tensor) -> Tensor:
+    """-2 log-likelihood per token, up to a constant, of tokens with this second moment, by shrinkage of the base."""
+    values, vectors = torch.linalg.eigh(base)
+    along = ((moment @ vectors) * vectors).sum(0)
+    losses = []
     for shrinkage in SHRINKAGES:
-        loss = 0.0
-        for fold in (0, 1):
-            if neutral is None:
-                covariance = mixed(moments.fold(fold), None, 0, shrinkage)
-            else:
-                covariance = mixed(moments.mean, neutral.fold(fold), options.neutral_share, shrinkage)
-            loss += _negative_log_likelihood(covariance, held_out.fold(1 - fold))
-        if loss < lowest_loss:
-            best, lowest_loss = shrinkage, loss
-    return best, reason
+        variances = (1 - shrinkage) * values.clamp(min=0) + shrinkage * values.clamp(min=0).mean()
+        losses.append(variances.log().sum() + (along / variances).sum())
+    return torch.stack(losses)
 
 
-def _negative_log_likelihood(covariance: Tensor, moment: Tensor) -> float:
-    """-2 log-likelihood per token, up to a constant, of tokens with this second moment under a Gaussian."""
-    factor = torch.linalg.cholesky(covariance)
-    return float(2 * factor.diagonal().log().sum() + torch.cholesky_solve(moment, factor).trace())
+@dataclass(frozen=True)
+class Evidence:
+    """The contrasts of an attribute, weighted, in units where S = L L^T is I.
+
+    observed [P, m, D], bundles [G, P, m, D], weights [P] of the parts; factor: L. chance: the largest eigenvalues
+    with permuted labels.
+    """
+
+    observed: Tensor
+    bundles: Tensor
+    weights: Tensor
+    factor: Tensor
+    chance: Tensor
+
+    @classmethod
+    def of(cls, contrasts: Contrasts, covariance: Tensor, weights: str) -> "Evidence":
+        factor = torch.linalg.cholesky(covariance)
+        null = _whitened(factor, contrasts.null)
+        weight = part_weights(null) if weights == "evidence" else null.new_ones(null.shape[1])
+        root = weight.sqrt()[:, None, None]
+        tops = torch.stack([_eigenvectors(permuted * root, 1)[0][0] for permuted in null])
+        observed, bundles = (_whitened(factor, c) * root for c in (contrasts.observed, contrasts.bundles))
+        return cls(observed, bundles, weight, factor, tops)
+
+    def above(self, many: float) -> float:
+        """The largest eigenvalue by chance: mean and `many` standard deviations."""
+        return max(float(self.chance.mean() + many * self.chance.std()), 1e-12)
+
+    def eigenvectors(self, bundles: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The largest eigenvalues of B and their vectors, of all people or of these bundles of them."""
+        contrasts = self.observed
+        if bundles is not None:
+            contrasts = self.bundles[bundles].sum(0) * (len(self.bundles) / len(bundles)) ** 0.5
+        return _eigenvectors(contrasts, min(MOST_DIRECTIONS, len(self.factor) - 1))
+
+    def detection(self, vectors: Tensor) -> Tensor:
+        """W = L^-T U."""
+        return torch.linalg.solve_triangular(self.factor.T, vectors, upper=True)
 
 
-def directions(contrasts: Contrasts, covariance: Tensor, k: int | None) -> Directions:
-    """W of the largest eigenvalues of B: k of them, or those above chance.
+def part_weights(null: Tensor) -> Tensor:
+    """How much each part counts, from contrasts of permuted labels [R, P, m, D]: 1 on average.
+
+        r[p, q] = the correlation of what chance does to parts p and q        weight[p] = 1 / sum over q of r[p, q]^2
+
+    What two tokens show in the same way is no evidence twice: a part that is there twice counts half each time.
+    """
+    rows = null.transpose(0, 1).flatten(1)
+    energy = rows.square().sum(1)
+    correlation = rows @ rows.T / (energy[:, None] * energy).sqrt().clamp(min=1e-30)
+    weights = torch.where(energy > 0, 1 / correlation.square().sum(1).clamp(min=1e-30), 0)
+    return weights * len(weights) / weights.sum() if energy.any() else torch.ones_like(weights)
+
+
+def directions(evidence: Evidence, k: int | None) -> Directions:
+    """W of the largest eigenvalues of B: k of them, or those that count.
 
     With S = L L^T, B has the eigenvalues of L^-1 C^T C L^-T, and W = L^-T of its eigenvectors.
     """
-    factor = torch.linalg.cholesky(covariance)
-    width = len(covariance)
-    values, vectors = _eigenvectors(_whitened(factor, contrasts.observed), min(MOST_DIRECTIONS, width - 1))
-    tops = torch.stack([_eigenvectors(_whitened(factor, null.double()), 1)[0][0] for null in contrasts.null])
-    chance = float(tops.mean() + MANY * tops.std())
-    if k is None:
-        count = int((values > max(chance, 1e-12)).sum())
-    elif k > int((values > 1e-9 * max(float(values[0]), 1e-9)).sum()):
-        raise InputError(f"k = {k} directions were asked for, but the contrasts of the parts span fewer")
-    else:
-        count = k
-    detection = torch.linalg.solve_triangular(factor.T, vectors[:, :count], upper=True)
-    return Directions(oriented(detection) if count else detection, values, chance)
+    values, vectors = evidence.eigenvectors()
+    strict, loose = evidence.above(MANY), evidence.above(FEW)
+    carried = values > CARRIED * values[0]
+    candidates = max(int((carried & (values > loose)).sum()), k or 1)
+    both = [[evidence.eigenvectors(half) for half in halves] for halves in halvings(len(evidence.bundles), HALVINGS)]
+    shared = [
+        torch.stack([(half[:, :candidates].T @ vectors[:, :candidates]).square().sum(0) for _, half in halves]).amin(
+            0
+        )
+        for halves in both
+    ]
+    stability = values.new_zeros(len(values))
+    if shared:
+        stability[:candidates] = (torch.stack(shared) > 0.5).double().mean(0)
+    counts = carried & ((values > strict) | ((values > loose) & (stability >= STABLE)))
+    if k is not None:
+        if k > int((values > 1e-9 * max(float(values[0]), 1e-9)).sum()):
+            raise InputError(f"k = {k} directions were asked for, but the contrasts of the parts span fewer")
+        counts = torch.arange(len(values)) < k
+    in_halves = [_above(half_values, strict) for halves in both for half_values, _ in halves]
+    detection = evidence.detection(vectors[:, counts])
+    return Directions(
+        oriented(detection) if counts.any() else detection,
+        values,
+        strict,
+        stability[:candidates].tolist(),
+        (min(in_halves), max(in_halves)) if in_halves else None,
+    )
+
+
+def _above(values: Tensor, chance: float) -> int:
+    """How many eigenvalues are above chance, and not small beside the first."""
+    return int((values > max(chance, CARRIED * float(values[0]))).sum())
+
+
+def left_in_others(evidence: Evidence, contrasts: Contrasts, people: int, k: int) -> dict[int, float] | None:
+    """The share of the contrasts that is left in people who were not in the fit, by their number; None if unknown.
+
+    Of halves of the people, one is fitted, and the other judged: <R c1, R c2> / <c1, c2> for the contrasts of its own
+    two halves, which has no share of noise. The same with a quarter, and from both by 1 / people what all leave. All
+    with k directions.
+    """
+    count = len(evidence.bundles)
+    if count < BUNDLES:
+        return None
+    energy = torch.zeros(3, dtype=torch.float64)
+    for fitted, judged in halvings(count, HALVINGS):
+        first, second = (
+            contrasts.bundles[half].sum(0).flatten(0, 1).double() for half in (judged[::2], judged[1::2])
+        )
+        rests = [energy.new_tensor(float((first * second).sum()))]
+        for bundles in (fitted, fitted[: count // 4]):
+            vectors = evidence.eigenvectors(bundles)[1][:, :k]
+            detection, movement = evidence.detection(vectors), evidence.factor @ vectors
+            rests.append(
+                ((first - first @ detection @ movement.T) * (second - second @ detection @ movement.T)).sum()
+            )
+        energy += torch.stack(rests)
+    if not float(energy[0]) > 0:
+        return None
+    half, quarter = (energy[1:] / energy[0]).clamp(0, 1).tolist()
+    everybody = max(half - max(quarter - half, 0) / 2, 0)
+    return {people: everybody**0.5, people // 2: half**0.5, people // 4: quarter**0.5}
+
+
+def agreement_of_labels(
+    evidence: Evidence, contrasts: Contrasts, statistics: TokenStatistics, known: Targets, groups: Groups
+) -> float | None:
+    """How many versions of people are most like what their label is in other people; None with fewer than four."""
+    shares = []
+    for fitted, _ in halvings(len(evidence.bundles), HALVINGS)[:JUDGED]:
+        values, vectors = evidence.eigenvectors(fitted)
+        detection = evidence.detection(vectors[:, : max(_above(values, evidence.above(MANY)), 1)])
+        by_column = (contrasts.bundles[fitted].sum(0).double() @ detection) * evidence.weights[:, None, None]
+        patterns = torch.einsum("am,pmk->apk", known.coded[groups.index[0]], by_column)
+        held_out = groups.index[~torch.isin(contrasts.people[groups.index[:, 0]], fitted)]
+        coordinates = (statistics.sums[held_out.flatten()] @ detection.float()).unflatten(0, held_out.shape)
+        shares.append(label_agreement(coordinates.flatten(2).double(), patterns.flatten(1)))
+    return sum(shares) / len(shares) if shares else None
 
 
 def _whitened(factor: Tensor, contrasts: Tensor) -> Tensor:
-    """L^-1 C^T [D, P A] of contrasts [P, A, D]."""
-    return torch.linalg.solve_triangular(factor, contrasts.reshape(-1, contrasts.shape[-1]).T, upper=False)
+    """Contrasts [.., D] in units where S = I: L^-1 c."""
+    columns = contrasts.reshape(-1, contrasts.shape[-1]).double().T
+    return torch.linalg.solve_triangular(factor, columns, upper=False).T.reshape(contrasts.shape)
 
 
-def _eigenvectors(columns: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest eigenvalues of X X^T and their vectors [D, count], for X = columns [D, m]."""
+def _eigenvectors(contrasts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest eigenvalues of the sum of c c^T over contrasts [.., D], and their vectors [D, count]."""
+    columns = contrasts.flatten(0, -2).T
     width, m = columns.shape
     if min(width, m) > 2 * count + 20 and min(width, m) > 256:
         gram = columns @ columns.T if width <= m else columns.T @ columns
@@ -543,9 +519,9 @@ def displacements(operator: Operator, activations: Activations, neutral: Activat
     for name, source in sources.items():
         total, count = 0.0, 0
         images = torch.linspace(0, len(source) - 1, min(DISPLACEMENT_IMAGES, len(source))).round().long()
+        tokens = _some_tokens(source)
         for image in images.tolist():
-            rows = source.tokens[image].float()
-            rows = rows[rows.any(1)]
+            rows = tokens[image].float()
             steered = torch.empty_like(rows)
             operator(rows, torch.ones(len(rows), 1), None, steered)
             total += float(((steered - rows).norm(dim=1) / rows.norm(dim=1)).sum())
@@ -554,26 +530,58 @@ def displacements(operator: Operator, activations: Activations, neutral: Activat
     return means
 
 
+def _some_tokens(activations: Activations) -> Sequence[Tensor]:
+    """The tokens of each image, or those that were kept with the statistics."""
+    statistics = activations.statistics
+    return activations.tokens if statistics is None or statistics.kept is None else statistics.kept
+
+
 def _notes(
-    by_attribute: dict[str, Directions], parts: Parts, options: PaceOptions, shrinkage_reason: str
+    by_attribute: dict[str, Directions], statistics: TokenStatistics, options: PaceOptions, shrinkage_reason: str
 ) -> list[str]:
     """The choices of a fit, a sentence each."""
-    notes = [f"Parts are {parts.why}.", f"The shrinkage of the covariance: {shrinkage_reason}."]
+    notes = [f"Parts are {statistics.why}.", f"The shrinkage of the covariance: {shrinkage_reason}."]
+    if statistics.sampled < 1:
+        notes.append(f"The covariance is that of {statistics.sampled:.0%} of the tokens, drawn at random.")
     for name, result in by_attribute.items():
         count = result.detection.shape[1]
         reason = "as asked" if options.k is not None else f"above {result.chance:.3g}, what permuted labels give"
         largest = ", ".join(f"{value:.3g}" for value in result.eigenvalues[: count + 1].tolist())
         notes.append(f"{name}: {count} directions, {reason}; eigenvalues {largest}.")
+        if result.in_halves is not None:
+            fewest, most = result.in_halves
+            shares = ", ".join(f"{share:.0%}" for share in result.stability[: max(count, 1)])
+            notes.append(
+                f"{name}: halves of the people have {fewest} to {most} directions above that threshold; both halves "
+                f"have the directions in {shares} of {HALVINGS} halvings."
+            )
+        if result.left is not None:
+            (people, left), (fewer, more_left), _ = result.left.items()
+            notes.append(
+                f"{name}: with {people} identities, about {left:.0%} of the contrasts is left in other people; with "
+                f"{fewer}, {more_left:.0%}."
+            )
+        if result.agreement is not None:
+            notes.append(
+                f"{name}: {result.agreement:.0%} of the pictures are most like what their label is in other people."
+            )
     return notes
 
 
 def _warnings(by_attribute: dict[str, Directions]) -> list[str]:
-    return [
-        f"Nothing is removed for {name!r}: no direction is above what permuted labels give "
-        f"(largest eigenvalue {float(result.eigenvalues[0]):.3g}, chance {result.chance:.3g})."
-        for name, result in by_attribute.items()
-        if not result.detection.shape[1]
-    ]
+    texts = []
+    for name, result in by_attribute.items():
+        if not result.detection.shape[1]:
+            texts.append(
+                f"Nothing is removed for {name!r}: no direction is above what permuted labels give "
+                f"(largest eigenvalue {float(result.eigenvalues[0]):.3g}, chance {result.chance:.3g})."
+            )
+        if result.agreement is not None and result.agreement < AGREEMENT_LIMIT:
+            texts.append(
+                f"The labels of {name!r} may be wrong, or hardly show: {result.agreement:.0%} of the pictures are "
+                "most like what their label is in other people. Look at the labels."
+            )
+    return texts
 
 
 register(
@@ -584,6 +592,7 @@ register(
         fit=fit,
         options=PaceOptions,
         needs_tokens=True,
+        takes_statistics=True,
         takes_neutral=True,
         takes_unpaired=True,
     )
@@ -597,7 +606,7 @@ class PaceGatedOptions(GateOptions, PaceOptions):
 def _gated(operator: Oblique, activations: Activations, options: Any) -> Oblique:
     """The operator with a gate, calibrated on the magnitudes |W^T (h - mu)| of all tokens but zero ones."""
     mu, detection = operator.mu.double(), operator.detection.double()
-    magnitudes = [((rows[rows.any(1)].double() - mu) @ detection).norm(dim=1) for rows in activations.tokens]
+    magnitudes = [((rows.double() - mu) @ detection).norm(dim=1) for rows in _some_tokens(activations)]
     return replace(operator, **calibrated(torch.cat(magnitudes), options))
 
 
@@ -624,6 +633,7 @@ def _register_ablation(name: str, summary: str, form: Form, options: type[Option
             fit,
             options,
             needs_tokens=True,
+            takes_statistics=form.parts is None,
             takes_neutral=True,
             takes_unpaired=form.around == "mu",  # the mean of the only part is no part's mean
         )

@@ -58,6 +58,7 @@ class Method:
     needs_tokens: the activations must hold tokens, not only pooled means.
     steers: False for a baseline that does not change activations, so that it has no strength and no attribute.
     prompt_suffix: the text appended to every prompt; only the prompt baseline has one.
+    takes_statistics: statistics of the tokens will do instead of tokens (`collect(summarise=True)`).
     takes_neutral: `fit` has a fourth argument, `neutral`: activations of pictures that show nobody, or None.
     takes_unpaired: it needs no more than covariances with the labels (`subspace.targets`), so that pictures may be
     unpaired, and an attribute ordered.
@@ -71,6 +72,7 @@ class Method:
     fit: Callable[..., Fitted]
     options: type[Options] = Options
     needs_tokens: bool = False
+    takes_statistics: bool = False
     steers: bool = True
     prompt_suffix: str = ""
     takes_neutral: bool = False

@@ -43,10 +43,10 @@ from torch import Tensor
 
 from ggss import sphere
 from ggss.activations import Activations, Groups
+from ggss.activations.statistics import aligned_tokens
 from ggss.data.counterfactuals import unlinked
-from ggss.errors import InputError, problems
+from ggss.errors import InputError
 from ggss.methods.registry import Attribute
-from ggss.terminal import track
 
 POSITIONS = 256  # read at once: a block of 5 values x 256 positions x 4096 numbers is 42 MB in float64
 ITERATIONS = 1000  # of the regression's solver, at most
@@ -133,14 +133,8 @@ def aligned_blocks(activations: Activations, groups: Groups, what: str) -> Itera
     what: the title of the progress bar.
     InputError if the images of a group have different numbers of tokens: then their positions do not correspond.
     """
-    members = list(enumerate(zip(groups.contexts, groups.index.tolist(), strict=True)))
-    for number, (context, images) in track(members, what):
-        tokens = [activations.tokens[image] for image in images]
-        counts = [len(image_tokens) for image_tokens in tokens]
-        if len(set(counts)) > 1:
-            details = [f"{value!r} has {count} tokens" for value, count in zip(groups.values, counts, strict=True)]
-            raise problems(f"the images of context {context!r} need equal token counts", details)
-        for start in range(0, counts[0], POSITIONS):
+    for number, (_, tokens) in enumerate(aligned_tokens(activations, groups, what)):
+        for start in range(0, len(tokens[0]), POSITIONS):
             stop = start + POSITIONS
             yield number, start, torch.stack([image_tokens[start:stop].double() for image_tokens in tokens], 1)
 

@@ -58,6 +58,8 @@ class Family:
     """Each image's `projection-mlp2` rows -> its tokens in the text model; None: it cannot answer from features."""
     finish: Callable[[Any, Tensor], Tensor] | None = None
     """`projection-mlp1` rows -> `projection-mlp2` rows: the rest of the projector."""
+    grid: Callable[[Any, Inputs], Tensor | None] | None = None
+    """One image's inputs -> [rows of the site, 3]: each row's pane, line and column. None: they are not known."""
     batched: bool = True
     """False: `rows_per_image` cannot separate the images of a batch, so they are encoded one at a time."""
     shares_prefix: bool = False
@@ -75,6 +77,22 @@ class Family:
             choices = ["all", *sorted(paths), "lm-layer0", "vision-block0"]
             raise no_such(f"{self.name} has no site {missing[0]!r}", missing[0], choices)
         return {name: paths[name] for name in names}
+
+    def seen(self, model: Any, count: int, inputs: Inputs) -> Tensor:
+        """Which of one image's `projection-mlp2` rows the text model gets, [count]; all if that is not known.
+
+        LLaVA-NeXT drops the rows of padding after the site. `pack` is linear in the rows, so a row that it drops has
+        no gradient.
+        """
+        if self.pack is None or self.pack in (verbatim, in_one_tensor):
+            return torch.ones(count, dtype=torch.bool)
+        with torch.inference_mode(False), torch.enable_grad():
+            width = model.config.get_text_config().hidden_size
+            probe = torch.ones(count, width, device=model.device, requires_grad=True)
+            packed = self.pack(model, [probe], {name: value.clone() for name, value in inputs.items()})
+            total = torch.stack([tokens.float().sum() for tokens in packed]).sum()
+            (gradient,) = torch.autograd.grad(total, probe)
+        return gradient.ne(0).any(1).cpu()
 
     def encoder_output(self, model: Any, rows: Sequence[Mapping[str, Tensor]], inputs: Inputs) -> dict[str, Any]:
         """Each image's rows by site -> the fields of the image encoder's output that `forward` reads."""
@@ -200,13 +218,47 @@ def _pixtral_rows(model: Any, inputs: Inputs) -> list[int]:
     return (inputs["image_sizes"] // (model.config.vision_config.patch_size * merged)).prod(-1).tolist()
 
 
-for _name, _type, _towers, _rows, _pack in (
-    ("LLaVA-1.5", "llava", ("clip_vision_model", "siglip_vision_model"), _square_rows, verbatim),
-    ("VipLLaVA", "vipllava", ("clip_vision_model",), _patch_rows, in_one_tensor),
-    ("LLaVA-NeXT", "llava_next", (), _rows_of_tiles, _next_pack),
-    ("LLaVA-OneVision", "llava_onevision", (), _rows_of_tiles, _onevision_pack),
-    ("Pixtral", "llava", ("pixtral",), _pixtral_rows, verbatim),
-    ("Mistral 3", "mistral3", ("pixtral",), _pixtral_rows, verbatim),
+def line_by_line(lines: int, columns: int, pane: int = 0) -> Tensor:
+    """The grid [lines * columns, 3] of a pane whose rows come line by line."""
+    return torch.cartesian_prod(torch.tensor([pane]), torch.arange(lines), torch.arange(columns))
+
+
+def _square_grid(model: Any, _inputs: Inputs) -> Tensor | None:
+    side = model.config.vision_config.image_size // model.config.vision_config.patch_size
+    return line_by_line(side, side)
+
+
+def _tile_grid(model: Any, inputs: Inputs) -> Tensor | None:
+    """The overview is the first pane; the tiles, each line by line, are the second."""
+    from transformers.models.llava_next.modeling_llava_next import get_anyres_image_grid_shape
+
+    side = model.config.vision_config.image_size
+    patches = side // model.config.vision_config.patch_size
+    overview = line_by_line(patches, patches)
+    down, across = get_anyres_image_grid_shape(
+        inputs["image_sizes"][0].tolist(), model.config.image_grid_pinpoints, side
+    )
+    tiles = [
+        line_by_line(patches, patches, 1) + torch.tensor([0, tile_line * patches, tile_column * patches])
+        for tile_line in range(down)
+        for tile_column in range(across)
+    ]
+    return torch.cat([overview, *tiles])
+
+
+def _pixtral_grid(model: Any, inputs: Inputs) -> Tensor:
+    merged = getattr(model.config, "spatial_merge_size", 1)
+    lines, columns = (inputs["image_sizes"][0] // (model.config.vision_config.patch_size * merged)).tolist()
+    return line_by_line(lines, columns)
+
+
+for _name, _type, _towers, _rows, _pack, _grid in (
+    ("LLaVA-1.5", "llava", ("clip_vision_model", "siglip_vision_model"), _square_rows, verbatim, _square_grid),
+    ("VipLLaVA", "vipllava", ("clip_vision_model",), _patch_rows, in_one_tensor, _square_grid),
+    ("LLaVA-NeXT", "llava_next", (), _rows_of_tiles, _next_pack, _tile_grid),
+    ("LLaVA-OneVision", "llava_onevision", (), _rows_of_tiles, _onevision_pack, _tile_grid),
+    ("Pixtral", "llava", ("pixtral",), _pixtral_rows, verbatim, _pixtral_grid),
+    ("Mistral 3", "mistral3", ("pixtral",), _pixtral_rows, verbatim, _pixtral_grid),
 ):
     register(
         Family(
@@ -216,6 +268,7 @@ for _name, _type, _towers, _rows, _pack in (
             rows_per_image=_rows,
             pack=_pack,
             finish=finish,
+            grid=_grid,
             shares_prefix=True,
         )
     )
@@ -223,6 +276,19 @@ for _name, _type, _towers, _rows, _pack in (
 
 def _grid_rows(model: Any, inputs: Inputs) -> list[int]:
     return (inputs["image_grid_thw"].prod(-1) // model.config.vision_config.spatial_merge_size**2).tolist()
+
+
+def _merged_grid(model: Any, inputs: Inputs) -> Tensor:
+    frames, lines, columns = inputs["image_grid_thw"][0].tolist()
+    merge = model.config.vision_config.spatial_merge_size
+    return torch.cat([line_by_line(lines // merge, columns // merge, frame) for frame in range(frames)])
+
+
+def _window_grid(model: Any, inputs: Inputs) -> Tensor:
+    """Qwen2.5-VL's rows come window by window."""
+    grid = _merged_grid(model, inputs)
+    (numbers,) = _out_of_windows(model, [torch.arange(len(grid))[:, None]], inputs)
+    return grid[numbers.flatten().argsort()]
 
 
 def _qwen2_finish(model: Any, rows: Tensor) -> Tensor:
@@ -262,9 +328,9 @@ def _out_of_windows(model: Any, rows: Sequence[Tensor], inputs: Inputs) -> Seque
     return tokens
 
 
-for _name, _type, _pack in (
-    ("Qwen2-VL", "qwen2_vl", verbatim),
-    ("Qwen2.5-VL", "qwen2_5_vl", _out_of_windows),
+for _name, _type, _pack, _grid in (
+    ("Qwen2-VL", "qwen2_vl", verbatim, _merged_grid),
+    ("Qwen2.5-VL", "qwen2_5_vl", _out_of_windows, _window_grid),
 ):
     register(
         Family(
@@ -274,6 +340,7 @@ for _name, _type, _pack in (
             rows_per_image=_grid_rows,
             pack=_pack,
             finish=_qwen2_finish,
+            grid=_grid,
             shares_prefix=True,
         )
     )
@@ -292,6 +359,7 @@ for _name, _type in (
             rows_per_image=_grid_rows,
             pack=verbatim,
             finish=_qwen3_finish,
+            grid=_merged_grid,
             shares_prefix=_type.startswith("qwen3_vl"),  # Qwen3.5's linear attention keeps one state of all tokens
         )
     )
@@ -305,6 +373,7 @@ for _name, _type in (("GLM-4V", "glm4v"), ("GLM-4V-MoE", "glm4v_moe"), ("GLM-4.6
             site_paths=lambda _: {MLP2: "model.visual.merger.down_proj"},
             rows_per_image=_grid_rows,
             pack=verbatim,
+            grid=_merged_grid,
             shares_prefix=True,
         )
     )
@@ -404,6 +473,7 @@ register(
         site_paths=lambda _: {MLP2: "model.multi_modal_projector.linear"},
         rows_per_image=_patch_rows,
         pack=in_one_tensor,
+        grid=_square_grid,
     )
 )
 register(
@@ -413,6 +483,7 @@ register(
         site_paths=_janus_sites,
         rows_per_image=_patch_rows,
         pack=in_one_tensor,
+        grid=_square_grid,
         finish=_janus_finish,
         shares_prefix=True,
     )
@@ -424,6 +495,7 @@ register(
         site_paths=lambda _: {MLP1: "model.aligner.linear1", MLP2: "model.aligner.linear2"},
         rows_per_image=_patch_rows,
         pack=in_one_tensor,
+        grid=_square_grid,
         finish=_deepseek_finish,
         shares_prefix=True,
     )

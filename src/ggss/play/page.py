@@ -36,7 +36,8 @@ Commands = Callable[[RowQuestion | None, Sequence[str], float, Item | None], str
 """From a question, the steerers in use, their strength and an own question to the commands that measure it."""
 
 # On a phone there is less space around everything, so that the row and the slider are seen together. Keys work
-# wherever nothing is typed. The heat of the gate is in the page already, so that it is shown at once.
+# wherever nothing is typed. The heat of the gate is in the page already, and the style of the row shows it where the
+# box is checked: at once, and also before Gradio's own script listens.
 HEAD = """<style>
 .ggss-header { display: flex; flex-wrap: wrap; gap: 0 10px; align-items: baseline; }
 .ggss-header b { font-size: 17px; }
@@ -61,7 +62,6 @@ document.addEventListener("keydown", event => {
   if (button && !typed && !event.ctrlKey && !event.metaKey && !event.altKey) document.querySelector(button)?.click();
 });
 </script>"""
-SHOW_GATE = "shown => { document.body.classList.toggle('show-gate', shown); }"
 SYSTEM_FONTS = ("system-ui", "sans-serif")
 
 
@@ -215,7 +215,7 @@ def build(
             names = gr.CheckboxGroup(
                 list(playground.steerers), value=steerers, label="Steered for", elem_id="steerers", scale=2
             )
-            gate = gr.Checkbox(False, label="Show the gate (G)", elem_id="gate", scale=1, min_width=160)
+            gr.Checkbox(False, label="Show the gate (G)", elem_id="gate", scale=1, min_width=160)
         with gr.Accordion("Measure this properly", open=False, elem_id="measure"):
             measured = gr.HTML(handlers.measuring(question, steerers, alpha), elem_id="commands")
 
@@ -239,7 +239,6 @@ def build(
         title.input(
             lambda name: (0, playground.steerers_for(handlers.questions[name].about)), title, [number, names], **quick
         ).then(*show, **runs)
-        gate.change(None, gate, None, js=SHOW_GATE)
     return page
 
 

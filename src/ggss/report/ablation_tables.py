@@ -196,7 +196,7 @@ def _rival(figures: Figures, model: str) -> str | None:
 
 
 def significance(figures: Figures) -> Table | str:
-    tasks, attributes = figures.results.tasks, list(figures.plan.steering)
+    tasks, attributes = figures.results.tasks, list(figures.plan.attributes)
     models = [model for model in figures.results.models if figures.alpha(model, cells.GGSS) is not None]
     if not models:
         return "needs runs of ggss on the bias tasks"
@@ -265,10 +265,15 @@ def capability_significance(figures: Figures) -> Table | str:
         steers = figures.plan.method(label).steers
         for model in figures.results.models:
             # A method that does not steer was run once, for all attributes.
-            for attribute in figures.plan.steering if steers else ("",):
+            for attribute in figures.plan.attributes if steers else ("",):
                 result = kept_at_best(figures, model, label, task, attribute)
                 if result:
                     results.append((label, model, attribute, result))
+            results += [
+                (label, model, attribute, run.accuracy())
+                for attribute in figures.plan.joint
+                if (run := figures.jointly(model, label, attribute).get(str(task)))
+            ]
     if task is None or not results:
         return "needs runs of a method on a multiple-choice benchmark"
     corrected = cells.adjusted([result.p for *_, result in results])
@@ -334,7 +339,7 @@ def pace_against(figures: Figures) -> Table | str:
     tests = cells.Tests([figures.p_values(model, PACE, other) for model, other in pairs])
     benchmark = figures.benchmark("multiple-choice")
     title = probes.get(benchmark).title if benchmark else "capability"
-    attributes = tuple(figures.plan.steering)
+    attributes = tuple(figures.plan.attributes)
     return Table(
         "pace_against",
         "PACE against every other method, paired (lower is better for PACE)",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from ggss import probes
 from ggss.analysis import verdict
 from ggss.analysis.comparison import Comparison
-from ggss.analysis.run import Measured
+from ggss.analysis.run import Measured, steered_attributes
 from ggss.analysis.selection import HeldOut, adjusted
 from ggss.methods.registry import UNSTEERED
 from ggss.probes.base import split_task
@@ -137,18 +137,18 @@ def _with_summary(figures: Figures, name: str, label: str, models: list[str]) ->
 
 
 def spillover(figures: Figures) -> Table | str:
-    """Steered attribute x measured attribute: does steering one make answers depend on another?"""
+    """Steered attributes x measured attribute: does steering one make answers depend on another?"""
     models, methods = figures.results.models, cells.compared(figures.results)
-    steered = list(figures.plan.steering)
+    plan = figures.plan
+    steered = [(label, name) for label in methods for name in grid.attributes(plan, plan.method(label))]
     changes = {
         (model, label, steering, measured): change
         for model in models
-        for label in methods
-        for steering in steered
+        for label, steering in steered
         for measured in figures.attributes(model)
         if (change := figures.spill_over(model, label, steering, measured)) is not None
     }
-    if not any(steering != measured for _, _, steering, measured in changes):
+    if not any(measured not in steered_attributes(steering) for _, _, steering, measured in changes):
         return "needs runs of a method on bias tasks whose pictures differ in two attributes"
     p_holm = dict(zip(changes, adjusted([change.p for change in changes.values()]), strict=True))
     measured = list(dict.fromkeys(key[3] for key in changes))
@@ -164,26 +164,27 @@ def spillover(figures: Figures) -> Table | str:
 
     rows = []
     for model in models:
-        for label in methods:
-            entries = tuple(cell(model, label, steering, attribute) for steering in steered for attribute in measured)
+        for label, steering in steered:
+            entries = tuple(cell(model, label, steering, attribute) for attribute in measured)
             if any(isinstance(entry, tuple) for entry in entries):
-                rows.append(Row(cells.method_title(label), entries, cells.model_title(model)))
+                name = f"{cells.method_title(label)}{steering and f', {steering}'}"
+                rows.append(Row(name, entries, cells.model_title(model)))
     return Table(
         "spillover",
         "Whose answer depends on which attribute, by the attribute that is steered (lower is better)",
-        "Method",
-        tuple(
-            Column(f"depends on {attribute}", f"{steering} steering", parts=("", "points"))
-            for steering in steered
-            for attribute in measured
-        ),
+        "Method, steered",
+        tuple(Column(f"depends on {attribute}", parts=("", "points")) for attribute in measured),
         tuple(rows),
-        "In percent of people and questions, mean over the bias tasks about the steered attribute, at each method's "
-        "best-avg-α; below it the change from the unsteered model in points. Where the two attributes differ it is "
-        "spill-over.",
+        "In percent of people and questions, mean over the bias tasks about what is steered, at each method's "
+        "best-avg-α; below it the change from the unsteered model on the same tasks in points. Where the measured "
+        "attribute is not steered it is spill-over.",
         (
             "Brackets: 95 % intervals over identities, of the jackknife for a share and Newcombe's for a change.",
             "more, less: test (sign-flip over identities, Holm over the table) and interval agree on it.",
+            *(
+                f"{name}: one steerer of all of them, at the best of its own strengths, over the tasks about any."
+                for name in plan.joint
+            ),
         ),
     )
 
@@ -287,7 +288,7 @@ def _judged(figures: Figures, model: str, method: str, turn: HeldOut) -> Entry:
 def ceo_salary(figures: Figures) -> Table | str:
     """The salaries named for a candidate. As published, the probe corroborates, and no claim rests on it."""
     task = next((task for task in figures.plan.tasks if split_task(task)[0] == CEO), None)
-    rows, attributes = [], list(figures.plan.steering)
+    rows, attributes = [], list(figures.plan.attributes)
     for model in figures.results.models if task else ():
         entries = [cell for attribute in attributes for cell in _pair(figures, model, str(task), attribute)]
         if any(isinstance(cell, tuple) for cell in entries):

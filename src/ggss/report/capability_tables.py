@@ -47,7 +47,7 @@ def accuracy(result: AccuracyChange | None, display: Display) -> Entry:
 
 def capability(figures: Figures) -> Table | str:
     task = figures.benchmark("multiple-choice")
-    models, attributes = figures.results.models, list(figures.plan.steering)
+    models, attributes = figures.results.models, list(figures.plan.attributes)
     if task is None or not any(figures.unsteered(model, task) for model in models):
         return "the plan measures no multiple-choice benchmark, or it was not run"
     rows = [_unsteered(figures, task, models, attributes)]
@@ -121,7 +121,7 @@ def _by_question(figures: Figures, kind: Kind, name: str, what: str) -> Table | 
     unsteered = [figures.unsteered(model, task) for model in figures.results.models]
     questions = list(dict.fromkeys(question for run in unsteered if run for question in run.before.questions))
     for model in figures.results.models:
-        for attribute in figures.plan.steering:
+        for attribute in figures.plan.attributes:
             results = [kept_at_best(figures, model, cells.GGSS, task, attribute, question) for question in questions]
             if any(results):
                 entries = tuple(_with_unsteered(result, figures.display(task)) for result in results)
@@ -149,7 +149,7 @@ def _with_unsteered(result: AccuracyChange | None, display: Display) -> Entry:
 def yes_or_no(figures: Figures) -> Table | str:
     task, rows = figures.benchmark("yes-or-no"), []
     for model in figures.results.models if task else ():
-        for attribute in figures.plan.steering:
+        for attribute in figures.plan.attributes:
             steered = figures.at_best(model, cells.GGSS, str(task), attribute)
             unsteered = figures.unsteered(model, str(task))
             if steered and unsteered:
@@ -184,7 +184,7 @@ def _total(steered: Comparison, unsteered: Comparison, total: str) -> tuple[Entr
 
 def other_attribute(figures: Figures) -> Table | str:
     tasks = figures.recognition()
-    pairs = [(steered, named) for steered in figures.plan.steering for named in tasks if named != steered]
+    pairs = [(steered, named) for steered in figures.plan.attributes for named in tasks if named != steered]
     rows = []
     for model in figures.results.models:
         entries: list[Entry] = []
@@ -214,8 +214,8 @@ def alpha_dial(figures: Figures) -> Table | str:
     recognition = figures.recognition()
     columns = [
         (attribute, task)
-        for attribute, steering in figures.plan.steering.items()
-        for task in dict.fromkeys([recognition.get(attribute), *steering.tasks])
+        for attribute in figures.plan.attributes
+        for task in dict.fromkeys([recognition.get(attribute), *figures.plan.steering[attribute].tasks])
         if task is not None
     ]
     rows, steered = [], []

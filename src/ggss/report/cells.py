@@ -21,7 +21,7 @@ from ggss.methods.ggss import GgssOptions
 from ggss.methods.registry import UNSTEERED
 from ggss.probes import Display
 from ggss.probes.base import Kind, attribute_named, split_task, task_label
-from ggss.report.rendering import Column, Entry, Figure, Row
+from ggss.report.rendering import Column, Entry, Figure, Row, signless_zero
 from ggss.stats import Interval
 from ggss.study import grid
 from ggss.study.plan import MethodPlan
@@ -169,10 +169,32 @@ class Figures:
         return list(dict.fromkeys(name for run in runs if run for name in run.before.attributes))
 
     def spill_over(self, model: str, method: str, steered: str, measured: str) -> FlipChange | None:
-        """Whose answer depends on an attribute under the steering of one, over the bias tasks about that one."""
-        tasks = [task for task in self.results.tasks if self.about(task) == steered]
-        runs = [run for task in tasks if (run := self.at_best(model, method, task))]
+        """Whose answer depends on an attribute under a steering, over the bias tasks about what is steered.
+
+        steered: "" if the method does not steer; then it is over all bias tasks.
+        """
+        if steered in self.plan.joint:
+            runs = list(self.jointly(model, method, steered).values())
+        else:
+            tasks = [task for task in self.results.tasks if not steered or self.about(task) == steered]
+            runs = [run for task in tasks if (run := self.at_best(model, method, task))]
         return selection.spill_over(runs, measured) if runs else None
+
+    def jointly(self, model: str, method: str, steered: str) -> dict[str, Comparison]:
+        """The plan's tasks under the steering of several attributes at once, at the best-avg-alpha of that steering.
+
+        Empty if the method was not run for it, or no strength can be chosen.
+        """
+        if steered not in grid.joint(self.plan, self.plan.method(method)):
+            return {}
+        alpha = self._once(
+            ("joint alpha", model, method, steered), lambda: self.results.joint_alpha(model, method, steered)
+        )
+        if alpha is None:
+            return {}
+        tasks = self.plan.steering[steered].tasks
+        runs = {task: self.comparison(model, method, task, alpha, steered) for task in tasks}
+        return {task: run for task, run in runs.items() if run}
 
     def across(self, models: Sequence[str], method: str) -> tuple[Interval, Interval] | None:
         """The mean and the worst of a method's averages over models, each at its best-avg-alpha."""
@@ -494,7 +516,7 @@ def number(value: float, spec: str = ".1f") -> str:
         return "undefined"
     if math.isinf(value):
         return f"{MINUS if value < 0 else '+'}∞"
-    return format(value, spec).replace("-", MINUS)
+    return signless_zero(format(value, spec), spec).replace("-", MINUS)
 
 
 def span(interval: Interval, spec: str = ".1f", scale: float = 1.0, unit: str = "") -> str:

@@ -491,7 +491,7 @@ def _test(figures: Figures, model: str, label: str, alpha: float) -> float | Non
 
 def _costs(figures: Figures, cases: Sequence[tuple[str, str]], task: str | None) -> list[Verdict | None]:
     """For each model and method, the worst verdict on a task of capability, over the steerings."""
-    attributes = list(figures.plan.steering)
+    attributes = list(figures.plan.attributes)
     compared = [
         (n, comparison, comparison.accuracy())
         for n, (model, label) in enumerate(cases)
@@ -533,7 +533,7 @@ def _row(
     p_holm: float | None,
     cost: Verdict | None,
 ) -> MethodRow:
-    capability = figures.kept_across([model], label, task, list(figures.plan.steering)) if task else None
+    capability = figures.kept_across([model], label, task, list(figures.plan.attributes)) if task else None
     over, of = figures.averaged(model, label, alpha)
     try:
         held_out = tuple(figures.held_out(model, label))
@@ -586,10 +586,10 @@ def _lines(figures: Figures, model: ReportedModel, task: str | None) -> tuple[Di
     fewer = frozenset(alpha for alpha, (over, of) in averaged.items() if over < of)
     lines.append(DialLine("bias left", "bias", bias, fewer))
     for attribute, recognition in figures.recognition().items():
-        if attribute in figures.plan.steering:
+        if attribute in figures.plan.attributes:
             values = _accuracies(figures, model, recognition, attribute, alphas)
             lines.append(DialLine(f"{attribute} named right", "recognition", values))
-    for attribute in figures.plan.steering if task else ():
+    for attribute in figures.plan.attributes if task else ():
         values = _accuracies(figures, model, str(task), attribute, alphas)
         title = probes.get(str(task)).title
         lines.append(DialLine(f"{title}, {attribute}", "capability", values))

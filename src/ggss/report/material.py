@@ -9,7 +9,7 @@ again as the study did, from the same plan, seed and pictures; it needs the mode
 """
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -106,7 +106,11 @@ class TaskPair:
 
 @dataclass(frozen=True)
 class ReportedModel:
-    """A model, the method it is shown under ("" if it was not steered), its strength, and its tasks."""
+    """A model, the method it is shown under ("" if it was not steered), its strength, and its tasks.
+
+    joint: the tasks under a steering of several attributes at once, if a study has one beside those of single ones.
+    They have a row in the table of whose answer depends on what, and in that of capability.
+    """
 
     name: str
     method: str
@@ -114,6 +118,7 @@ class ReportedModel:
     pairs: tuple[TaskPair, ...]
     control: bool = False
     discovered: "tuple[Discovered, ...]" = ()
+    joint: tuple[TaskPair, ...] = ()
 
     @property
     def title(self) -> str:
@@ -127,6 +132,9 @@ class ReportedModel:
     def others(self) -> list[TaskPair]:
         """The tasks of capability and recognition."""
         return [pair for pair in self.pairs if not pair.judges_bias]
+
+    def is_joint(self, pair: TaskPair) -> bool:
+        return any(pair is other for other in self.joint)
 
 
 @dataclass(frozen=True)
@@ -349,7 +357,14 @@ def _machine(facts: Mapping[str, Any]) -> str:
 def _plan_data(plan: Plan) -> dict[str, Any]:
     """The plan as data. Files are named without their folders, which are of no concern to a report's readers."""
     contents = plan.model_dump(mode="json", exclude_defaults=True)
-    contents["discovery"] = _last(contents["discovery"])
+    contents |= {name: _last(contents[name]) for name in ("discovery", "wording", "questions") if contents.get(name)}
+    if plan.plugins:
+        contents["plugins"] = [_last(name) for name in contents["plugins"]]
+    for entry in contents["models"]:
+        entry["name"] = _without_folder(entry["name"])
+    for entry in contents["methods"]:
+        if entry.get("models"):
+            entry["models"] = [_without_folder(name) for name in entry["models"]]
     contents["suite"] = {name: _last(value) if name in PATHS else value for name, value in contents["suite"].items()}
     if plan.benchmarks:
         contents["benchmarks"] = {
@@ -357,6 +372,11 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
             for task, benchmark in contents["benchmarks"].items()
         }
     return contents
+
+
+def _without_folder(model: str) -> str:
+    """A model of this machine by its folder's name; one of the hub, or of the small world, as it is."""
+    return _last(model) if Path(model).is_absolute() or model.startswith(("~", ".")) else model
 
 
 def _last(place: str) -> str:
@@ -371,7 +391,7 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
         if before is None:
             continue
         bias = task in results.tasks
-        attributes = [grid.attribute_of(figures.plan, task)] if bias else list(figures.plan.steering)
+        attributes = [grid.attribute_of(figures.plan, task)] if bias else list(figures.plan.attributes)
         steered_runs = [
             (
                 attribute,
@@ -387,7 +407,19 @@ def _of_model(figures: Figures, model: str, method: str, control: bool) -> Repor
             for attribute, after, comparison in complete
         ]
     steered = method if any(pair.after for pair in pairs) else ""
-    return ReportedModel(model, steered, alpha if steered else None, tuple(pairs), control)
+    joint = tuple(_joint(figures, model, method)) if steered else ()
+    return ReportedModel(model, steered, alpha if steered else None, tuple(pairs), control, joint=joint)
+
+
+def _joint(figures: Figures, model: str, method: str) -> Iterator[TaskPair]:
+    """A model's tasks under the steerings of several attributes at once."""
+    results = figures.results
+    for attribute in figures.plan.joint:
+        for task, comparison in figures.jointly(model, method, attribute).items():
+            before = results.run(model, UNSTEERED, task)
+            after = results.run(model, method, task, comparison.after.source.alpha, attribute)
+            assert before is not None
+            yield TaskPair("", model, attribute, before, after, comparison, results.statistics)
 
 
 def _strength(figures: Figures, model: str, method: str) -> float | None:
@@ -498,7 +530,7 @@ def with_discovery(material: Material, show: bool | None = None) -> Material:
         if not model.method:
             models.append(model)
             continue
-        pictures: dict[str, list[Picture]] = {attribute: [] for attribute in plan.steering}
+        pictures: dict[str, list[Picture]] = {attribute: [] for attribute in plan.attributes}
         for pair in model.pairs:
             if pair.about and pair.after:
                 pictures[pair.attribute] += [picture for item in pair.before.items for picture in item.images]

@@ -279,8 +279,12 @@ def _near(first: str, second: str) -> bool:
 def _number(value: float, spec: str) -> str:
     if math.isnan(value):
         return "undefined"
-    text = format(value, spec)
-    zero = text.lstrip("-+0.") == "" and text.startswith("-")
+    return signless_zero(format(value, spec), spec)
+
+
+def signless_zero(text: str, spec: str) -> str:
+    """A formatted number; what is rounded to zero has no minus sign."""
+    zero = text.lstrip("-+0.,") == "" and text.startswith("-")
     return text.replace("-", "+" if spec.startswith("+") else "", 1) if zero else text
 
 

@@ -118,12 +118,17 @@ class Dependence:
 
 @dataclass(frozen=True)
 class JudgedModel:
-    """All verdicts about a model. average: the published mean change of bias, corrected: the bias-corrected one."""
+    """All verdicts about a model. average: the published mean change of bias, corrected: the bias-corrected one.
+
+    joint_accuracy, joint_dependence: under the steering of several attributes at once. The cover does not count them.
+    """
 
     model: ReportedModel
     bias: tuple[JudgedTask, ...]
     accuracy: tuple[JudgedAccuracy, ...]
+    joint_accuracy: tuple[JudgedAccuracy, ...]
     dependence: tuple[Dependence, ...]
+    joint_dependence: tuple[Dependence, ...]
     average: Interval | None
     corrected: Interval | None
     adjusted: float | None
@@ -144,6 +149,12 @@ class JudgedModel:
         """The mean change in words; "" if there is none."""
         return _mean_words(self.average, self.corrected) if self.average else ""
 
+    def remedied(self, spilled: Dependence) -> Dependence | None:
+        """The same answers under the steering of both attributes at once, if that was measured."""
+        asked = (spilled.pair.task, spilled.attribute)
+        rows = (row for row in self.joint_dependence if (row.pair.task, row.attribute) == asked and row.is_steered)
+        return next((row for row in rows if spilled.pair.attribute in steered_attributes(row.pair.attribute)), None)
+
 
 def judged(material: Material) -> list[JudgedModel]:
     """A verdict on everything that was compared, model by model."""
@@ -155,8 +166,8 @@ def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> Judge
     """averaged: the tasks of the mean; None: all bias tasks."""
     accuracies = [
         (pair, pair.comparison, pair.comparison.accuracy())
-        for pair in model.others
-        if pair.comparison and pair.comparison.has_right_answers
+        for pair in (*model.others, *model.joint)
+        if not pair.judges_bias and pair.comparison and pair.comparison.has_right_answers
     ]
     compared = [
         pair.comparison for pair in model.bias if pair.comparison and (averaged is None or pair.task in averaged)
@@ -168,13 +179,16 @@ def _judged_model(model: ReportedModel, averaged: Sequence[str] | None) -> Judge
         JudgedAccuracy(pair, "", kept, p, verdict.of_accuracy(comparison, kept, p))
         for (pair, comparison, kept), p in zip(accuracies, adjusted([kept.p for *_, kept in accuracies]), strict=True)
     )
+    dependence = _dependences([*model.bias, *(pair for pair in model.joint if pair.judges_bias)])
     together = sign_flip(readable) if readable else None
     corrected = corrected_average(compared) if compared else None
     return JudgedModel(
         model,
         bias,
-        accuracy,
-        _dependences(model),
+        tuple(row for row in accuracy if not model.is_joint(row.pair)),
+        tuple(row for row in accuracy if model.is_joint(row.pair)),
+        tuple(row for row in dependence if not model.is_joint(row.pair)),
+        tuple(row for row in dependence if model.is_joint(row.pair)),
         average_change(compared) if compared else None,
         corrected,
         together,
@@ -190,11 +204,11 @@ def _of_task(pair: TaskPair, p_holm: float | None) -> Verdict:
     return NO_STEERED_RUN
 
 
-def _dependences(model: ReportedModel) -> tuple[Dependence, ...]:
+def _dependences(pairs: Sequence[TaskPair]) -> tuple[Dependence, ...]:
     """For each bias task and attribute of its pictures; their tests adjusted together."""
     rows, tests = list[tuple[TaskPair, str]](), list[float | None]()
     changes = []
-    for pair in model.bias:
+    for pair in pairs:
         for attribute in pair.measured.attributes:
             change = pair.comparison.flip(attribute) if pair.comparison else None
             if change is None and (pair.comparison or not math.isfinite(pair.measured.value(attribute + FLIP_RATE))):
@@ -223,6 +237,12 @@ class HeatRow:
     steered: str
     cells: dict[tuple[str, str], Dependence]
 
+    @property
+    def strength(self) -> str:
+        """The strength of a steering of several attributes at once, which need not be the model's; else ""."""
+        pair = next(iter(self.cells.values())).pair
+        return f"α = {pair.after.source.alpha:g}" if pair.after and self.model.is_joint(pair) else ""
+
 
 @dataclass(frozen=True)
 class HeatTable:
@@ -233,11 +253,11 @@ class HeatTable:
 
 
 def heat_table(models: Sequence[JudgedModel]) -> HeatTable:
-    """Whose answer depends on what: a row for each steering of each model."""
+    """Whose answer depends on what: a row for each steering of each model, those of several attributes included."""
     columns: dict[str, list[str]] = {}
     rows: dict[tuple[str, str], HeatRow] = {}
     for model in models:
-        for cell in model.dependence:
+        for cell in (*model.dependence, *model.joint_dependence):
             steered = cell.pair.attribute if cell.pair.after else ""
             row = rows.setdefault((model.model.name, steered), HeatRow(model.model, steered, {}))
             row.cells[cell.attribute, cell.pair.task] = cell

@@ -203,7 +203,7 @@ def draw(figures: Figures) -> bytes | str:
 
 def _points(figures: Figures, model: str, task: str) -> dict[str, tuple[Interval, Interval]]:
     """By method: the mean change of bias in percent, and of accuracy, averaged over the steerings."""
-    attributes, points = list(figures.plan.steering), {}
+    attributes, points = list(figures.plan.attributes), {}
     for label in cells.compared(figures.results):
         bias = figures.average(model, label, figures.alpha(model, label))
         capability = figures.kept_across([model], label, task, attributes)
@@ -304,7 +304,7 @@ def _extras(figures: Figures) -> list[tuple[str, str, Column]]:
         )
         extras += [
             (task, attribute, Column(f"{name}, {attribute} steering", parts=parts))
-            for attribute in figures.plan.steering
+            for attribute in figures.plan.attributes
         ]
     return extras
 

@@ -259,7 +259,8 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
 
     The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
     NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
-    A metric with bounds has estimate and interval within them.
+    A metric with bounds has estimate and interval within them; where all units have the same share, Wilson's interval
+    with one answer for each.
 
     Args:
         metric: a metric, or one number per item.
@@ -284,7 +285,9 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     quantile, error = scipy.stats.t.ppf((1 + level) / 2, n - 1), pseudo.std(ddof=1) / np.sqrt(n)
     low, middle, high = _unsquare(estimate + quantile * error * np.array([-1, 0, 1]), sample.root).tolist()
     method = "jackknife"
-    if sample.bounds is not None and np.isfinite(error) and not sample.bounds[0] < low <= high < sample.bounds[1]:
+    # Where all units have the same share, nothing is known of how others would differ: no width is too little.
+    inside = sample.bounds is not None and sample.bounds[0] < low <= high < sample.bounds[1] and error > TINY
+    if sample.bounds is not None and np.isfinite(error) and not inside:
         method = "wilson"
         low, middle, high = _score_interval(middle, error, n, quantile, sample.bounds)
     return Interval(middle, low, high, level, method, n, float(np.mean(~np.isfinite(pseudo))))

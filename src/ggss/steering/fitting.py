@@ -76,7 +76,7 @@ def fit(
             raise InputError(asked)
     values = activations.values(attribute) if activations.unpaired else activations.groups(attribute).values
     if method.needs_tokens:
-        _ = activations.tokens  # raises when there are none
+        _check_tokens(method, activations)
     if neutral is None:
         fitted = {site: method.fit(activations.at(site), attribute, checked) for site in activations.sites}
     else:
@@ -175,7 +175,15 @@ def _check_neutral(method: Method, activations: Activations, neutral: Activation
             raise InputError(
                 f"neutral tokens at {site} are {neutral_width} wide, those of the discovery pictures {width}"
             )
-        _ = neutral.at(site).tokens  # raises when there are none
+    _check_tokens(method, neutral)
+
+
+def _check_tokens(method: Method, activations: Activations) -> None:
+    """InputError unless there are tokens at all sites, or statistics of them if that will do."""
+    for site in activations.sites:
+        at_site = activations.at(site)
+        if not method.takes_statistics or at_site.statistics is None:
+            _ = at_site.tokens  # raises when there are none
 
 
 def _source(activations: Activations, neutral: Activations | None) -> dict[str, Any]:
@@ -200,8 +208,8 @@ def _token_diagnostics(fitted: Fitted, activations: Activations, attribute: Attr
 
     Empty for unpaired pictures, too: there a probe also reads what the attribute goes with.
     """
-    tokens = activations.sites[next(iter(activations.sites))].tokens
-    if tokens is None or activations.unpaired:
+    kept = activations.statistics and activations.statistics.kept
+    if activations.unpaired or not (activations.has_tokens or kept):
         return {}
     site_operator = fitted.operator
 
@@ -211,7 +219,7 @@ def _token_diagnostics(fitted: Fitted, activations: Activations, attribute: Attr
 
     with torch.no_grad():
         probe = probe_tokens(
-            tokens,
+            activations.tokens if activations.has_tokens else kept or [],
             activations.labels(attribute),
             activations.contexts,
             steer,
@@ -242,11 +250,12 @@ def measure_gates(steerer: Steerer, activations: Activations) -> Gates | None:
     from ggss.methods.subspace import protected_magnitude, representatives
 
     gated = steerer.operators.get(SITE)
-    tokens = activations.sites[SITE].tokens if SITE in activations.sites else None
-    if not isinstance(gated, Gated) or gated.floor == 1 or tokens is None:
+    if not isinstance(gated, Gated) or gated.floor == 1 or SITE not in activations.sites:
+        return None
+    if not (at_site := activations.at(SITE)).has_tokens:
         return None
     mu, basis = gated.mu.double(), gated.basis.double()
-    magnitudes = torch.cat([protected_magnitude(representatives(rows[rows.any(1)]), mu, basis) for rows in tokens])
+    magnitudes = torch.cat([protected_magnitude(representatives(rows), mu, basis) for rows in at_site.tokens])
     gates = gated.gate(magnitudes)
     numbers = (
         gated.gate_median,

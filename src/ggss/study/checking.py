@@ -96,7 +96,7 @@ class CheckedPlan:
             Overlap(attribute, task, len(fitted & digests[task]), len(digests[task]))
             for attribute, steering in self.plan.steering.items()
             for fitted in [{picture.digest for picture in self.discovery.of(attribute)}]
-            for task in (*steering.tasks, *measured)
+            for task in (steering.tasks if attribute in self.plan.joint else (*steering.tasks, *measured))
         ]
         return [overlap for overlap in overlaps if overlap.shared]
 
@@ -166,7 +166,7 @@ def _model_problems(plan: Plan, model: ModelPlan) -> list[str]:
         return [*messages, f"models: {error}"]
     for method in plan.methods:
         on_it = method.models is None or model.name in method.models
-        if on_it and (attributes := _in_weights(config, method, plan.steering)):
+        if on_it and (attributes := _in_weights(config, method, plan.attributes)):
             messages.append(
                 f"methods: {method.label!r} on {model.name}: its steering of {', '.join(attributes)} is in the "
                 "model's weights already (`ggss export` wrote it there), so it would steer twice: limit it to "

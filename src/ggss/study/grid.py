@@ -52,8 +52,20 @@ def units(plan: Plan) -> list[Unit]:
 
 
 def attributes(plan: Plan, method: MethodPlan) -> tuple[str, ...]:
-    """The attributes for which a method is fitted; one empty name if it does not steer."""
-    return tuple(plan.steering) if method.steers else ("",)
+    """What a method is fitted for, `race x gender` among them; one empty name if it does not steer."""
+    return (*plan.attributes, *joint(plan, method)) if method.steers else ("",)
+
+
+def joint(plan: Plan, method: MethodPlan) -> list[str]:
+    """The steerings of several attributes at once that a method is run for."""
+    limits = {name: plan.steering[name].methods for name in plan.joint}
+    return [name for name, labels in limits.items() if method.steers and (labels is None or method.label in labels)]
+
+
+def joint_alphas(plan: Plan, method: MethodPlan, name: str) -> list[float]:
+    """The strengths at which a method is run for the steering of several attributes."""
+    chosen = plan.steering[name].alphas
+    return [float(alpha) for alpha in method.alphas or plan.alphas if chosen is None or alpha in chosen]
 
 
 def cell(plan: Plan, model: str, label: str, task: str, alpha: float | None, attribute: str | None) -> Cell:
@@ -67,12 +79,12 @@ def cell(plan: Plan, model: str, label: str, task: str, alpha: float | None, att
 
 def attribute_of(plan: Plan, task: str) -> str:
     """The attribute whose steering a task is measured under by default. InputError if there are several."""
-    for attribute, steering in plan.steering.items():
-        if task in steering.tasks:
+    for attribute in plan.attributes:
+        if task in plan.steering[attribute].tasks:
             return attribute
-    if (named := attribute_named(task)) in plan.steering:
+    if (named := attribute_named(task)) in plan.attributes:
         return named
-    raise InputError(f"{task} was measured under {' and '.join(plan.steering)} steering: say which attribute")
+    raise InputError(f"{task} was measured under {' and '.join(plan.attributes)} steering: say which attribute")
 
 
 def sweep(plan: Plan, unit: Unit) -> Iterator[Cell]:
@@ -83,10 +95,14 @@ def sweep(plan: Plan, unit: Unit) -> Iterator[Cell]:
         tasks = [*plan.bias_tasks, *everywhere, *_measured(plan, method, "best")]
         yield from (Cell(*unit, "", 0.0, task) for task in _limited(method, tasks))
         return
-    for attribute, steering in plan.steering.items():
+    for attribute in plan.attributes:
         for alpha in plan.alphas if method.alphas is None else method.alphas:
-            for task in _limited(method, [*steering.tasks, *everywhere]):
+            for task in _limited(method, [*plan.steering[attribute].tasks, *everywhere]):
                 yield Cell(*unit, attribute, float(alpha), task)
+    for attribute in joint(plan, method):
+        for alpha in joint_alphas(plan, method, attribute):
+            for task in _limited(method, plan.steering[attribute].tasks):
+                yield Cell(*unit, attribute, alpha, task)
 
 
 def at_best(plan: Plan, unit: Unit, alpha: float) -> Iterator[Cell]:
@@ -95,7 +111,7 @@ def at_best(plan: Plan, unit: Unit, alpha: float) -> Iterator[Cell]:
     if method.steers:
         everywhere = _measured(plan, method, "all")
         tasks = [task for task in _measured(plan, method, "best") if task not in everywhere]
-        for attribute in plan.steering:
+        for attribute in plan.attributes:
             yield from (Cell(*unit, attribute, float(alpha), task) for task in _limited(method, tasks))
 
 

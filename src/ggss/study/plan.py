@@ -14,6 +14,8 @@
     ordered: [age]                                    # attributes that are numbers
     steering:                                         # by attribute: what it is discovered on, the bias measured
       race: {discover_on: [cook, lawyer], tasks: [mcq]}
+      gender: {discover_on: [cook, lawyer], tasks: [nurse-doctor]}
+      race x gender: {discover_on: [cook, lawyer], tasks: [mcq, nurse-doctor], methods: [ggss]}  # one steerer of both
     measures:                                         # what else is measured under every steering
       - {tasks: [mmstar], at: best}                   # at each method's best-avg-alpha, or at all
 
@@ -25,6 +27,7 @@ scored on, unless the plan says `overlap: warn`.
 methods are fitted on.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
@@ -34,7 +37,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from ggss import errors, methods, probes
 from ggss.activations.collect import Pooling
-from ggss.analysis.run import Statistics
+from ggss.analysis.run import BOTH, Statistics, steered_attributes
 from ggss.data import counterfactuals
 from ggss.data.counterfactuals import PICTURE_SETS, Counterfactuals
 from ggss.data.pictures import Picture, labels
@@ -146,11 +149,15 @@ class MethodPlan(Piece):
 class SteeringPlan(Piece):
     """An attribute's discovery occupations (not those that its tasks are scored on) and its bias tasks.
 
-    Without occupations it is discovered on all discovery pictures.
+    Without occupations it is discovered on all discovery pictures. methods, alphas: what the steering of several
+    attributes by one steerer, such as `race x gender`, is limited to; None is all of the plan's. It is asked only its
+    `tasks`, which may be any of the plan's.
     """
 
     discover_on: tuple[str, ...] = ()
     tasks: Names
+    methods: Names | None = None
+    alphas: Alphas | None = None
 
 
 class MeasurePlan(Piece):
@@ -280,8 +287,18 @@ class Plan(About):
         return errors.AUTO_BATCH if self.batch_size == errors.AUTO else self.batch_size
 
     @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes that are steered one at a time."""
+        return tuple(name for name in self.steering if BOTH not in name)
+
+    @property
+    def joint(self) -> tuple[str, ...]:
+        """The steerings of several attributes at once, such as `race x gender`."""
+        return tuple(name for name in self.steering if BOTH in name)
+
+    @property
     def bias_tasks(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(task for steering in self.steering.values() for task in steering.tasks))
+        return tuple(dict.fromkeys(task for name in self.attributes for task in self.steering[name].tasks))
 
     def method(self, label: str) -> MethodPlan:
         for method in self.methods:
@@ -338,11 +355,11 @@ def contradictions(plan: Plan) -> list[str]:
     baseline = [method for method in plan.methods if method.label == method.name == UNSTEERED]
     if not baseline or baseline[0].models or baseline[0].tasks:
         messages.append(f"methods: {UNSTEERED!r}, unlimited, is what every method is compared with: add it")
-    ordered = [attribute for attribute in plan.steering if attribute in plan.ordered]
+    ordered = [attribute for attribute in plan.attributes if attribute in plan.ordered]
     messages += [
-        str(no_such(f"ordered: {name!r} is not steered", name, plan.steering))
+        str(no_such(f"ordered: {name!r} is not steered", name, plan.attributes))
         for name in plan.ordered
-        if name not in plan.steering
+        if name not in plan.attributes
     ]
     for method in plan.methods:
         try:
@@ -370,6 +387,43 @@ def contradictions(plan: Plan) -> list[str]:
     for attribute, steering in plan.steering.items():
         repeated = _repeated(steering.discover_on)
         messages += [f"steering: {attribute} lists {name!r} more than once: keep one" for name in repeated]
+        messages += _joint_problems(plan, attribute) if attribute in plan.joint else _limits(attribute, steering)
+    return messages
+
+
+def _limits(attribute: str, steering: SteeringPlan) -> list[str]:
+    """What only the steering of several attributes may say, and names that look as if they meant several."""
+    messages = [
+        f"steering: {attribute} may not be limited to {name}: limit the methods themselves"
+        for name in ("methods", "alphas")
+        if getattr(steering, name) is not None
+    ]
+    parts = [part.strip() for part in re.split(r"[+,]", attribute)]
+    if len(parts) > 1 and all(parts):
+        messages.append(f"steering: {attribute!r}: one steerer of several attributes is called {BOTH.join(parts)!r}")
+    return messages
+
+
+def _joint_problems(plan: Plan, name: str) -> list[str]:
+    steering, parts = plan.steering[name], steered_attributes(name)
+    messages = [
+        f"steering: {name} steers {part}, which the plan does not steer alone: add `{part}` under `steering`"
+        for part in parts
+        if part not in plan.attributes
+    ]
+    messages += [f"steering: {name} names {part!r} more than once: keep one" for part in _repeated(parts)]
+    labels = [method.label for method in plan.methods if method.steers]
+    for what, chosen, known in (
+        ("method", steering.methods, labels),
+        ("alpha", steering.alphas, plan.alphas),
+        ("task", steering.tasks, plan.tasks),
+    ):
+        messages += [
+            f"steering: {name} is limited to {what} {value!r}, which the plan does not have"
+            + (" or does not steer" if what == "method" else "")
+            for value in chosen or ()
+            if value not in known
+        ]
     return messages
 
 
@@ -500,11 +554,13 @@ class DiscoverySet:
                 str(no_such(f"steering: {attribute} is discovered on {name!r}, and {missing}", name, occupations))
                 for name in unknown
             ]
-            if attribute not in pictures.attributes:
-                missing = f"steering: no attribute {attribute!r} varies in the discovery pictures"
-                messages.append(str(no_such(missing, attribute, pictures.attributes)))
-            elif not unknown:
-                lines = counterfactuals.problems_of(self.of(attribute), (attribute,), decode=False)
+            names = steered_attributes(attribute)
+            constant = [name for name in names if name not in pictures.attributes]
+            for name in constant:
+                missing = f"steering: no attribute {name!r} varies in the discovery pictures"
+                messages.append(str(no_such(missing, name, pictures.attributes)))
+            if not constant and not unknown:
+                lines = counterfactuals.problems_of(self.of(attribute), names, decode=False)
                 messages += [f"discovery: {line}" for line in lines]
         return list(dict.fromkeys(messages))
 
@@ -522,9 +578,9 @@ class DiscoverySet:
         return _fitted_on(self._source(attribute), self.plan.max_side, (), self._held_out)
 
     def _source(self, attribute: str) -> _Source:
-        plan = self.plan
-        matched_by = None if plan.unpaired is None else tuple(name for name in plan.unpaired if name != attribute)
-        return plan.discovery, matched_by, tuple(name for name in plan.ordered if name == attribute)
+        plan, names = self.plan, steered_attributes(attribute)
+        matched_by = None if plan.unpaired is None else tuple(name for name in plan.unpaired if name not in names)
+        return plan.discovery, matched_by, tuple(name for name in plan.ordered if name in names)
 
     @property
     def _held_out(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

@@ -295,14 +295,21 @@ class Results:
         """A method's bias tasks at every strength."""
         return {alpha: self.bias(model, method, alpha) for alpha in self.strengths(method)}
 
-    def bias(self, model: str, method: str, alpha: float | None) -> dict[str, Comparison]:
-        """The bias tasks that a method was run on at a strength."""
-        comparisons = {task: self.comparison(model, method, task, alpha) for task in self.tasks}
+    def bias(
+        self, model: str, method: str, alpha: float | None, attribute: str | None = None
+    ) -> dict[str, Comparison]:
+        """The bias tasks that a method was run on at a strength. attribute: which steering, as in `run`."""
+        comparisons = {task: self.comparison(model, method, task, alpha, attribute) for task in self.tasks}
         return {task: comparison for task, comparison in comparisons.items() if comparison is not None}
 
     def best_alpha(self, model: str, method: str) -> float | None:
         """best-avg-alpha; None for the unsteered method, or if nothing can be compared."""
         return best_alpha(self.sweep(model, method))
+
+    def joint_alpha(self, model: str, method: str, attribute: str) -> float | None:
+        """best-avg-alpha of the steering of several attributes at once, of the strengths that it was run at."""
+        alphas = grid.joint_alphas(self.plan, self.plan.method(method), attribute)
+        return best_alpha({alpha: self.bias(model, method, alpha, attribute) for alpha in alphas})
 
     def everyone(self, model: str) -> set[str]:
         """All identities that the bias tasks show."""
@@ -410,8 +417,8 @@ def check_steerer(folder: str | Path, steerer: Steerer, label: str = "") -> tupl
 
 def _differences(plan: Plan, method: MethodPlan, steerer: Steerer, runs: StoredRuns) -> list[str]:
     """The differences between the steerer and the one that the study fitted."""
-    if not isinstance(steerer.attribute, str) or steerer.attribute not in plan.steering:
-        return [f"it steers {steerer.attribute!r}, the study {', '.join(plan.steering)}"]
+    if not isinstance(steerer.attribute, str) or steerer.attribute not in plan.attributes:
+        return [f"it steers {steerer.attribute!r}, the study {', '.join(plan.attributes)}"]
     pairs = {
         "method": (steerer.method, method.name),
         "options": (steerer.options, method.options),

@@ -14,6 +14,7 @@ from ggss import errors
 from ggss.activations import Activations
 from ggss.activations.collect import collect
 from ggss.analysis.asking import answers_of
+from ggss.analysis.run import steered_attributes
 from ggss.errors import InputError
 from ggss.models import ModelIdentity, load_vlm
 from ggss.models.features import FeatureCache
@@ -122,7 +123,7 @@ class Worker:
 
     def _fit(self, label: str, attribute: str) -> tuple[Steerer, FitReply]:
         method = self.plan.method(label)
-        any_attribute = attribute or next(iter(self.plan.steering))
+        any_attribute = attribute or self.plan.attributes[0]
         steerer, activations = self._discovered(method, any_attribute, method.prompt)
         cosine = None
         if method.prompt is not None:
@@ -142,7 +143,9 @@ class Worker:
             pooling=method.pooling or self.plan.pooling,
             show=False,
         )
-        return fit(method.name, activations, attribute=attribute, **method.options), activations
+        names = steered_attributes(attribute)
+        target = names[0] if len(names) == 1 else tuple(names)
+        return fit(method.name, activations, attribute=target, **method.options), activations
 
     def _under(self, cell: grid.Cell) -> SteeredModel:
         """The model under the cell's steering. The features of the previous steering are freed."""

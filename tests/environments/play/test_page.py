@@ -65,6 +65,7 @@ def opened(served, browser):
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(served)
         page.wait_for_selector("#row figure")
+        page.wait_for_selector("#gate input")
         return page
 
     yield open_page
