@@ -36,7 +36,7 @@ from ggss.stats.paired import change_within
 # Fields of Source in which a steered run and its baseline may differ. Two names may be of the same model, and the
 # model's identity includes the library versions that decide numbers.
 MAY_DIFFER = ("model", "method", "attribute", "alpha", "steerer", "versions")
-_ITEM_FIELDS = ("options", "attributes", "context", "worth", "cluster", "question", "expected", "about")
+_ITEM_FIELDS = ("options", "attributes", "context", "worth", "lexicons", "cluster", "question", "expected", "about")
 _PLURAL = {
     "worth": "numbers of their options",
     "cluster": "clusters",

@@ -31,7 +31,6 @@ from typer import rich_utils
 
 from ggss.cli import (
     ask,
-    bundle,
     cache,
     compare,
     convert,
@@ -133,8 +132,8 @@ app.command()(compare.recommend)
 app.command()(gate.gate)
 app.command()(export.export)
 app.command()(report.report)
-app.command()(bundle.bundle)
-app.command()(bundle.verify)
+app.command()(report.bundle)
+app.command()(report.verify)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(convert.convert)

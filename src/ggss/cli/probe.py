@@ -67,10 +67,17 @@ def run_data(measured: "Measured") -> list[dict[str, Any]]:
                 "unparsed": measured.metric(name).unparsed,
                 "asked": measured.metric(name).asked,
                 "degenerate": measured.metric(name).degenerate,
+                **({"chance": _chance(measured, name)} if name in measured.with_chance_level else {}),
             }
         )
         for name in measured.names
     ]
+
+
+def _chance(measured: "Measured", name: str) -> dict[str, float]:
+    """What a group metric is with the pictures of each person shuffled, in 95 of 100 cases at most; and its p."""
+    null = measured.null(name)
+    return {"quantile": null.quantile(0.95), "p": null.p}
 
 
 def plain(value: Any) -> Any:
@@ -120,11 +127,12 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         style="dim",
     )
     for run in runs:
-        for name in run.gaps_between_cells:
+        for name in run.with_chance_level:
             null, display = run.null(name), run.display(name)
             console.print(
-                f"{run.task}, {display.label}: {run.value(name):.2f}; with the pictures of each person shuffled, up "
-                f"to {null.quantile(0.95):.2f} in 95 of 100 cases (p = {null.p:.2g}).",
+                f"{run.task}, {display.label}: {number(run.value(name), display)}{display.unit}; with the pictures "
+                f"of each person shuffled, up to {number(null.quantile(0.95), display)} in 95 of 100 cases "
+                f"(p = {null.p:.2g}).",
                 style="dim",
             )
     if any(run.metric(name).degenerate for run in runs for name in run.names):

@@ -49,8 +49,9 @@ class Item:
     `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent: they are
     resampled together. `options` are the answers whose probabilities are scored, with the text each stands for;
     `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" if there is none.
-    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one. `shapes`
-    are how some families of models are asked: with a system turn, or with all pictures first.
+    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one.
+    `lexicons` are the entries of those by which a text is measured, besides our own. `shapes` are how some families
+    of models are asked: with a system turn, or with all pictures first.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Item:
     about: str = ""
     context: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, float] = field(default_factory=dict)
+    lexicons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shapes: Mapping[str, Callable[[str], str]] = field(default_factory=dict, repr=False)
 
     def prompt_for(self, family: str) -> str:
@@ -116,7 +118,8 @@ class Display:
     """How a metric is shown: its column's name, what it measures, the factor and digits it is printed with.
 
     `{about}` in the two texts stands for the attribute. biased_upwards: the metric is too high in small samples, as
-    divergences and spreads are, so a corrected value is shown, too.
+    divergences and spreads are, so a corrected value is shown, too. shuffled: its chance level is shown, what it is
+    with the pictures of each person shuffled (`Measured.null`).
     """
 
     label: str
@@ -126,6 +129,7 @@ class Display:
     unit: str = ""
     better: Literal["lower", "higher", ""] = ""
     biased_upwards: bool = False
+    shuffled: bool = False
 
     def of(self, about: str) -> "Display":
         """The display with the attribute in its texts."""
@@ -160,12 +164,14 @@ _OF_CELLS = {
         "largest total variation between the answers about two cells of {about}",
         better="lower",
         biased_upwards=True,
+        shuffled=True,
     ),
     UNEXPLAINED: Display(
         "unexplained gap of {about}",
         "largest difference of a cell of {about} from what the two attributes alone predict",
         better="lower",
         biased_upwards=True,
+        shuffled=True,
     ),
 }
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")

@@ -39,12 +39,13 @@ class Prompt:
     """A question's text, and the answers whose probabilities are scored, with what each stands for.
 
     `<picture>` in the text is where a picture is shown; without it, pictures come before the text. worth: the number
-    that each answer counts as in a mean.
+    that each answer counts as in a mean. lexicons: by which a text is measured, besides our own.
     """
 
     text: str
     options: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, float] = field(default_factory=dict)
+    lexicons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 Prompts = Mapping[str, Prompt]
@@ -151,6 +152,7 @@ def _content(item: Item) -> list[Any]:
         item.about,
         [picture.digest for picture in item.images],
         *([_shapes(item)] if item.shapes else []),
+        *([{name: list(entries) for name, entries in item.lexicons.items()}] if item.lexicons else []),
     ]
 
 
@@ -265,6 +267,7 @@ def crossed(prompts: Prompts, pictures: Iterable[Picture], about: str) -> list[I
             about=about,
             context=dict(picture.context),
             worth=prompt.worth,
+            lexicons=prompt.lexicons,
         )
         for name, prompt in prompts.items()
         for picture in pictures
