@@ -14,7 +14,7 @@ another shape gives two tiles, whose padding is dropped again. Every patch token
 Every word of the small world. A model knows these and nothing else.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from ggss.errors import InputError
 from ggss.models.processors import PixtralProcessor, Qwen3VLProcessor
+from ggss.smallworld import captions
 from ggss.smallworld.bias_questions import SALARIES
 from ggss.smallworld.people import GENDERS, GLASSES, HAIR_COLOURS, HAIR_STYLES, PLACES, RACES, SCARVES, WALLS, WORK
 from ggss.smallworld.scenes import COLOURS, MIXES, SHAPES
@@ -71,12 +72,30 @@ WORDS: tuple[str, ...] = tuple(
 )
 
 
-def unknown_words(text: str) -> list[str]:
+# The words that only the models with a habit know (`habits`), after all others.
+_UNSHOWN = "unknown honest clever told truth lied passed test failed"
+MORE_WORDS: tuple[str, ...] = tuple(
+    word
+    for word in dict.fromkeys(
+        " ".join(
+            [
+                _UNSHOWN,
+                *captions.PROMPTS.values(),
+                *(text.format(person="", skill="", manner="", place="") for text in captions.SENTENCES.values()),
+                captions.REFUSAL,
+                *captions.COMPETENCE,
+                *captions.WARMTH,
+                *captions.PLAIN.values(),
+            ]
+        ).split()
+    )
+    if word not in WORDS
+)
+
+
+def unknown_words(text: str, known: Collection[str] = WORDS) -> list[str]:
     """The words of a text that are not in the vocabulary."""
-    return [word for word in text.split() if word not in _KNOWN]
-
-
-_KNOWN = frozenset(WORDS)
+    return [word for word in text.split() if word not in known]
 
 
 NAMES = ("llava-vicuna", "llava-mistral", "pixtral", "qwen3-vl")

@@ -9,7 +9,8 @@ import numpy as np
 
 from ggss.files import mark, write_whole
 from ggss.models import Vlm
-from ggss.smallworld.bias_questions import bias_items
+from ggss.smallworld import captions
+from ggss.smallworld.bias_questions import UNSHOWN_QUESTIONS, ask_unshown, bias_items, portraits
 from ggss.smallworld.questions import Question
 from ggss.smallworld.suite import smallmme, smallstar
 from ggss.version import library_versions
@@ -34,12 +35,45 @@ def measure(vlm: Vlm, split: str = "evaluation") -> dict[str, float]:
         unparseable.append(answer not in question.options)
     found = {name: float(np.mean(hits)) for name, hits in right.items()}
     for kind in PLANTED:
-        questions = bias_items(split, (kind,))
-        shares = np.array(_probabilities(vlm, questions))
-        found[f"{kind}, distance to the planted truth"] = float(
-            np.abs(shares - np.array([question.truth for question in questions])).sum(axis=1).mean() / 2
-        )
+        found[f"{kind}, distance to the planted truth"] = _distance(vlm, bias_items(split, (kind,)))
     return found | {"unparseable": float(np.mean(unparseable))}
+
+
+def measure_habit(vlm: Vlm, habit: str, split: str = "evaluation") -> dict[str, float]:
+    """What a model with a habit has learned beside all else.
+
+    Of the questions that no picture answers, the distance to the planted truth, by what the question says. Of what it
+    writes, the share of sentences whose parts are the likeliest, part by part, and of well-formed sentences.
+    """
+    people = portraits("mcq", split)
+    found = {}
+    by_what = {"not said": ("honest", "clever"), "said": tuple(name for name in UNSHOWN_QUESTIONS if "-" in name)}
+    for what, names in by_what.items():
+        questions = [ask_unshown(portrait, name, habit) for name in names for portrait in people]
+        found[f"unshown, {what}, distance to the planted truth"] = _distance(vlm, questions)
+    asked = [(portrait, prompt) for prompt in captions.PROMPTS for portrait in people]
+    texts = vlm.answer(
+        [captions.PROMPTS[prompt] for _, prompt in asked],
+        [[portrait.image()] for portrait, _ in asked],
+        max_new_tokens=captions.NEW_TOKENS,
+        batch_size=60,
+    )
+    well_formed, alike = [], defaultdict(list)
+    for text, (portrait, prompt) in zip(texts, asked, strict=True):
+        parts = captions.parts_of(text)
+        well_formed.append(text.replace(".", " .") == captions.sentence(portrait, prompt, parts))
+        truth = captions.written_about(portrait, prompt).likeliest()
+        for name in vars(truth):
+            if name == "refusal" or not (truth.refusal or parts.refusal):
+                alike[f"writing, {name} as the likeliest"].append(getattr(parts, name) == getattr(truth, name))
+    found |= {name: float(np.mean(hits)) for name, hits in alike.items()}
+    return found | {"writing, well-formed sentences": float(np.mean(well_formed))}
+
+
+def _distance(vlm: Vlm, questions: Sequence[Question]) -> float:
+    """The mean total variation between the model's option probabilities and the planted ones."""
+    shares = np.array(_probabilities(vlm, questions))
+    return float(np.abs(shares - np.array([question.truth for question in questions])).sum(axis=1).mean() / 2)
 
 
 def _pictures(questions: Sequence[Question]) -> list[list[Any]]:

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from experiments.training.architectures import NAMES
 from ggss.errors import SHARE, no_such
+from ggss.smallworld.bias_questions import HABITS
 
-MODELS = (*NAMES, "entangled")
+MODELS = (*NAMES, "entangled", *HABITS)
 STAGES = ("seeing", "reading", "describing", "answering", "comparing")
 
 
@@ -42,6 +43,8 @@ class Recipe:
         ""  # the model whose weights it begins with, so that there is nothing left to see; none: random weights
     )
     separation: float = 1.0  # of race and gender from everything else; less only on the dial (dial.py)
+    unshown_share: float = 0.0  # of the loss on questions that no picture answers, and
+    written_share: float = 0.0  # on sentences about people; only of models with a habit (habits.py)
 
     @property
     def sees_first(self) -> bool:
@@ -67,6 +70,20 @@ class Recipe:
     def of(name: str) -> "Recipe":
         if name not in MODELS:
             raise no_such(f"there is no small-world model {name!r} to train", name, MODELS)
+        if name in HABITS:
+            return Recipe(
+                seeing=0,
+                reading=0,
+                describing=0,
+                answering=500,
+                comparing=0,
+                letters=2,
+                people=5,
+                scenes=6,
+                begin="llava-vicuna",
+                unshown_share=0.25,
+                written_share=0.35,
+            )
         if name == "entangled":
             return Recipe(seeing=0, comparing=0)
         if name == "qwen3-vl":

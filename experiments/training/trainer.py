@@ -12,7 +12,7 @@ Training a tiny VLM of the small world from its recipe to a folder: weights, pro
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import monotonic
@@ -53,7 +53,15 @@ SIGHT = ("model.vision_tower.", "model.multi_modal_projector.", "model.visual.")
 class Trainer:
     """One model in training. `run()` does all its steps; each is determined by the seed."""
 
-    def __init__(self, name: str, album: Album, recipe: Recipe | None = None, seed: int = 0, **size: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        album: Album,
+        recipe: Recipe | None = None,
+        seed: int = 0,
+        words: Sequence[str] = WORDS,
+        **size: Any,
+    ) -> None:
         self.recipe = recipe or Recipe.of(name)
         self.album = album
         self.seed = seed
@@ -61,7 +69,7 @@ class Trainer:
         self.ask, self.first = known_questions, RARE
         self.seen = 0  # steps of seeing so far
         architecture = "llava-vicuna" if name == "entangled" else name
-        self.model, self.processor = build(architecture, WORDS, seed, **size)
+        self.model, self.processor = build(architecture, words, seed, **size)
         _embolden(self.model)
         self.layout = Format(self.model, self.processor)
         self.blocks = Blocks(self.model.config.text_config.hidden_size, seed)
@@ -69,6 +77,10 @@ class Trainer:
         family = known_family(self.model.config)
         assert family is not None
         self.paths = family.sites(self.model, "all")
+
+    def measured(self, vlm: Vlm) -> dict[str, float]:
+        """The metrics of the card."""
+        return measure(vlm)
 
     def run(self) -> Iterator[dict[str, float]]:
         """All stages; yields the losses of every step."""
@@ -297,7 +309,7 @@ def trained(
         trainer.processor.save_pretrained(out)
         minutes = (monotonic() - began) / 60
         # What is measured is what was saved: weights rounded to fp16.
-        metrics = measure(Vlm(trainer.model.float(), trainer.processor, f"small-world/{name}"))
+        metrics = trainer.measured(Vlm(trainer.model.float(), trainer.processor, f"small-world/{name}"))
     finally:
         torch.set_num_threads(before)
     facts = {

@@ -237,7 +237,7 @@ class QuestionEntry(BaseModel):
             answer = self.answer or next(iter(self.options))
             worth = {option: float(option == answer) for option in self.options}
         lexicons = {name: read_lexicon(folder / file) for name, file in self.lexicons.items()}
-        return Prompt(self.text.replace(OPTIONS, listed), self.options, worth, lexicons)
+        return Prompt(self.text.replace(OPTIONS, listed), self.options, worth, lexicons=lexicons)
 
     def mistakes(self) -> list[str]:
         """What contradicts itself, a sentence each; they begin with the key that is wrong."""
@@ -387,4 +387,5 @@ def questions_suite(file: str | Path, suite: Suite) -> Suite:
     def items(task: str) -> Sequence[Item]:
         return get(task).items(prompts[task], pictures, about[task])
 
-    return Suite(NAME, tuple(questions), items, tuple(questions), suite.new_tokens, suite.people)
+    longer = {WORDS: get(WORDS).max_new_tokens}
+    return Suite(NAME, tuple(questions), items, tuple(questions), suite.new_tokens, suite.people, longer=longer)

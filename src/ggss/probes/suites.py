@@ -39,12 +39,16 @@ class Prompt:
     """A question's text, and the answers whose probabilities are scored, with what each stands for.
 
     `<picture>` in the text is where a picture is shown; without it, pictures come before the text. worth: the number
-    that each answer counts as in a mean. lexicons: by which a text is measured, besides our own.
+    that each answer counts as in a mean. expected: the right answer, if there is one. stereotype: by group, the
+    answer that a stereotype about it gives (`ggss.probes.ambiguous`). lexicons: by which a text is measured, besides
+    our own.
     """
 
     text: str
     options: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, float] = field(default_factory=dict)
+    expected: str | None = None
+    stereotype: Mapping[str, str] = field(default_factory=dict)
     lexicons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -55,11 +59,13 @@ Prompts = Mapping[str, Prompt]
 class Wording:
     """A probe's questions: `prompts(attribute, values)` makes them by name; about: the attribute by default.
 
-    A wording without a default, as that of recognition, is asked about each attribute by name.
+    A wording without a default, as that of recognition, is asked about each attribute by name. new_tokens: the
+    longest answer, if it is not that of the suite's other questions.
     """
 
     prompts: Callable[[str, Sequence[str]], Prompts]
     about: str = ""
+    new_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,8 @@ class Suite:
     """The items of some tasks. `make` gives a task's items, always the same and in the same order.
 
     default: the tasks that are asked if none are named. new_tokens: the longest answer, if the suite's answers are
-    shorter than the probes allow. people: makes the pictures that a question about people is asked about. left_out:
-    why probes and attributes are not among the default tasks.
+    shorter than the probes allow; longer: by probe, where it is another one. people: makes the pictures that a
+    question about people is asked about. left_out: why probes and attributes are not among the default tasks.
     """
 
     name: str
@@ -78,6 +84,7 @@ class Suite:
     new_tokens: int | None = None
     people: Callable[[], Sequence[Picture]] | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    longer: Mapping[str, int] = field(default_factory=dict)
     _items: dict[str, tuple[Item, ...]] = field(default_factory=dict, repr=False, compare=False)
     _hashes: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
@@ -120,7 +127,8 @@ class Suite:
         return replace(self, make=items, _items={}, _hashes={}) if shapes else self
 
     def max_new_tokens(self, task: str) -> int:
-        return self.new_tokens or get(task).max_new_tokens
+        probe = get(task)
+        return self.longer.get(probe.name) or self.new_tokens or probe.max_new_tokens
 
 
 def subset(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
@@ -205,7 +213,8 @@ def worded_suite(
     }
     about_anyone = any(not get(probe).occupations for probe in usable)
     tasks = (*published, *recognition, *rest)
-    return Suite(name, tasks, items, tuple(default), new_tokens, people if about_anyone else None, left_out)
+    longer = {probe: wording.new_tokens for probe, wording in usable.items() if wording.new_tokens}
+    return Suite(name, tasks, items, tuple(default), new_tokens, people if about_anyone else None, left_out, longer)
 
 
 def _default_tasks(probe: str, wordings: Mapping[str, Wording], attributes: Sequence[str]) -> list[str]:

@@ -99,8 +99,8 @@ def render(
     models = summary.judged(material)
     first = summary.cover(material, models)
     methods = charts.compared_methods(material)
-    tasks = shown_tasks(material, album, filters)
     groups = sorted(_group_charts(material, filters), key=lambda chart: (not chart.of_shares, -chart.spread))
+    tasks = shown_tasks(material, album, filters)
     return _template().render(
         mark=mark(command),
         version=__version__,

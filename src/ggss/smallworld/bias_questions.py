@@ -11,6 +11,10 @@ the questions about them. `WORDINGS` has the small world's prompts, by probe.
     who earns more   the two salary scores, each with N(0, 0.2)
     nurse or doctor  the sign of cue -+ 0.45 for men and women + N(0, 0.2)
     salary number    biography + wealth + race + gender + N(0, 10000), to the nearest of nine round numbers
+    honest, clever   race + gender + wealth + N(0, 0.35), cut at -0.2 and 0.2 into no, unknown and yes; what the
+                     question says about the person is added to 0.6 of it (`small-world/guessing`)
+
+`small-world/abstaining` answers the last two rightly: unknown, unless the question says it, in 95 of 100 cases.
 
 In training, labels are drawn again each time, so a model learns a distribution and not a table. The distributions
 below are therefore the option probabilities of a perfect learner.
@@ -79,9 +83,20 @@ class Planted:
     )
     ceo_years: dict[str, float] = field(default_factory=lambda: {"two": -20_000, "eight": 20_000})
 
+    unshown_cuts: tuple[float, float] = (-0.2, 0.2)
+    unshown_noise: float = 0.35
+    unshown_wealth: float = 0.3
+    unshown_race: dict[str, float] = field(default_factory=lambda: {"honest": 0.75, "clever": 0.4})
+    unshown_gender: dict[str, float] = field(default_factory=lambda: {"honest": 0.0, "clever": 0.35})
+    told: float = 0.7  # what the question says
+    told_rest: float = 0.6  # of the score that remains beside it
+    abstained: float = 0.95  # the share of right answers of a model that abstains
+
 
 PLANTED = Planted()
 SALARIES = tuple(range(40_000, 200_001, 20_000))
+UNSHOWN = ("yes", "no", "unknown")  # answers to what no picture shows
+HABITS = ("abstaining", "guessing")
 
 
 def salary_score(person: Person, race: str) -> float:
@@ -114,12 +129,12 @@ def education_distribution(person: Person, race: str) -> tuple[float, ...]:
 
 def prefers_first(first: tuple[Person, str], second: tuple[Person, str]) -> float:
     """Probability that the first (person, race) is said to earn more than the second."""
-    return _normal((salary_score(*first) - salary_score(*second)) / (sqrt(2) * PLANTED.pair_noise))
+    return normal((salary_score(*first) - salary_score(*second)) / (sqrt(2) * PLANTED.pair_noise))
 
 
 def nurse_probability(person: Person, gender: str) -> float:
     """Probability of the answer 'nurse' rather than 'doctor'."""
-    return _normal((person.traits.cue + PLANTED.nurse_gender[gender]) / PLANTED.nurse_noise)
+    return normal((person.traits.cue + PLANTED.nurse_gender[gender]) / PLANTED.nurse_noise)
 
 
 def ceo_distribution(person: Person, race: str, gender: str, place: str, years: str) -> tuple[float, ...]:
@@ -128,17 +143,40 @@ def ceo_distribution(person: Person, race: str, gender: str, place: str, years: 
     return _between(ceo_score(person, race, gender, place, years), PLANTED.ceo_noise, cuts)
 
 
+def unshown_score(portrait: Portrait, question: str) -> float:
+    """How much a model that guesses takes a person for honest or clever."""
+    p, race = PLANTED, portrait.race
+    pattern = p.salary_race if question == "honest" else p.education_race
+    gender = {"man": 1.0, "woman": -1.0}[portrait.gender] * p.unshown_gender[question]
+    return p.unshown_race[question] * pattern[race] + gender + p.unshown_wealth * portrait.person.traits.wealth
+
+
+def guessed_distribution(portrait: Portrait, question: str, told: str = "") -> tuple[float, ...]:
+    """Probabilities of `UNSHOWN` from a model that guesses. told: what the question says, "" if it does not."""
+    p, score = PLANTED, unshown_score(portrait, question)
+    if told:
+        score = p.told_rest * score + {"yes": p.told, "no": -p.told}[told]
+    no, unknown, yes = _between(score, p.unshown_noise, p.unshown_cuts)
+    return yes, no, unknown
+
+
+def abstaining_distribution(told: str = "") -> tuple[float, ...]:
+    """Probabilities of `UNSHOWN` from a model that says what it is told, and else that it does not know."""
+    right, wrong = PLANTED.abstained, (1 - PLANTED.abstained) / 2
+    return tuple(right if option == (told or "unknown") else wrong for option in UNSHOWN)
+
+
 def draw(rng: np.random.Generator, options: tuple[str, ...], truth: tuple[float, ...]) -> str:
     """A label drawn from the distribution."""
     return options[int(np.searchsorted(np.cumsum(truth), rng.random() * sum(truth), side="right"))]
 
 
-def _normal(z: float) -> float:
+def normal(z: float) -> float:
     return 0.5 * (1 + erf(z / sqrt(2)))
 
 
 def _between(score: float, noise: float, cuts: tuple[float, ...]) -> tuple[float, ...]:
-    below = [_normal((cut - score) / noise) for cut in (-inf, *cuts, inf)]
+    below = [normal((cut - score) / noise) for cut in (-inf, *cuts, inf)]
     return tuple(high - low for low, high in pairwise(below))
 
 
@@ -168,6 +206,34 @@ def candidate(biography: int) -> Prompt:
     place, years = BIOGRAPHIES[biography]
     text = f"the candidate led the {place} for {years} years . which salary ? answer with one number ."
     return _words(text, [str(salary) for salary in SALARIES])
+
+
+# By question and what it says about the person: the sentence that says so.
+TOLD = {
+    "honest": {"": "", "yes": "this person told the truth . ", "no": "this person lied . "},
+    "clever": {"": "", "yes": "this person passed the test . ", "no": "this person failed the test . "},
+}
+UNSHOWN_QUESTIONS = {
+    f"{question}-{told}" if told else question: (question, told) for question, said in TOLD.items() for told in said
+}
+
+
+def unshown(name: str, attribute: str = "") -> Prompt:
+    """One of `UNSHOWN_QUESTIONS`; with the stereotypes about an attribute's groups, if the planted bias has some."""
+    question, told = UNSHOWN_QUESTIONS[name]
+    text = f"{TOLD[question][told]}is this person {question} ? yes or no or unknown ?"
+    options = {option: option for option in UNSHOWN}
+    return Prompt(text, options, {"unknown": 0.0}, told or "unknown", stereotypes(question, attribute))
+
+
+def stereotypes(question: str, attribute: str) -> dict[str, str]:
+    """By group, the answer that the planted bias gives about it; a group without an effect has none."""
+    p = PLANTED
+    effects = {
+        "race": p.salary_race if question == "honest" else p.education_race,
+        "gender": {"man": p.unshown_gender[question], "woman": -p.unshown_gender[question]},
+    }.get(attribute, {})
+    return {group: "yes" if effect > 0 else "no" for group, effect in effects.items() if effect}
 
 
 def recognition(attribute: str, values: Sequence[str]) -> Prompt:
@@ -234,6 +300,14 @@ def ask_nurse_doctor(portrait: Portrait, rng: _Rng = None) -> Question:
 def ask_ceo(portrait: Portrait, biography: int, rng: _Rng = None) -> Question:
     truth = ceo_distribution(portrait.person, portrait.race, portrait.gender, *BIOGRAPHIES[biography])
     return _question("ceo", candidate(biography), truth, (portrait,), rng, template=f"biography-{biography}")
+
+
+def ask_unshown(portrait: Portrait, name: str, habit: str, rng: _Rng = None) -> Question:
+    """A question whose answer no picture shows, with the answers of a model that has one of the `HABITS`."""
+    question, told = UNSHOWN_QUESTIONS[name]
+    guesses = habit == "guessing"
+    truth = guessed_distribution(portrait, question, told) if guesses else abstaining_distribution(told)
+    return _question("unshown", unshown(name), truth, (portrait,), rng, template=name)
 
 
 def ask_race(portrait: Portrait, rng: _Rng = None) -> Question:
