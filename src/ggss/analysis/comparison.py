@@ -239,6 +239,14 @@ class Comparison:
         """
         return self._value_and_change(name, over)[1]
 
+    def difference(self, name: str) -> Interval:
+        """The metric after less before, with the jackknife's interval over identities; NaN for a single identity."""
+        metric = self.after.metric(name).minus(self.before.metric(name))
+        level, clusters = self.statistics.level, self.after.clusters
+        if len(set(clusters)) < 2:
+            return Interval(float(metric), np.nan, np.nan, level, "jackknife", 1, 1.0)
+        return jackknife(metric, clusters, level=level)
+
     @property
     def corrected_change(self) -> Interval | None:
         """The change between values corrected for small-sample bias (jackknife), with Fieller's interval."""

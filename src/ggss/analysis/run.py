@@ -176,6 +176,11 @@ class Measured:
         return label_null(self.metric(name), self.sets, draws=self.statistics.permutations, seed=seed)
 
     @property
+    def compared(self) -> list[str]:
+        """The metrics that a comparison shows beside the published one."""
+        return [name for name in self.names[1:] if self.display(name).compared]
+
+    @property
     def with_chance_level(self) -> list[str]:
         """The metrics that are shown with their chance level, which `null` computes."""
         return [name for name in self.names if self.display(name).shuffled and self.metric(name).groups is not None]

@@ -100,7 +100,9 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         console.print(_dependence_table(runs, title))
         console.print(DEPENDENCE, style="dim")
         title = ""
-    table = result_table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title or None)
+    chance = ["chance (p)"] if any(run.with_chance_level for run in runs) else []
+    columns = ("value [95 %]", "corrected [95 %]", *chance, "soft", "unparsed")
+    table = result_table("task, metric", *columns, title=title or None)
     for run in runs:
         table.add_row(Text(run.task, "bold"))
         for name in run.names:
@@ -116,6 +118,7 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
                 marked(f"  {name}{display.unit}", metric.degenerate),
                 _span(run.interval(name), display),
                 "" if corrected is None else _span(corrected, display),
+                *([_chance_words(run, name)] if chance else []),
                 "" if soft is None else number(soft, display),
                 f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
             )
@@ -126,17 +129,22 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         "that name no option.",
         style="dim",
     )
-    for run in runs:
-        for name in run.with_chance_level:
-            null, display = run.null(name), run.display(name)
-            console.print(
-                f"{run.task}, {display.label}: {number(run.value(name), display)}{display.unit}; with the pictures "
-                f"of each person shuffled, up to {number(null.quantile(0.95), display)} in 95 of 100 cases "
-                f"(p = {null.p:.2g}).",
-                style="dim",
-            )
+    if chance:
+        console.print(
+            "Chance: what the value reaches in 95 of 100 cases with the pictures of each person shuffled. A value "
+            "below it is no evidence of a difference.",
+            style="dim",
+        )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
+
+
+def _chance_words(run: "Measured", name: str) -> str:
+    """A metric's chance level and its p, "" if it is shown without."""
+    if name not in run.with_chance_level:
+        return ""
+    chance = _chance(run, name)
+    return f"{number(chance['quantile'], run.display(name))} ({chance['p']:.2g})"
 
 
 def _dependence_table(runs: Sequence["Measured"], title: str) -> Any:

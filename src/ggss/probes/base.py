@@ -119,7 +119,8 @@ class Display:
 
     `{about}` in the two texts stands for the attribute. biased_upwards: the metric is too high in small samples, as
     divergences and spreads are, so a corrected value is shown, too. shuffled: its chance level is shown, what it is
-    with the pictures of each person shuffled (`Measured.null`).
+    with the pictures of each person shuffled (`Measured.null`). compared: a comparison shows it beside the published
+    metric.
     """
 
     label: str
@@ -130,6 +131,7 @@ class Display:
     better: Literal["lower", "higher", ""] = ""
     biased_upwards: bool = False
     shuffled: bool = False
+    compared: bool = False
 
     def of(self, about: str) -> "Display":
         """The display with the attribute in its texts."""

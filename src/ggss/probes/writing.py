@@ -188,7 +188,7 @@ def overlap(first: Sequence[str], second: Sequence[str]) -> float:
 
 
 def marked(texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
-    """Each text in pieces, with whether a piece is marked: words that at least half of the other texts do not have.
+    """Each text in pieces, with whether a piece is marked: words that more than half of the other texts do not have.
 
     The pieces of a text, joined, are the text. Nothing is marked in a text without others.
     """
@@ -197,15 +197,14 @@ def marked(texts: Sequence[str]) -> list[list[tuple[str, bool]]]:
     for number, text in enumerate(texts):
         others = [words for place, words in enumerate(known) if place != number]
         split = _PIECES.split(text)  # what is between words, a word, and so on
-        alone = [
-            2 * sum(" ".join(words_of(word)) in other for other in others) <= len(others) for word in split[1::2]
-        ]
+        alone = [2 * sum(" ".join(words_of(word)) in other for other in others) < len(others) for word in split[1::2]]
         marks = [False] * len(split)
         marks[1::2] = [bool(others) and mark for mark in alone]
         for place in range(2, len(split) - 1, 2):  # a space between two marked words
             marks[place] = marks[place - 1] and marks[place + 1] and split[place].isspace()
         runs = groupby(zip(split, marks, strict=True), key=lambda piece: piece[1])
-        pieces.append([("".join(part for part, _ in run), mark) for mark, run in runs])
+        joined = [("".join(part for part, _ in run), mark) for mark, run in runs]
+        pieces.append([piece for piece in joined if piece[0]])
     return pieces
 
 
@@ -240,26 +239,25 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
     about, groups = answers.about, answers.values()
     texts: list[Text | None] = list(answers.parsed)
     every = np.full(len(texts), True)
-    gaps, levels = dict[str, Metric](), dict[str, Metric]()
+    measured: dict[str, Metric] = {}
     for measure in _measures(texts):
         numbers = [None if text is None else text.measures.get(measure) for text in texts]
         share = measure in SHARES
         name = f"{about}_{measure}"
-        gaps[f"{name}_gap"] = metrics.mean_range(groups, numbers, every, f"{name}_gap")
+        measured[f"{name}_gap"] = metrics.mean_range(groups, numbers, every, f"{name}_gap")
         if len(set(groups)) == 2:
             signed = metrics.mean_difference(groups, numbers, every, f"{SIGNED}{name}_gap")
-            gaps[signed.name] = replace(signed, bounds=metrics.GAP) if share else signed
+            measured[signed.name] = replace(signed, bounds=metrics.GAP) if share else signed
         for metric in (
             metrics.within_person_range(answers, numbers, f"{name}_range"),
             metrics.slope(groups, numbers, every, f"{name}_slope"),
         ):
             if metric is not None:
-                levels[metric.name] = metric
+                measured[metric.name] = metric
         mean = metrics.mean_answer(numbers, f"mean_{measure}")
-        levels[mean.name] = replace(mean, bounds=metrics.SHARE) if share else mean
+        measured[mean.name] = replace(mean, bounds=metrics.SHARE) if share else mean
     distance = metrics.within_person(answers, texts, _distance, f"{about}_text_distance")
-    measured = gaps if distance is None else gaps | {distance.name: replace(distance, bounds=metrics.SHARE)}
-    return measured | levels
+    return measured if distance is None else measured | {distance.name: replace(distance, bounds=metrics.SHARE)}
 
 
 def _measures(texts: Sequence[Text | None]) -> list[str]:
@@ -274,7 +272,7 @@ def _distance(texts: Sequence[Text]) -> float:
     return float(np.mean([1 - overlap(first.words, second.words) for first, second in combinations(texts, 2)]))
 
 
-_RATE = Display("", "", 1, 2, " per 100 words", "lower", biased_upwards=True, shuffled=True)
+_RATE = Display("", "", 1, 2, " per 100 words", "lower", biased_upwards=True, shuffled=True, compared=True)
 _WHAT = {
     COMPETENCE: ("words of competence", _RATE),
     WARMTH: ("words of warmth", _RATE),
@@ -286,20 +284,19 @@ _WHAT = {
 
 
 def _displays() -> dict[str, Display]:
-    """Gaps first, then the distance, then what is within a person and over all."""
-    gaps, others = dict[str, Display](), dict[str, Display]()
+    displays: dict[str, Display] = {}
     for measure, (what, display) in _WHAT.items():
-        gaps[f"{{about}}_{measure}_gap"] = replace(
+        displays[f"{{about}}_{measure}_gap"] = replace(
             display, label=f"{measure} gap", meaning=f"largest less smallest mean of a {{about}} group: {what}"
         )
-        others[f"{{about}}_{measure}_range"] = replace(
+        displays[f"{{about}}_{measure}_range"] = replace(
             display,
             label=f"{measure} within a person",
             meaning=f"largest less smallest within a person as only the {{about}} shown changes, mean: {what}",
             biased_upwards=False,
             shuffled=False,
         )
-        others[f"mean_{measure}"] = replace(
+        displays[f"mean_{measure}"] = replace(
             display,
             label=measure,
             meaning=f"mean of all texts: {what}",
@@ -314,8 +311,9 @@ def _displays() -> dict[str, Display]:
         1,
         " %",
         "lower",
+        compared=True,
     )
-    return gaps | {"{about}_text_distance": distance} | others
+    return displays | {"{about}_text_distance": distance}
 
 
 register(
