@@ -31,7 +31,6 @@ from typer import rich_utils
 
 from ggss.cli import (
     ask,
-    cache,
     compare,
     convert,
     data,
@@ -39,7 +38,7 @@ from ggss.cli import (
     doctor,
     export,
     gate,
-    methods,
+    inventory,
     play,
     probe,
     report,
@@ -130,6 +129,7 @@ app.command()(probe.probe)
 app.command()(compare.compare)
 app.command()(compare.recommend)
 app.command()(gate.gate)
+app.command()(gate.judge)
 app.command()(export.export)
 app.command()(report.report)
 app.command()(report.bundle)
@@ -137,12 +137,12 @@ app.command()(report.verify)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(convert.convert)
-app.command()(methods.methods)
-app.command()(methods.probes)
+app.command()(inventory.methods)
+app.command()(inventory.probes)
 app.add_typer(data.data, name="data")
 app.add_typer(study.study, name="study")
 app.add_typer(world.world, name="world")
-app.add_typer(cache.cache, name="cache")
+app.add_typer(inventory.cache, name="cache")
 prepare_commands(app)
 show_examples_last(app)
 fold_tables()

@@ -375,7 +375,7 @@ def probe(
     from ggss.probes.steered_model import SteeredModel
 
     if endpoint is not None:
-        answering = _served(endpoint, model, request, concurrency, timeout)
+        answering = served(endpoint, model, request, concurrency, timeout)
         size = batch(batch_size) or 4 * answering.concurrency
     else:
         # The pictures are encoded in the same batches whatever was asked before.
@@ -402,9 +402,9 @@ def probe(
     if out is None:
         runs = [ask_task(task) for task in suites]
     else:
-        runs = _ask_into(out, asked, ask_task, answering.suffix, force)
+        runs = ask_into(out, asked, ask_task, answering.suffix, force)
     runs = [run.read_by(rule) for run in runs]
-    measured = _measured(runs, seed)
+    measured = measured_runs(runs, seed)
     differently = {run.task: run.read_differently for run in runs}
     if as_json:
         metrics = [row for run in measured for row in run_data(run)]
@@ -441,7 +441,7 @@ def _check_what_is_asked(
         )
 
 
-def _served(url: str, model: str, request: str | None, concurrency: int | None, timeout: float | None) -> "Endpoint":
+def served(url: str, model: str, request: str | None, concurrency: int | None, timeout: float | None) -> "Endpoint":
     """The endpoint, once it has been reached."""
     from ggss.probes.endpoint import CONCURRENCY, KEY, TIMEOUT, Endpoint
 
@@ -472,7 +472,7 @@ def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None,
     )
 
 
-def _ask_into(
+def ask_into(
     out: Path, questions: "dict[str, Questions]", ask: "Callable[..., Run]", suffix: str, force: bool
 ) -> "list[Run]":
     """Ask all tasks; every batch is written to the file before the next one is asked."""
@@ -512,7 +512,7 @@ def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "St
     return steerer
 
 
-def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
+def measured_runs(runs: "list[Run]", seed: int) -> "list[Measured]":
     """The runs in numbers, with their intervals computed under a progress bar."""
     from ggss.analysis import Statistics
 

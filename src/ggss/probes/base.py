@@ -195,6 +195,7 @@ class Probe:
     from_file: whether its questions are read from a benchmark's file.
     parse_as_released: `parse` by the rule of the authors' code or the paper, where that rule differs.
     named_tasks: whether the rest of a task's name is a name that the user gave, and no attribute: `gap-hire`.
+    labelled: whether the right answers of its items are human labels, which two runs have of different items.
     """
 
     name: str
@@ -212,6 +213,7 @@ class Probe:
     from_file: bool = False
     parse_as_released: Callable[[str, Item], Any] | None = None
     named_tasks: bool = False
+    labelled: bool = False
 
     def parser(self, name: Parser = CAREFUL) -> Callable[[str, Item], Any]:
         """The parser of that name, `careful` or `release`; a probe with only one parser has it under both names."""
