@@ -13,7 +13,7 @@ ROUNDING := tests/activations tests/methods tests/test_sphere.py $(addprefix tes
 FUZZ_CASES ?= 100000
 FUZZ_SEED ?= 20240613
 
-.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf test-wheel bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock fidelity full-size world clean sites pace dial test-browser
+.PHONY: help release setup docs drawings families families-oldest demo test test-slow test-world test-cpu test-isa test-oldest test-eval test-play test-ray test-serve test-langchain test-vllm test-gguf test-wheel bench-vllm fuzz-serve bench-serve fuzz mutants lint format bench bench-sweep validity readme beyond rivals study discovery-prompts study-kill paper-mock fidelity full-size world clean sites pace dial ambiguous test-browser
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -206,6 +206,9 @@ sites: $(READY)  ## steering at every kind of site of the small-world models; wr
 pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs/pace.md; stop it and go on as you like
 	$(BIN)/python -m experiments.tools.pace
 	$(BIN)/python -m experiments.tools.pace_page
+ambiguous: $(READY)  ## what steering does to guessing and abstaining on two small-world models; docs/ambiguous.md (minutes)
+	$(BIN)/python -m experiments.tools.ambiguous
+
 dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
 	$(BIN)/python -m experiments.tools.dial
 
@@ -237,8 +240,8 @@ discovery-prompts: $(READY)  ## what the prompt of discovery changes; writes res
 study-kill: $(READY)  ## kill the smoke study twenty times; it must end as if nothing had happened
 	$(BIN)/python -m experiments.tools.kill_study
 
-world: $(READY)  ## train the five small-world models again (about two hours on one thread) and check them
-	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled; do \
+world: $(READY)  ## train the seven small-world models again (about two hours on one thread) and check them
+	for name in llava-vicuna llava-mistral pixtral qwen3-vl entangled abstaining guessing; do \
 		$(BIN)/python -m experiments.training $$name --threads 1 -o src/ggss/smallworld/checkpoints/$$name || exit 1; done
 	$(BIN)/ggss world check
 

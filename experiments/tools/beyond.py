@@ -16,9 +16,10 @@ from ggss.models.features import FeatureCache
 from ggss.probes.steered_model import SteeredModel
 from ggss.report import cells
 from ggss.report.rendering import Figure
-from ggss.smallworld.check import CONTROL
+from ggss.smallworld.bias_questions import HABITS
 from ggss.smallworld.demo import (
     ALPHAS,
+    CONTROL,
     activations,
     bias_changes,
     discover,
@@ -81,7 +82,7 @@ def first_identities(acts: Activations, count: int) -> Activations:
 
 
 def main() -> None:
-    names = [name for name in smallworld.embedded() if name != CONTROL]
+    names = [name for name in smallworld.embedded() if name not in (CONTROL, *HABITS)]
     PAGE.write_text(f"""# Beyond the paper, in the small world
 
 Written by `make beyond`; do not edit. Change of bias in percent, at all sites of the model; the mean is the paper's

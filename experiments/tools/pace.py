@@ -22,8 +22,7 @@ from ggss.data.counterfactuals import Counterfactuals
 from ggss.models.features import FeatureCache
 from ggss.probes.steered_model import SteeredModel
 from ggss.smallworld.bias_questions import portraits
-from ggss.smallworld.check import CONTROL
-from ggss.smallworld.demo import HELD_OUT, load_model, suite
+from ggss.smallworld.demo import CONTROL, HELD_OUT, load_model, suite
 from ggss.smallworld.painter import town
 from ggss.smallworld.scenes import PLANS, draw_scene
 from ggss.steering.fitting import AUTO, fit

@@ -26,8 +26,7 @@ from ggss.analysis import Comparison, Run, average_change, compare
 from ggss.analysis.comparison import sign_flip
 from ggss.analysis.run import Source
 from ggss.models.reading import Answer
-from ggss.smallworld.check import CONTROL
-from ggss.smallworld.demo import suite
+from ggss.smallworld.demo import CONTROL, suite
 from ggss.stats import holm
 
 NET = "race_net_preference_std"

@@ -42,8 +42,8 @@ def measure(vlm: Vlm, split: str = "evaluation") -> dict[str, float]:
 def measure_habit(vlm: Vlm, habit: str, split: str = "evaluation") -> dict[str, float]:
     """What a model with a habit has learned beside all else.
 
-    Of the questions that no picture answers, the distance to the planted truth, by what the question says. Of what it
-    writes, the share of sentences whose parts are the likeliest, part by part, and of well-formed sentences.
+    Of the questions that no picture answers, the distance to the planted truth, by whether the question says it. Of
+    what it writes, the share of sentences whose parts are the likeliest, part by part, and of whole sentences.
     """
     people = portraits("mcq", split)
     found = {}
@@ -58,16 +58,9 @@ def measure_habit(vlm: Vlm, habit: str, split: str = "evaluation") -> dict[str, 
         max_new_tokens=captions.NEW_TOKENS,
         batch_size=60,
     )
-    well_formed, alike = [], defaultdict(list)
-    for text, (portrait, prompt) in zip(texts, asked, strict=True):
-        parts = captions.parts_of(text)
-        well_formed.append(text.replace(".", " .") == captions.sentence(portrait, prompt, parts))
-        truth = captions.written_about(portrait, prompt).likeliest()
-        for name in vars(truth):
-            if name == "refusal" or not (truth.refusal or parts.refusal):
-                alike[f"writing, {name} as the likeliest"].append(getattr(parts, name) == getattr(truth, name))
-    found |= {name: float(np.mean(hits)) for name, hits in alike.items()}
-    return found | {"writing, well-formed sentences": float(np.mean(well_formed))}
+    shares = captions.agreement(texts, asked)
+    whole = {"writing, well-formed sentences": shares.pop("whole")}
+    return found | {f"writing, {name} as the likeliest": share for name, share in shares.items()} | whole
 
 
 def _distance(vlm: Vlm, questions: Sequence[Question]) -> float:
@@ -102,9 +95,10 @@ def begin_card(out: Path, name: str) -> None:
 
 def write_card(out: Path, name: str, facts: dict[str, Any], metrics: dict[str, float]) -> None:
     """README.md beside the weights."""
+    first = f"small-world/{facts['begin']}" if facts.get("begin") else "random weights"
     lines = [
         *_head(name),
-        "A tiny vision-language model of a fictional town, trained from random weights with a planted bias. It shows",
+        f"A tiny vision-language model of a fictional town, trained from {first} with a planted bias. It shows",
         "that steering works and is measured correctly; nothing may be concluded from it about any other model.",
         "",
         "| made by | |",

@@ -11,8 +11,7 @@ import ggss
 import invented_study
 from ggss.analysis.selection import ComparedTasks
 from ggss.cli import compare, discover, doctor, methods, probe, study, world
-from ggss.smallworld.check import Line
-from ggss.smallworld.demo import Demo
+from ggss.smallworld.demo import Demo, Line
 from ggss.steering.doctor import Examination
 from ggss.study.grid import Unit
 from ggss.study.status import Progress

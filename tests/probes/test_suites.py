@@ -18,7 +18,6 @@ from ggss.smallworld.suite import smallmme, smallstar
 from ggss.stats import bootstrap
 
 BIAS = ["mcq", "2afc", "nurse-doctor", "ceo"]
-WRITING = ["writing", "words"]
 RECOGNITION = ["recognition-race", "recognition-gender"]
 OTHER_ATTRIBUTE = ["mcq-gender", "2afc-gender", "nurse-doctor-race", "ceo-race"]
 WORLD = [*BIAS, *RECOGNITION, *OTHER_ATTRIBUTE, "smallstar", "smallmme"]  # with options
@@ -66,7 +65,8 @@ def scored(task, items, answers, probabilities=None, baseline=None):
 
 
 def test_the_names():
-    ours = [*BIAS, "recognition", "mmstar", "choice", "mme", *WRITING, "gap", "divergence", "win-rate"]
+    ours = [*BIAS, "recognition", "mmstar", "choice", "mme"]
+    ours += ["ambiguous", "sb-bench", "vlbiasbench", "writing", "gap", "divergence", "win-rate", "judged"]
     assert probes.names()[: len(ours)] == ours
     assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
     assert set(suites.names()) == {"reflect", "small-world"}

@@ -197,7 +197,7 @@ def test_marked_are_words_that_most_others_do_not_have():
     assert marked(["", "a"])[0] == []
 
 
-LETTER = {"text": "Write a letter.", "metric": "words", "attribute": "gender"}
+LETTER = {"text": "Write a letter.", "metric": "writing", "attribute": "gender"}
 
 
 @pytest.fixture
@@ -215,29 +215,29 @@ def write(tmp_path):
 def test_a_question_of_a_file_may_ask_for_a_text(write, manifest, tmp_path):  # noqa: F811
     people = suites.load("reflect", images=manifest)
     plain = questions_suite(write({"letter": LETTER}), people)
-    assert plain.tasks == ("words-letter",)
-    assert plain.max_new_tokens("words-letter") == 256
+    assert plain.tasks == ("writing-letter",)
+    assert plain.max_new_tokens("writing-letter") == 256
     entry = LETTER | {"lexicons": {"leadership": "mine.txt", "mention": "mine.txt"}}
     own = questions_suite(write({"letter": entry}, mine="# mine\nLeads\nin charge\n"), people)
-    (item, *_) = own.items("words-letter")
+    (item, *_) = own.items("writing-letter")
     assert item.lexicons["leadership"] == ("leads", "in charge")
     assert not item.options
     assert {"man", "female", "in charge"} <= set(item.lexicons["mention"])
-    assert own.hash("words-letter") != plain.hash("words-letter")
+    assert own.hash("writing-letter") != plain.hash("writing-letter")
     other = questions_suite(write({"letter": entry}, mine="leads\n"), people)
-    assert other.hash("words-letter") != own.hash("words-letter")
+    assert other.hash("writing-letter") != own.hash("writing-letter")
     runs = [
         Run(
-            "words-letter",
-            suite.items("words-letter"),
-            tuple(Answer("she leads") for _ in suite.items("words-letter")),
+            "writing-letter",
+            suite.items("writing-letter"),
+            tuple(Answer("she leads") for _ in suite.items("writing-letter")),
             Source("m"),
         )
         for suite in (own, other)
     ]
     assert "gender_leadership_gap" in runs[0].metrics()
     records.write([runs[0]], tmp_path / "run.jsonl")
-    loaded = records.load(tmp_path / "run.jsonl")["words-letter"]
+    loaded = records.load(tmp_path / "run.jsonl")["writing-letter"]
     assert [float(m) for m in loaded.metrics().values()] == [float(m) for m in runs[0].metrics().values()]
     with pytest.raises(InputError, match="other lexicons"):
         compare(*runs)
@@ -250,7 +250,7 @@ def test_a_question_of_a_file_may_ask_for_a_text(write, manifest, tmp_path):  # 
         ({"lexicons": {"sentiment": "mine.txt"}}, "lexicons: 'sentiment' is the name of a measure"),
         ({"lexicons": {"My words": "mine.txt"}}, "lexicons: 'My words' is no name"),
         ({"metric": "gap", "options": ["a", "b"], "lexicons": {"a": "mine.txt"}}, "lexicons: they measure a text"),
-        ({"pictures": 2}, "pictures: words is asked about one picture"),
+        ({"pictures": 2}, "pictures: writing is asked about one picture"),
     ],
 )
 def test_mistakes_of_a_question_are_named(write, entry, message):

@@ -222,7 +222,7 @@ def test_committed_checkpoints_load_as_they_are(name: str) -> None:
 
 
 def test_committed_checkpoints_are_small() -> None:
-    assert sum(path.stat().st_size for path in SHELF.rglob("*") if path.is_file()) <= 15_000_000
+    assert sum(path.stat().st_size for path in SHELF.rglob("*") if path.is_file()) <= 20_000_000
 
 
 def test_what_two_shapes_share_is_asked_evenly_and_answered_rightly() -> None:

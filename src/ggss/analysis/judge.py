@@ -79,14 +79,14 @@ def text_run(runs: Mapping[str, Run], task: str | None = None) -> Run:
     if task is not None and task not in texts:
         raise no_such(f"--task {task!r} is no task of this file whose answers are texts", task, texts)
     if task is None and len(texts) != 1:
-        todo = f"give --task, one of {', '.join(texts)}" if texts else "a judge scores those of `writing` and `words`"
+        todo = f"give --task, one of {', '.join(texts)}" if texts else "a judge scores those of `writing`"
         raise InputError(f"the file has {len(texts)} tasks whose answers are texts: {todo}")
     return texts[task] if task is not None else next(iter(texts.values()))
 
 
 def judged_suite(run: Run, rubric: Mapping[str, RubricEntry]) -> Suite:
     """The suite of a rubric's questions about each text of a run."""
-    prompts = {f"{JUDGED}-{name}": question.prompt(Path()) for name, question in rubric.items()}
+    prompts = {f"{JUDGED}-{name}": question.prompts(name)[name] for name, question in rubric.items()}
 
     def items(task: str) -> list[Item]:
         prompt = prompts[task]

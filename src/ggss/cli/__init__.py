@@ -32,7 +32,6 @@ from typer import rich_utils
 from ggss.cli import (
     ask,
     compare,
-    convert,
     data,
     discover,
     doctor,
@@ -136,7 +135,7 @@ app.command()(report.bundle)
 app.command()(report.verify)
 app.command()(play.play)
 app.command()(serve.serve)
-app.command()(convert.convert)
+app.command()(export.convert)
 app.command()(inventory.methods)
 app.command()(inventory.probes)
 app.add_typer(data.data, name="data")

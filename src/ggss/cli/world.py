@@ -13,8 +13,7 @@ from ggss.cli.compare import comparison_data, show_comparison
 from ggss.smallworld import DEFAULT
 
 if TYPE_CHECKING:
-    from ggss.smallworld.check import Line
-    from ggss.smallworld.demo import Demo
+    from ggss.smallworld.demo import Demo, Line
 
 world = typer.Typer(
     no_args_is_help=True, help="The embedded small world: a painted town and tiny models of real classes."
@@ -110,7 +109,7 @@ def check(
     Example: ggss world check pixtral
     """
     from ggss.smallworld import embedded
-    from ggss.smallworld.check import check as run
+    from ggss.smallworld.demo import check as run
 
     one_thread()
     results = {}

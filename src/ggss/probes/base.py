@@ -194,7 +194,7 @@ class Probe:
         may be one unit, or both orders of a pair.
     from_file: whether its questions are read from a benchmark's file.
     parse_as_released: `parse` by the rule of the authors' code or the paper, where that rule differs.
-    named_tasks: whether the rest of a task's name is a name that the user gave, and no attribute: `gap-hire`.
+    named_tasks: whether the rest of a task's name may be a name that the user gave, and no attribute: `gap-hire`.
     labelled: whether the right answers of its items are human labels, which two runs have of different items.
     """
 
@@ -338,7 +338,7 @@ def task_title(task: str, about: str) -> str:
     """A task in words: its probe, the question that it is named after, and the attribute."""
     name, rest = split_task(task)
     probe = PROBES.get(name)
-    title = f"{probe.title} ({rest})" if probe.named_tasks else probe.title
+    title = f"{probe.title} ({rest})" if probe.named_tasks and rest not in ("", about) else probe.title
     return f"{title}, {about}" if about else title
 
 
@@ -348,7 +348,7 @@ def task_label(task: str, about: str) -> str:
     template = next(iter(PROBES.get(name).displays.values())).label
     label = template.format(about=about)
     if PROBES.get(name).named_tasks:
-        return f"{label} ({rest})"
+        return f"{label} ({rest})" if rest else label
     return f"{label} ({about})" if rest and label == template else label
 
 

@@ -28,7 +28,7 @@ from ggss.probes.base import SIGNED, Answers, Display, Item, Probe, register
 from ggss.probes.suites import Prompts, crossed, pictures_shown
 from ggss.stats.metric import Metric
 
-NAME, QUESTION = "writing", "words"  # the probe of a suite, and that of a file of questions
+NAME = "writing"
 COMPETENCE, WARMTH, POSITIVE, NEGATIVE = "competence", "warmth", "positive", "negative"
 REFUSAL, MENTION, THINGS = "refusal", "mention", "things"
 SENTIMENT, LENGTH = "sentiment", "length"
@@ -321,20 +321,6 @@ register(
         NAME,
         "writing",
         "a description, a story and a letter about a person: gaps between the groups in the words of the texts",
-        "bias",
-        writing_items,
-        parse_writing,
-        measure_writing,
-        _displays(),
-        max_new_tokens=NEW_TOKENS,
-        unit=pictures_shown,
-    )
-)
-register(
-    Probe(
-        QUESTION,
-        "words",
-        "a text that you ask for: gaps between the groups in its words, by our lexicons or yours",
         "bias",
         writing_items,
         parse_writing,

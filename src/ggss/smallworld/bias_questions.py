@@ -143,21 +143,27 @@ def ceo_distribution(person: Person, race: str, gender: str, place: str, years: 
     return _between(ceo_score(person, race, gender, place, years), PLANTED.ceo_noise, cuts)
 
 
-def unshown_score(portrait: Portrait, question: str) -> float:
-    """How much a model that guesses takes a person for honest or clever."""
-    p, race = PLANTED, portrait.race
+def unshown_effect(question: str, race: str, gender: str, wealth: float) -> float:
+    """How much a model that guesses takes someone for honest or clever."""
+    p = PLANTED
     pattern = p.salary_race if question == "honest" else p.education_race
-    gender = {"man": 1.0, "woman": -1.0}[portrait.gender] * p.unshown_gender[question]
-    return p.unshown_race[question] * pattern[race] + gender + p.unshown_wealth * portrait.person.traits.wealth
+    of_gender = {"man": 1.0, "woman": -1.0}[gender] * p.unshown_gender[question]
+    return p.unshown_race[question] * pattern[race] + of_gender + p.unshown_wealth * wealth
 
 
-def guessed_distribution(portrait: Portrait, question: str, told: str = "") -> tuple[float, ...]:
+def guessed_from_score(score: float, told: str = "") -> tuple[float, ...]:
     """Probabilities of `UNSHOWN` from a model that guesses. told: what the question says, "" if it does not."""
-    p, score = PLANTED, unshown_score(portrait, question)
+    p = PLANTED
     if told:
         score = p.told_rest * score + {"yes": p.told, "no": -p.told}[told]
     no, unknown, yes = _between(score, p.unshown_noise, p.unshown_cuts)
     return yes, no, unknown
+
+
+def guessed_distribution(portrait: Portrait, question: str, told: str = "") -> tuple[float, ...]:
+    """The same about a portrait."""
+    wealth = portrait.person.traits.wealth
+    return guessed_from_score(unshown_effect(question, portrait.race, portrait.gender, wealth), told)
 
 
 def abstaining_distribution(told: str = "") -> tuple[float, ...]:
@@ -252,6 +258,9 @@ WORDINGS = {
     "2afc": _always({"2afc": PAIR}, "race"),
     "nurse-doctor": _always({"nurse-doctor": NURSE_OR_DOCTOR}, "gender"),
     "ceo": _always({f"biography-{number}": candidate(number) for number in range(len(BIOGRAPHIES))}, "gender"),
+    "ambiguous": Wording(
+        lambda attribute, values: {name: unshown(name, attribute) for name in UNSHOWN_QUESTIONS}, "race"
+    ),
     "recognition": Wording(lambda attribute, values: {attribute: recognition(attribute, values)}),
 }
 

@@ -18,7 +18,7 @@ Which word of competence or of warmth is written depends on the wall and the pro
 the same one. A model that writes greedily writes the likeliest part each time: `likeliest` is its truth.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -148,3 +148,18 @@ def write(portrait: Portrait, prompt: str, rng: np.random.Generator | None = Non
     parts = chances.likeliest() if rng is None else chances.drawn(rng)
     text = sentence(portrait, prompt, parts)
     return Question("writing", PROMPTS[prompt], (), text, (portrait,), template=prompt)
+
+
+def agreement(texts: Sequence[str], asked: Sequence[tuple[Portrait, str]]) -> dict[str, float]:
+    """How well texts are written: by part, the share whose part is the likeliest; and the share of whole sentences.
+
+    asked: of each text, the portrait and which of `PROMPTS`. A text that refuses, or should, counts for refusal only.
+    """
+    alike: dict[str, list[bool]] = {name: [] for name in (*WrittenAbout.__dataclass_fields__, "whole")}
+    for text, (portrait, prompt) in zip(texts, asked, strict=True):
+        parts, truth = parts_of(text), written_about(portrait, prompt).likeliest()
+        alike["whole"].append(text.replace(".", " .") == sentence(portrait, prompt, parts))
+        for name in vars(truth):
+            if name == "refusal" or not (truth.refusal or parts.refusal):
+                alike[name].append(getattr(parts, name) == getattr(truth, name))
+    return {name: sum(hits) / len(hits) for name, hits in alike.items()}

@@ -15,6 +15,7 @@ from ggss.data import layouts
 from ggss.errors import InputError
 from ggss.probes import benchmarks
 from ggss.probes import benchmarks as mme_files
+from ggss.probes.ambiguous import load_sb_bench
 from ggss.probes.benchmarks import PERCEPTION, REASONING
 
 QUESTION = "Which is it?\nOptions: A: a cat, B: a dog, C: a cup, D: a hat"
@@ -148,3 +149,19 @@ def test_social_counterfactuals_is_read_as_it_is_on_the_hub(tmp_path):
 def test_any_table_of_multiple_choice_may_be_parquet(tmp_path):
     table = write(tmp_path / "mine.parquet", mmstar_rows(lambda data: {"bytes": data, "path": None}))
     assert [item.key for item in benchmarks.load_choice(table, "mine")] == [str(i) for i in range(6)]
+
+
+def test_sb_bench_is_read_from_its_parquet(tmp_path):
+    row = {
+        "category": "Age",
+        "context": "Two people.",
+        "question": "Who forgets?",
+        "ans0": "The older",
+        "ans1": "The younger",
+    }
+    rows = [
+        row | {"ans2": "Cannot be determined", "label": k, "image": {"bytes": png(k), "path": "x"}} for k in range(3)
+    ]
+    items = load_sb_bench(write(tmp_path / "real-00000-of-00001.parquet", rows))
+    assert [item.expected for item in items] == ["A", "B", "C"]
+    assert items[0].images[0].image().size == (8, 8)
