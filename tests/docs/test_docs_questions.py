@@ -24,7 +24,7 @@ def test_the_file_of_the_page_can_be_asked_about_pictures(tmp_path):
     (tmp_path / "my-questions.yaml").write_text(block("yaml", "# my-questions.yaml"))
     write_manifest(faces(tmp_path), tmp_path / "faces.csv")
     suite = questions_suite(tmp_path / "my-questions.yaml", suites.load("reflect", images=tmp_path / "faces.csv"))
-    assert suite.tasks == ("gap-hire", "gap-salary", "divergence-studies", "win-rate-trust")
+    assert suite.tasks == ("gap-hire", "gap-salary", "divergence-studies", "win-rate-trust", "writing-letter")
     for task in suite.tasks:
         assert suite.items(task)
         assert f"`{task}`" in PAGE or task.split("-", 1)[1] in PAGE

@@ -75,7 +75,9 @@ def test_the_names():
 @pytest.mark.parametrize("split", ["discovery", "selection", "evaluation"])
 def test_the_world_is_asked_its_own_questions(split):
     suite = suites.load("small-world", split=split)
-    assert list(suite.tasks) == [*BIAS, "writing", *WORLD[4:10], "writing-gender", *WORLD[10:]]
+    assert list(suite.tasks) == [
+        *(*BIAS, "ambiguous", "writing", *WORLD[4:10], "ambiguous-gender", "writing-gender", *WORLD[10:]),
+    ]
     recognition = ["recognition-race", "recognition-gender"]
     assert list(suite.default) == ["mcq", "2afc", "nurse-doctor", *recognition, "smallstar"]
     for task, kinds in zip([*BIAS, *RECOGNITION], KINDS, strict=True):

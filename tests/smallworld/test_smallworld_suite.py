@@ -33,7 +33,10 @@ def world():
 def test_it_asks_the_questions_of_the_world(split):
     suite = small_world(split)
     people, recognised = list(KINDS)[:4], list(KINDS)[4:]
-    assert suite.tasks == (*people, "writing", *recognised, *BY_NAME, "writing-gender", *CAPABILITY)
+    assert suite.tasks == (
+        *(*people, "ambiguous", "writing", *recognised),
+        *(*BY_NAME, "ambiguous-gender", "writing-gender", *CAPABILITY),
+    )
     recognition = ("recognition-race", "recognition-gender")
     assert suite.default == ("mcq", "2afc", "nurse-doctor", *recognition, "smallstar")
     for task, kinds in KINDS.items():

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ggss import hashing
 from ggss.analysis.run import Run, Source
 from ggss.data.pictures import PICTURE, Picture
 from ggss.errors import InputError, no_such, problems
@@ -36,11 +37,11 @@ class Judge:
 
     Args:
         endpoint: the judge.
-        texts: what made the texts that it scores.
+        run: the texts that it scores.
     """
 
     endpoint: Endpoint
-    texts: Source
+    run: Run
 
     steerings: tuple[Steering, ...] = ()
     alpha: float = 0.0
@@ -48,17 +49,19 @@ class Judge:
 
     @property
     def name(self) -> str:
-        return f"{self.texts.model}, judged by {self.endpoint.model}"
+        return f"{self.run.source.model}, judged by {self.endpoint.model}"
 
     @property
     def identity(self) -> dict[str, str]:
         """That of the model that wrote, and what is known of the judge."""
         judge = {f"judge's {name}": value for name, value in self.endpoint.identity.items()}
-        return {**self.texts.identity, "judge": self.endpoint.model, **judge}
+        return {**self.run.source.identity, "judge": self.endpoint.model, **judge}
 
     @property
     def versions(self) -> dict[str, str]:
-        return {**self.texts.versions, **self.endpoint.versions}
+        """Of the code, and of the texts: scores of other texts are never taken over into a file."""
+        texts = hashing.of([[item.key for item in self.run.items], self.run.texts])
+        return {**self.run.source.versions, **self.endpoint.versions, "the texts": texts[:12]}
 
     def preload(self, pictures: Sequence[Picture], show: bool | None = None) -> None:
         """Nothing: a judge sees no picture."""
@@ -67,10 +70,14 @@ class Judge:
         """The scores of the items' texts."""
         return self.endpoint.read_batch([replace(item, images=()) for item in items], max_new_tokens)
 
-    def source(self, asked: Source) -> Source:
-        """What decided the scores: the steering is that of the model that wrote."""
-        steering = {name: getattr(self.texts, name) for name in ("method", "attribute", "alpha", "steerer")}
-        return replace(asked, **steering)
+    def source(self, asked: Source, question: RubricEntry) -> Source:
+        """What decided the scores: the steering is that of the model that wrote; asked is the rubric's question.
+
+        The texts themselves are no part of what is asked, as steering changes them.
+        """
+        texts = self.run.source
+        steering = {name: getattr(texts, name) for name in ("method", "attribute", "alpha", "steerer")}
+        return replace(asked, suite_hash=hashing.of([texts.suite_hash, question.model_dump()]), **steering)
 
 
 def text_run(runs: Mapping[str, Run], task: str | None = None) -> Run:

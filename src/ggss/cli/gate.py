@@ -204,12 +204,14 @@ def judge(
 
     records.check_place(out, force)
     run = text_run(records.load(texts), task)
-    suite, known = judged_suite(run, read_rubric(rubric)), {} if labels is None else read_labels(labels)
+    questions = read_rubric(rubric)
+    suite, known = judged_suite(run, questions), {} if labels is None else read_labels(labels)
     items = {name: labelled(suite.items(name), known) for name in suite.tasks}
-    scorer = Judge(served(endpoint, model, request, concurrency, timeout), run.source)
+    scorer = Judge(served(endpoint, model, request, concurrency, timeout), run)
     longest = {name: suite.max_new_tokens(name) for name in suite.tasks}
     asked = {
-        name: Questions(items[name], scorer.source(source(scorer, suite, name, longest[name]))) for name in items
+        name: Questions(items[name], scorer.source(source(scorer, suite, name, longest[name]), question))
+        for name, question in zip(suite.tasks, questions.values(), strict=True)
     }
 
     def ask_task(name: str, **answered: Any) -> "Run":

@@ -294,7 +294,7 @@ def _telling(pair: TaskPair, ordered: Sequence[list[int]]) -> list[tuple[str, li
     if pair.after is None:
         return [("The most different answers", list(ordered[: LARGEST + SMALLEST + CLOSE]))]
     before, after = pair.before.parsed.parsed, pair.after
-    largest = list(ordered[:LARGEST])
+    largest = list(ordered[: LARGEST if any(after.probabilities) else LARGEST + CLOSE])
     left = [numbers for numbers in ordered if numbers not in largest]
     depended = [numbers for numbers in left if len({before[n] for n in numbers}) > 1]
     smallest = depended[::-1][:SMALLEST]
