@@ -18,7 +18,7 @@ from ggss.escaping import plot
 from ggss.models.features import FeatureCache
 from ggss.models.reading import Answer
 from ggss.probes.steered_model import SteeredModel
-from ggss.probes.writing import marked
+from ggss.probes.writing import marked, words_of
 from ggss.smallworld import captions
 from ggss.smallworld.demo import HELD_OUT, load_model, suite
 from ggss.smallworld.painter import Portrait, town
@@ -100,8 +100,8 @@ def section(asked: dict[str, dict[str, Run]], statistics: Statistics) -> str:
         flips = [_flips(run, attribute) for run in (known, *measured.values())]
         row = ["people and questions whose kinds of words change", flips[0], flips[1], "", *flips[2:]]
         lines.append(f"| {' | '.join(row)} |")
-        agree = np.mean([a.text == b.text for a, b in zip(truth.answers, before.answers, strict=True)])
-        lines += ["", f"{100 * agree:.0f} % of the unsteered texts are the planted sentence word for word."]
+        agree = np.mean([words_of(a) == words_of(b) for a, b in zip(truth.texts, before.texts, strict=True)])
+        lines += ["", f"{100 * agree:.0f} % of the unsteered texts are the planted sentence, word for word."]
     return "\n".join(lines)
 
 
