@@ -210,6 +210,8 @@ pace: $(READY)  ## PACE, its ablations and peers on the small world; writes docs
 ambiguous: $(READY)  ## what steering does to guessing and abstaining on two small-world models; docs/ambiguous.md (minutes)
 	$(BIN)/python -m experiments.tools.ambiguous
 
+writing: $(READY)  ## what the small world writes about people, against what was planted; docs/howto-writing.md
+	$(BIN)/python -m experiments.tools.writing
 dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
 	$(BIN)/python -m experiments.tools.dial
 

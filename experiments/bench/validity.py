@@ -16,7 +16,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from experiments.bench import abstention_coverage, average_coverage, consistent_pairs, share_coverage
+from experiments.bench import (
+    abstention_coverage,
+    average_coverage,
+    consistent_pairs,
+    share_coverage,
+    text_coverage,
+)
 from experiments.bench.coverage import METHODS, SETTINGS, Covered, Inflation, coverage, inflation
 from experiments.bench.rejections import TRIALS, rejections
 from ggss.terminal import track
@@ -119,6 +125,7 @@ def page(
         average_coverage.section(effort.intervals if effort is QUICK else average_coverage.STUDIES),
         share_coverage.section(effort.intervals if effort is QUICK else share_coverage.STUDIES),
         abstention_coverage.section(effort.intervals if effort is QUICK else abstention_coverage.STUDIES),
+        text_coverage.section(effort.intervals if effort is QUICK else text_coverage.STUDIES),
         "## Tests",
         TESTS,
         test_table(rejected),

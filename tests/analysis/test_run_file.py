@@ -321,7 +321,7 @@ def test_no_field_of_a_line_can_be_edited(some, tmp_path):
     told = json.loads(lines[5])
     others = {"probabilities": [1.0, 0.0], "options": {"a": "red", "b": "blue"}, "attributes": [{"race": "jade"}]}
     others |= {"alpha": 0.25, "max_new_tokens": 99, "task_items": len(lines) + 1, "expected": "b"}
-    others |= {"pictures": ["0" * 64], "worth": {"a": 1.0}}
+    others |= {"pictures": ["0" * 64], "worth": {"a": 1.0}, "lexicons": {"warmth": ["kind"]}}
     for name, value in told.items():
         other = others.get(name, {**value, "more": "x"} if isinstance(value, dict) else "edited")
         assert other != value

@@ -24,7 +24,7 @@ def test_the_file_of_the_page_can_be_asked_about_pictures(tmp_path):
     (tmp_path / "my-questions.yaml").write_text(block("yaml", "# my-questions.yaml"))
     write_manifest(faces(tmp_path), tmp_path / "faces.csv")
     suite = questions_suite(tmp_path / "my-questions.yaml", suites.load("reflect", images=tmp_path / "faces.csv"))
-    assert suite.tasks == ("gap-hire", "gap-salary", "divergence-studies", "win-rate-trust")
+    assert suite.tasks == ("gap-hire", "gap-salary", "divergence-studies", "win-rate-trust", "writing-letter")
     for task in suite.tasks:
         assert suite.items(task)
         assert f"`{task}`" in PAGE or task.split("-", 1)[1] in PAGE
@@ -46,7 +46,7 @@ def test_the_file_for_the_small_world_is_asked_by_its_command(tmp_path, monkeypa
 def test_the_tables_name_every_key_and_metric():
     keys, metrics = re.findall(r"^\| (?:key|metric) \|.*?\n\n", PAGE, re.DOTALL | re.MULTILINE)
     assert re.findall(r"^\| `([\w-]+)`", keys, re.MULTILINE) == [
-        *("text", "options", "metric", "attribute", "worth", "answer", "pictures"),
+        *("text", "options", "metric", "attribute", "worth", "answer", "lexicons", "pictures"),
     ]
     assert set(re.findall(r"^\| `([\w-]+)`", keys, re.MULTILINE)) == set(QuestionEntry.model_fields)
     assert re.findall(r"^\| `([\w-]+)`", metrics, re.MULTILINE) == list(PICTURES)

@@ -20,7 +20,7 @@ from ggss.stats import bootstrap
 BIAS = ["mcq", "2afc", "nurse-doctor", "ceo"]
 RECOGNITION = ["recognition-race", "recognition-gender"]
 OTHER_ATTRIBUTE = ["mcq-gender", "2afc-gender", "nurse-doctor-race", "ceo-race"]
-WORLD = [*BIAS, *RECOGNITION, *OTHER_ATTRIBUTE, "smallstar", "smallmme"]
+WORLD = [*BIAS, *RECOGNITION, *OTHER_ATTRIBUTE, "smallstar", "smallmme"]  # with options
 KINDS = [("salary", "education"), ("2afc",), ("nurse-doctor",), ("ceo",), ("race",), ("gender",)]
 RACES, GENDERS = ("asian", "black", "white"), ("female", "male")
 
@@ -65,7 +65,8 @@ def scored(task, items, answers, probabilities=None, baseline=None):
 
 
 def test_the_names():
-    ours = [*BIAS, "recognition", "mmstar", "choice", "mme", "gap", "divergence", "win-rate"]
+    ours = [*BIAS, "recognition", "mmstar", "choice", "mme"]
+    ours += ["ambiguous", "sb-bench", "vlbiasbench", "writing", "gap", "divergence", "win-rate", "judged"]
     assert probes.names()[: len(ours)] == ours
     assert set(probes.names()) == {*ours, "smallstar", "smallmme"}
     assert set(suites.names()) == {"reflect", "small-world"}
@@ -74,10 +75,12 @@ def test_the_names():
 @pytest.mark.parametrize("split", ["discovery", "selection", "evaluation"])
 def test_the_world_is_asked_its_own_questions(split):
     suite = suites.load("small-world", split=split)
-    assert list(suite.tasks) == WORLD
+    assert list(suite.tasks) == [
+        *(*BIAS, "ambiguous", "writing", *WORLD[4:10], "ambiguous-gender", "writing-gender", *WORLD[10:]),
+    ]
     recognition = ["recognition-race", "recognition-gender"]
     assert list(suite.default) == ["mcq", "2afc", "nurse-doctor", *recognition, "smallstar"]
-    for task, kinds in zip(WORLD, KINDS, strict=False):
+    for task, kinds in zip([*BIAS, *RECOGNITION], KINDS, strict=True):
         asked = Counter((item.prompt, item.images, tuple(item.options)) for item in suite.items(task))
         assert asked == Counter((q.text, q.images, q.options) for q in bias_items(split, kinds)), task
 
@@ -185,10 +188,12 @@ def test_reflect_asks_about_the_occupation_that_is_held_out(reflect, manifest):
         "recognition-race": 12,
         "recognition-gender": 12,
         "ceo": 12 * 10,
+        "writing": 3 * 12,
         "mcq-gender": 2 * 12,
         "2afc-gender": 3 * 2 * 6 * 5,
         "nurse-doctor-race": 24,
         "ceo-race": 12 * 10,
+        "writing-gender": 3 * 12,
     }
     for task in ("mcq", "2afc", "recognition-race"):
         assert {item.context["occupation"] for item in reflect.items(task)} == {"ceo"}
@@ -198,7 +203,7 @@ def test_reflect_asks_about_the_occupation_that_is_held_out(reflect, manifest):
     with pytest.raises(InputError, match="there is no picture of a pilot"):
         suites.load("reflect", images=manifest, occupations=["pilot"])
     longest = {task: reflect.max_new_tokens(task) for task in reflect.tasks}
-    short = {"mcq": 8, "2afc": 8, "nurse-doctor": 16}
+    short = {"mcq": 8, "2afc": 8, "nurse-doctor": 16, "writing": 256}
     assert longest == {task: short.get(probes.get(task).name, 2048) for task in reflect.tasks}
     assert list(reflect.default) == ["mcq", "2afc", "nurse-doctor", "recognition-race", "recognition-gender"]
     assert all("{" not in item.prompt for task in reflect.tasks for item in reflect.items(task))

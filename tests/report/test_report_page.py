@@ -13,9 +13,13 @@ import invented_study as invented
 from ggss import cli
 from ggss.analysis import Statistics, compare, records
 from ggss.analysis.groups import group_values
+from ggss.analysis.run import Run, Source
+from ggss.data.pictures import AbsentPicture
 from ggss.errors import InputError
+from ggss.models.reading import Answer
+from ggss.probes import Item
 from ggss.report import cells, charts, page
-from ggss.report.material import Missing, of_results
+from ggss.report.material import Missing, of_files, of_results
 from ggss.report.people import Filters, Thumbnails, _allowed, heat_colours, shown_tasks
 from ggss.stats import Interval
 from ggss.study.grid import Cell
@@ -490,3 +494,49 @@ def test_labels_of_lines_that_end_together_are_apart(value):
     heights = sorted(float(y) for y in re.findall(r'<text class="label bias" x="[\d.]+" y="([-\d.]+)"', drawn))
     assert len(heights) == 9
     assert min(np.diff(heights)) > charts.LABEL - 0.01
+
+
+def written_material(tmp_path):
+    """Two runs with texts about two people; one text is hostile."""
+    items = tuple(
+        Item(
+            f"letter/{person}/{race}",
+            "write a letter",
+            (AbsentPicture(f"{person}{race}"),),
+            ({"race": race},),
+            person,
+            "letter",
+            about="race",
+            context={"identity": person},
+            lexicons={"mention": ("amber", "jade")},
+        )
+        for person in ("ann", "bob")
+        for race in ("amber", "coral", "jade")
+    )
+    hostile = 'a kind </p><script>alert("x")</script> person'
+    texts = [hostile, "a tall person", "a tall person", "a skilled jade person", "a tall person", "a tall person"]
+    source = Source("m", suite="s", suite_hash="1")
+    before = Run("writing", items, tuple(Answer(text) for text in texts), source)
+    steered = replace(source, method="pace", attribute="race", alpha=1.0)
+    after = replace(before, answers=tuple(Answer("a tall person") for _ in items), source=steered)
+    for name, run in (("before", before), ("after", after)):
+        records.write([run], tmp_path / name)
+    return of_files(tmp_path / "before", tmp_path / "after", Statistics(resamples=20, permutations=20))
+
+
+def test_texts_stand_side_by_side_and_what_differs_is_marked(tmp_path):
+    material = written_material(tmp_path)
+    html = page.render(material)
+    assert "<script>alert" not in html
+    rows = read(unpacked(html)).all("article")
+    assert [row.attributes["class"] for row in rows] == ["row written"] * 2
+    marks = [[mark.text for mark in row.all("mark")] for row in rows]
+    assert sorted(marks) == [["kind", "p", "script", "alert", "x", "script"], ["skilled jade"]]
+    assert 'alert("x")' in rows[0].text + rows[1].text
+    assert all("no longer depends on race" in row.text for row in rows)
+
+
+def test_a_public_page_has_no_texts(tmp_path):
+    html = unpacked(page.render(written_material(tmp_path), public=True))
+    assert "skilled jade" not in html
+    assert "competence, mention" in html

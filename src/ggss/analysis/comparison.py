@@ -36,7 +36,7 @@ from ggss.stats.paired import change_within
 # Fields of Source in which a steered run and its baseline may differ. Two names may be of the same model, and the
 # model's identity includes the library versions that decide numbers.
 MAY_DIFFER = ("model", "method", "attribute", "alpha", "steerer", "versions")
-_ITEM_FIELDS = ("options", "attributes", "context", "worth", "cluster", "question", "expected", "about")
+_ITEM_FIELDS = ("options", "attributes", "context", "worth", "lexicons", "cluster", "question", "expected", "about")
 _PLURAL = {
     "worth": "numbers of their options",
     "cluster": "clusters",
@@ -238,6 +238,14 @@ class Comparison:
             True
         """
         return self._value_and_change(name, over)[1]
+
+    def difference(self, name: str) -> Interval:
+        """The metric after less before, with the jackknife's interval over identities; NaN for a single identity."""
+        metric = self.after.metric(name).minus(self.before.metric(name))
+        level, clusters = self.statistics.level, self.after.clusters
+        if len(set(clusters)) < 2:
+            return Interval(float(metric), np.nan, np.nan, level, "jackknife", 1, 1.0)
+        return jackknife(metric, clusters, level=level)
 
     @property
     def corrected_change(self) -> Interval | None:
@@ -496,7 +504,7 @@ def _different_items(old: Run, new: Run) -> list[str]:
         for which, items, only in (("first", olds, olds.keys() - news), ("second", news, news.keys() - olds))
         if only
     ]
-    for name in _ITEM_FIELDS:
+    for name in (name for name in _ITEM_FIELDS if name != "expected" or not old.probe.labelled):
         changed = [key for key in olds if key in news and getattr(olds[key], name) != getattr(news[key], name)]
         if changed:
             mismatches.append(f"{len(changed)} items have other {_PLURAL.get(name, name)}, such as {changed[0]!r}")

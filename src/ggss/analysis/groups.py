@@ -1,6 +1,7 @@
 """A run's answers by group, with intervals over identities: the numbers that a bias metric summarises.
 
-    one picture     of each answer, its share of a group's readable answers; of numbers, their mean
+    one picture     of each answer, its share of a group's readable answers; of numbers, their mean; of texts, the
+                    mean of each measure
     two pictures    the probe's win rates (metrics `win_rate_GROUP`)
     right answers   the share of a group's items that is answered right; an unreadable answer is wrong
 
@@ -15,6 +16,8 @@ import numpy as np
 
 from ggss.analysis.run import Run, Statistics
 from ggss.probes import Item
+from ggss.probes.metrics import SHARE
+from ggss.probes.writing import SHARES, Text
 from ggss.stats import Interval, Metric, jackknife
 from ggss.stats.metric import ratio
 
@@ -26,8 +29,8 @@ WIN_RATE = "win_rate_"
 class GroupValues:
     """One number for each group.
 
-    what: its title. answer: whose share it is; "" for a mean, a win rate or right answers.
-    question, occupation: of the items; occupation is "" if all items of the run have the same.
+    what: its title. answer: whose share it is, or the measure of texts; "" for other means, for a win rate and for
+    right answers. question, occupation: of the items; occupation is "" if all items of the run have the same.
     """
 
     what: str
@@ -96,7 +99,14 @@ def _of_items(run: Run, numbers: Sequence[int], question: str, occupation: str, 
     if _numeric(answers):
         values = means([float(answer or 0) for answer in answers], readable, None)
         return [GroupValues("mean of the answers", "", *kind, values, is_share=False)]
-    tables = []
+    tables: list[GroupValues] = []
+    if any(isinstance(answer, Text) for answer in answers):
+        for measure in dict.fromkeys(name for answer in answers if answer is not None for name in answer.measures):
+            worth = [None if answer is None else answer.measures.get(measure) for answer in answers]
+            share = measure in SHARES
+            values = means([n or 0.0 for n in worth], [n is not None for n in worth], SHARE if share else None)
+            tables.append(GroupValues(f"mean of the texts: {measure}", measure, *kind, values, is_share=share))
+        return tables
     for option in _different(items, answers):
         shares = means([float(answer == option) for answer in answers], readable)
         text = items[0].options.get(option, option)

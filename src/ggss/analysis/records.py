@@ -62,6 +62,7 @@ class Record(BaseModel):
     attributes: tuple[dict[Text, Text], ...]
     context: dict[Text, Text]
     worth: dict[Text, float] = {}
+    lexicons: dict[Text, tuple[Text, ...]] = {}
     cluster: Text
     question: Text
     expected: Text | None
@@ -107,6 +108,7 @@ class Record(BaseModel):
             attributes=tuple(map(dict, item.attributes)),
             context=dict(item.context),
             worth=dict(item.worth),
+            lexicons=dict(item.lexicons),
             cluster=item.cluster,
             question=item.question,
             expected=item.expected,
@@ -126,7 +128,7 @@ class Record(BaseModel):
         return self.checksum == self._checksum()
 
     def _checksum(self) -> str:
-        unknown = set() if self.hardware else {"hardware"}  # older files do not name it
+        unknown = {name for name in ("hardware", "lexicons") if not getattr(self, name)}  # older files name neither
         return hashing.of(self.model_dump(exclude={"checksum", *unknown}))
 
     @property
@@ -151,6 +153,7 @@ class Record(BaseModel):
             self.about,
             self.context,
             self.worth,
+            self.lexicons,
         )
 
 

@@ -24,7 +24,6 @@ from ggss.models.reading import Answer
 from ggss.probes import Answers, Display, Item, Probe
 from ggss.probes.base import (
     CAREFUL,
-    CELLS,
     FLIP_RATE,
     PAIR_FLIP_RATE,
     PARSERS,
@@ -179,9 +178,14 @@ class Measured:
         return label_null(self.metric(name), self.sets, draws=self.statistics.permutations, seed=seed)
 
     @property
-    def gaps_between_cells(self) -> list[str]:
-        """The metrics of the cells of two attributes; none where pictures differ in one only, or cells are small."""
-        return [name for name in self.metrics if CELLS in name and not name.startswith(SOFT)]
+    def compared(self) -> list[str]:
+        """The metrics that a comparison shows beside the published one."""
+        return [name for name in self.names[1:] if self.display(name).compared]
+
+    @property
+    def with_chance_level(self) -> list[str]:
+        """The metrics that are shown with their chance level, which `null` computes."""
+        return [name for name in self.names if self.display(name).shuffled and self.metric(name).groups is not None]
 
     def draws(self, name: str = "", over: Over = "identities", signed: bool = False) -> Array:
         """The metric's resamples, [resamples]. All runs of a task draw the same items, so resamples are paired."""

@@ -31,15 +31,13 @@ from typer import rich_utils
 
 from ggss.cli import (
     ask,
-    bundle,
-    cache,
     compare,
     data,
     discover,
     doctor,
     export,
     gate,
-    methods,
+    inventory,
     play,
     probe,
     report,
@@ -130,19 +128,20 @@ app.command()(probe.probe)
 app.command()(compare.compare)
 app.command()(compare.recommend)
 app.command()(gate.gate)
+app.command()(gate.judge)
 app.command()(export.export)
 app.command()(report.report)
-app.command()(bundle.bundle)
-app.command()(bundle.verify)
+app.command()(report.bundle)
+app.command()(report.verify)
 app.command()(play.play)
 app.command()(serve.serve)
 app.command()(export.convert)
-app.command()(methods.methods)
-app.command()(methods.probes)
+app.command()(inventory.methods)
+app.command()(inventory.probes)
 app.add_typer(data.data, name="data")
 app.add_typer(study.study, name="study")
 app.add_typer(world.world, name="world")
-app.add_typer(cache.cache, name="cache")
+app.add_typer(inventory.cache, name="cache")
 prepare_commands(app)
 show_examples_last(app)
 fold_tables()

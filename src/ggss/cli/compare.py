@@ -181,6 +181,15 @@ def _bias_data(comparison: "Comparison", p_holm: float | None) -> dict[str, Any]
         "after": comparison.after.value(),
         "change": change and asdict(change),
         "corrected": corrected and asdict(corrected),
+        "beside": {
+            name: {
+                "before": comparison.before.value(name),
+                "after": comparison.after.value(name),
+                "difference": asdict(comparison.difference(name)),
+            }
+            for name in comparison.before.compared
+            if name in comparison.after.metrics
+        },
         "detectable": comparison.detectable,
         "p": comparison.p,
         "p_holm": p_holm,
@@ -242,6 +251,8 @@ def show_comparison(tasks: "ComparedTasks") -> None:
             average = f"{tasks.average.estimate:+.0f} %"
             table.add_row("all together", "", "", average, "", p_value(tasks.combined), "")
         console.print(table)
+        if any(comparison.before.compared for comparison in tasks.bias):
+            console.print(_beside(tasks.bias))
     if tasks.capability:
         table = result_table("right answers", "before", "after", "points [90 %]", "p(Holm)", "verdict")
         several = len({comparison.after.source.attribute for comparison in tasks.capability}) > 1
@@ -263,6 +274,26 @@ def show_comparison(tasks: "ComparedTasks") -> None:
         "(TOST).",
         style="dim",
     )
+
+
+def _beside(comparisons: "Sequence[Comparison]") -> Any:
+    """The metrics that are shown beside the published ones."""
+    table = result_table("beside it", "before", "after", "difference [95 %]")
+    for comparison in comparisons:
+        for name in comparison.before.compared:
+            if name in comparison.after.metrics:
+                display, difference = comparison.before.display(name), comparison.difference(name)
+                low, middle, high = (
+                    f"{display.scale * value:+z.{display.digits}f}" if math.isfinite(value) else "-"
+                    for value in (difference.low, difference.estimate, difference.high)
+                )
+                table.add_row(
+                    f"{comparison.task}: {display.label}{display.unit}",
+                    number(comparison.before.value(name), display),
+                    number(comparison.after.value(name), display),
+                    f"{middle} [{low}, {high}]",
+                )
+    return table
 
 
 def _show_flips(console: "Terminal", tasks: "ComparedTasks") -> None:

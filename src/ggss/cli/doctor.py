@@ -159,7 +159,7 @@ def show_environment(as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ggss.cli.cache import bytes_for_people
+    from ggss.cli.inventory import bytes_for_people
     from ggss.terminal import Terminal
 
     console = Terminal()
@@ -206,7 +206,7 @@ def _devices() -> dict[str, str]:
     """The CPU and every accelerator that torch finds, each with a description."""
     import torch
 
-    from ggss.cli.cache import bytes_for_people
+    from ggss.cli.inventory import bytes_for_people
     from ggss.models.placement import free_memory
 
     def free(device: str) -> str:

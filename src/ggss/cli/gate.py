@@ -1,20 +1,22 @@
-"""`ggss gate`: does a run fulfil a release policy? A table, JSON or JUnit XML, and an exit code."""
+"""What others say of a run: `ggss gate`, a release policy; `ggss judge`, a model that scores its texts."""
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from xml.etree import ElementTree
 
 import typer
 
+from ggss import errors
 from ggss.cli.arguments import Force, Json, ParserRule, Seed
 from ggss.cli.compare import After, Before, Unlike, p_value, paired_runs, side_lines
-from ggss.cli.probe import plain, result_table
+from ggss.cli.probe import ask_into, measured_runs, plain, result_table, run_data, served, show_run
 from ggss.escaping import visible
 
 if TYPE_CHECKING:
+    from ggss.analysis import Run
     from ggss.analysis.policy import Check, PolicyResult
 
 COMMAND = "ggss gate"
@@ -145,3 +147,80 @@ def _number(value: float, spec: str, unit: str = "") -> str:
 
 def _spelled(rules: dict[str, Any]) -> str:
     return ", ".join(f"{name}: {'null' if value is None else value}" for name, value in rules.items())
+
+
+def judge(
+    texts: Annotated[
+        Path, typer.Argument(metavar="RUN.jsonl", help="A file of `ggss probe -o` with texts.", show_default=False)
+    ],
+    rubric: Annotated[Path, typer.Option(help="A YAML file: what the judge is asked about each text.")],
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            metavar="URL", help="The judge's OpenAI-compatible server. Its key is taken from GGSS_ENDPOINT_KEY."
+        ),
+    ],
+    model: Annotated[str, typer.Option(metavar="NAME", help="The judge's name there.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="A file for the scores, one JSON line per text.")],
+    task: Annotated[
+        str | None, typer.Option(help="The task whose texts are judged, if there are several.", show_default=False)
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="A CSV file of human labels of some texts, with the columns item and label."),
+    ] = None,
+    request: Annotated[
+        str | None, typer.Option(metavar="JSON", help="Fields of every request besides.", show_default=False)
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(help="Requests at a time; 8 by default.", show_default=False, **errors.CONCURRENCY.bounds),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds to wait before a request is repeated; 120 by default.",
+            show_default=False,
+            **errors.SECONDS.bounds,
+        ),
+    ] = None,
+    force: Force = False,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Let a served model score the texts of a run by a rubric; the scores are a run that `ggss compare` takes.
+
+    The texts are sent to that server, and nothing else: no picture, no group, no name of the model that wrote them.
+    The judge's name is kept with its scores. Human labels of a random sample of the texts correct what it gets wrong
+    (prediction-powered inference); they can be added later, and nothing is asked again.
+
+    Example: ggss judge texts.jsonl --rubric rubric.yaml --endpoint http://HOST:8000/v1 --model judge -o scores.jsonl
+    """
+    from ggss.analysis import records
+    from ggss.analysis.asking import ask, source
+    from ggss.analysis.judge import Judge, judged_suite, labelled, read_labels, text_run
+    from ggss.analysis.records import Questions
+    from ggss.probes.questions import read_rubric
+
+    records.check_place(out, force)
+    run = text_run(records.load(texts), task)
+    questions = read_rubric(rubric)
+    suite, known = judged_suite(run, questions), {} if labels is None else read_labels(labels)
+    items = {name: labelled(suite.items(name), known) for name in suite.tasks}
+    scorer = Judge(served(endpoint, model, request, concurrency, timeout), run)
+    longest = {name: suite.max_new_tokens(name) for name in suite.tasks}
+    asked = {
+        name: Questions(items[name], scorer.source(source(scorer, suite, name, longest[name]), question))
+        for name, question in zip(suite.tasks, questions.values(), strict=True)
+    }
+
+    def ask_task(name: str, **answered: Any) -> "Run":
+        scored = ask(scorer, suite, name, longest[name], 4 * scorer.endpoint.concurrency, **answered)
+        return replace(scored, items=items[name], source=asked[name].source)
+
+    measured = measured_runs(ask_into(out, asked, ask_task, "", force), seed)
+    if as_json:
+        metrics = [row for run_of in measured for row in run_data(run_of)]
+        print(json.dumps({"judge": model, "endpoint": scorer.endpoint.url, "metrics": metrics}, indent=2))
+    else:
+        show_run(measured[0].source.label, measured)

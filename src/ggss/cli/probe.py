@@ -67,10 +67,17 @@ def run_data(measured: "Measured") -> list[dict[str, Any]]:
                 "unparsed": measured.metric(name).unparsed,
                 "asked": measured.metric(name).asked,
                 "degenerate": measured.metric(name).degenerate,
+                **({"chance": _chance(measured, name)} if name in measured.with_chance_level else {}),
             }
         )
         for name in measured.names
     ]
+
+
+def _chance(measured: "Measured", name: str) -> dict[str, float]:
+    """What a group metric is with the pictures of each person shuffled, in 95 of 100 cases at most; and its p."""
+    null = measured.null(name)
+    return {"quantile": null.quantile(0.95), "p": null.p}
 
 
 def plain(value: Any) -> Any:
@@ -93,7 +100,9 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         console.print(_dependence_table(runs, title))
         console.print(DEPENDENCE, style="dim")
         title = ""
-    table = result_table("task, metric", "value [95 %]", "corrected [95 %]", "soft", "unparsed", title=title or None)
+    chance = ["chance (p)"] if any(run.with_chance_level for run in runs) else []
+    columns = ("value [95 %]", "corrected [95 %]", *chance, "soft", "unparsed")
+    table = result_table("task, metric", *columns, title=title or None)
     for run in runs:
         table.add_row(Text(run.task, "bold"))
         for name in run.names:
@@ -109,6 +118,7 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
                 marked(f"  {name}{display.unit}", metric.degenerate),
                 _span(run.interval(name), display),
                 "" if corrected is None else _span(corrected, display),
+                *([_chance_words(run, name)] if chance else []),
                 "" if soft is None else number(soft, display),
                 f"{metric.unparsed} of {metric.asked}" if metric.unparsed else "0",
             )
@@ -119,16 +129,22 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
         "that name no option.",
         style="dim",
     )
-    for run in runs:
-        for name in run.gaps_between_cells:
-            null, display = run.null(name), run.display(name)
-            console.print(
-                f"{run.task}, {display.label}: {run.value(name):.2f}; with the pictures of each person shuffled, up "
-                f"to {null.quantile(0.95):.2f} in 95 of 100 cases (p = {null.p:.2g}).",
-                style="dim",
-            )
+    if chance:
+        console.print(
+            "Chance: what the value reaches in 95 of 100 cases with the pictures of each person shuffled. A value "
+            "below it is no evidence of a difference.",
+            style="dim",
+        )
     if any(run.metric(name).degenerate for run in runs for name in run.names):
         console.print(Text("*", "red"), "most answers could not be parsed: the number says nothing about bias.")
+
+
+def _chance_words(run: "Measured", name: str) -> str:
+    """A metric's chance level and its p, "" if it is shown without."""
+    if name not in run.with_chance_level:
+        return ""
+    chance = _chance(run, name)
+    return f"{number(chance['quantile'], run.display(name))} ({chance['p']:.2g})"
 
 
 def _dependence_table(runs: Sequence["Measured"], title: str) -> Any:
@@ -362,7 +378,7 @@ def probe(
     from ggss.probes.steered_model import SteeredModel
 
     if endpoint is not None:
-        answering = _served(endpoint, model, request, concurrency, timeout)
+        answering = served(endpoint, model, request, concurrency, timeout)
         size = batch(batch_size) or 4 * answering.concurrency
     else:
         # The pictures are encoded in the same batches whatever was asked before.
@@ -389,9 +405,9 @@ def probe(
     if out is None:
         runs = [ask_task(task) for task in suites]
     else:
-        runs = _ask_into(out, asked, ask_task, answering.suffix, force)
+        runs = ask_into(out, asked, ask_task, answering.suffix, force)
     runs = [run.read_by(rule) for run in runs]
-    measured = _measured(runs, seed)
+    measured = measured_runs(runs, seed)
     differently = {run.task: run.read_differently for run in runs}
     if as_json:
         metrics = [row for run in measured for row in run_data(run)]
@@ -428,7 +444,7 @@ def _check_what_is_asked(
         )
 
 
-def _served(url: str, model: str, request: str | None, concurrency: int | None, timeout: float | None) -> "Endpoint":
+def served(url: str, model: str, request: str | None, concurrency: int | None, timeout: float | None) -> "Endpoint":
     """The endpoint, once it has been reached."""
     from ggss.probes.endpoint import CONCURRENCY, KEY, TIMEOUT, Endpoint
 
@@ -459,7 +475,7 @@ def _refuse_old_spelling(compare: tuple[str, str] | None, recommend: str | None,
     )
 
 
-def _ask_into(
+def ask_into(
     out: Path, questions: "dict[str, Questions]", ask: "Callable[..., Run]", suffix: str, force: bool
 ) -> "list[Run]":
     """Ask all tasks; every batch is written to the file before the next one is asked."""
@@ -499,7 +515,7 @@ def _steerer(name: str | None, alpha: float | None, max_side: int | None) -> "St
     return steerer
 
 
-def _measured(runs: "list[Run]", seed: int) -> "list[Measured]":
+def measured_runs(runs: "list[Run]", seed: int) -> "list[Measured]":
     """The runs in numbers, with their intervals computed under a progress bar."""
     from ggss.analysis import Statistics
 

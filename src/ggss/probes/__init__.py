@@ -5,7 +5,7 @@ Probes register themselves when they are imported, in the order of the imports b
 
 from ggss.probes.base import Answers, Display, Item, Probe, get, names, register
 
-from ggss.probes import people, benchmarks, ambiguous, questions  # noqa: F401  # isort: skip
+from ggss.probes import people, benchmarks, ambiguous, writing, questions  # noqa: F401  # isort: skip
 
 __all__ = [
     "Answers",

@@ -49,8 +49,9 @@ class Item:
     `context` is what is held fixed. Items of one `cluster` (identity, biography) are not independent: they are
     resampled together. `options` are the answers whose probabilities are scored, with the text each stands for;
     `expected` is the right one, if any is. `about` is the attribute whose values are compared, "" if there is none.
-    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one. `shapes`
-    are how some families of models are asked: with a system turn, or with all pictures first.
+    `worth` is the number that each option counts as in a mean (the middle of a salary band), if it has one.
+    `lexicons` are the entries of those by which a text is measured, besides our own. `shapes` are how some families
+    of models are asked: with a system turn, or with all pictures first.
     """
 
     key: str
@@ -64,6 +65,7 @@ class Item:
     about: str = ""
     context: Mapping[str, str] = field(default_factory=dict)
     worth: Mapping[str, float] = field(default_factory=dict)
+    lexicons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shapes: Mapping[str, Callable[[str], str]] = field(default_factory=dict, repr=False)
 
     def prompt_for(self, family: str) -> str:
@@ -116,7 +118,9 @@ class Display:
     """How a metric is shown: its column's name, what it measures, the factor and digits it is printed with.
 
     `{about}` in the two texts stands for the attribute. biased_upwards: the metric is too high in small samples, as
-    divergences and spreads are, so a corrected value is shown, too.
+    divergences and spreads are, so a corrected value is shown, too. shuffled: its chance level is shown, what it is
+    with the pictures of each person shuffled (`Measured.null`). compared: a comparison shows it beside the published
+    metric.
     """
 
     label: str
@@ -126,6 +130,8 @@ class Display:
     unit: str = ""
     better: Literal["lower", "higher", ""] = ""
     biased_upwards: bool = False
+    shuffled: bool = False
+    compared: bool = False
 
     def of(self, about: str) -> "Display":
         """The display with the attribute in its texts."""
@@ -160,12 +166,14 @@ _OF_CELLS = {
         "largest total variation between the answers about two cells of {about}",
         better="lower",
         biased_upwards=True,
+        shuffled=True,
     ),
     UNEXPLAINED: Display(
         "unexplained gap of {about}",
         "largest difference of a cell of {about} from what the two attributes alone predict",
         better="lower",
         biased_upwards=True,
+        shuffled=True,
     ),
 }
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
@@ -187,6 +195,7 @@ class Probe:
     from_file: whether its questions are read from a benchmark's file.
     parse_as_released: `parse` by the rule of the authors' code or the paper, where that rule differs.
     named_tasks: whether the rest of a task's name may be a name that the user gave, and no attribute: `gap-hire`.
+    labelled: whether the right answers of its items are human labels, which two runs have of different items.
     """
 
     name: str
@@ -204,6 +213,7 @@ class Probe:
     from_file: bool = False
     parse_as_released: Callable[[str, Item], Any] | None = None
     named_tasks: bool = False
+    labelled: bool = False
 
     def parser(self, name: Parser = CAREFUL) -> Callable[[str, Item], Any]:
         """The parser of that name, `careful` or `release`; a probe with only one parser has it under both names."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -372,15 +373,31 @@ def intersection_gaps(answers: Answers) -> dict[str, Metric]:
 
 def within_person_range(answers: Answers, number: Sequence[float | None], name: str) -> Metric | None:
     """The largest less the smallest number of a case, mean over cases; None without a case (`flip_rates`)."""
-    terms = np.zeros((len(number), 2))
+    return within_person(answers, number, lambda numbers: max(numbers) - min(numbers), name)
+
+
+def within_person(
+    answers: Answers, values: Sequence[Any], difference: Callable[[Sequence[Any]], float], name: str
+) -> Metric | None:
+    """How much the values of a case differ, mean over cases; None without a case (`flip_rates`).
+
+    difference: of two or more values. Those that could not be read are left out.
+    """
+    terms = np.zeros((len(values), 2))
     cases = _cases(answers.items, answers.about)
     for members in cases:
-        readable = [value for i in members if (value := number[i]) is not None]
+        readable = [value for i in members if (value := values[i]) is not None]
         if len(readable) > 1:
-            terms[members] = (max(readable) - min(readable)) / len(members), 1 / len(members)
+            terms[members] = difference(readable) / len(members), 1 / len(members)
     members = [i for case in cases for i in case]
-    metric = _share(name, terms[:, 0], terms[:, 1], sum(number[i] is None for i in members))
+    metric = _share(name, terms[:, 0], terms[:, 1], sum(values[i] is None for i in members))
     return replace(metric, asked=len(members)) if members else None
+
+
+def mean_answer(number: Sequence[float | None], name: str) -> Metric:
+    """The mean over the answers that are a number."""
+    read = np.array([value is not None for value in number])
+    return _share(name, [value or 0.0 for value in number], read, int((~read).sum()))
 
 
 def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:

@@ -40,7 +40,8 @@ class Prompt:
 
     `<picture>` in the text is where a picture is shown; without it, pictures come before the text. worth: the number
     that each answer counts as in a mean. expected: the right answer, if there is one. stereotype: by group, the
-    answer that a stereotype about it gives (`ggss.probes.ambiguous`).
+    answer that a stereotype about it gives (`ggss.probes.ambiguous`). lexicons: by which a text is measured, besides
+    our own.
     """
 
     text: str
@@ -48,6 +49,7 @@ class Prompt:
     worth: Mapping[str, float] = field(default_factory=dict)
     expected: str | None = None
     stereotype: Mapping[str, str] = field(default_factory=dict)
+    lexicons: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 Prompts = Mapping[str, Prompt]
@@ -158,6 +160,7 @@ def _content(item: Item) -> list[Any]:
         item.about,
         [picture.digest for picture in item.images],
         *([_shapes(item)] if item.shapes else []),
+        *([{name: list(entries) for name, entries in item.lexicons.items()}] if item.lexicons else []),
     ]
 
 
@@ -273,6 +276,7 @@ def crossed(prompts: Prompts, pictures: Iterable[Picture], about: str) -> list[I
             about=about,
             context=dict(picture.context),
             worth=prompt.worth,
+            lexicons=prompt.lexicons,
         )
         for name, prompt in prompts.items()
         for picture in pictures

@@ -100,6 +100,7 @@ def render(
     first = summary.cover(material, models)
     methods = charts.compared_methods(material)
     groups = sorted(_group_charts(material, filters), key=lambda chart: (not chart.of_shares, -chart.spread))
+    tasks = shown_tasks(material, album, filters)
     return _template().render(
         mark=mark(command),
         version=__version__,
@@ -127,7 +128,8 @@ def render(
         group_charts=GROUP_CHARTS,
         methods=methods,
         matrix=charts.matrix(methods) if any(len(model.rows) > 1 for model in methods) else [],
-        tasks=shown_tasks(material, album, filters),
+        tasks=tasks,
+        texts=any(row.written for task in tasks for row in task.rows),
         filters=filters,
         dimensions=summary.judged_dimensions(material.models),
         changed=changed_items(material.models, album, filters),

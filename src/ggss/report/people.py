@@ -25,7 +25,9 @@ from ggss.analysis.groups import OCCUPATION
 from ggss.analysis.run import Run
 from ggss.data.pictures import Picture
 from ggss.errors import InputError
+from ggss.models.reading import Answer
 from ggss.probes import Item
+from ggss.probes.writing import Text, marked, overlap, words_of
 from ggss.report.material import Discovered, Material, ReportedModel, TaskPair
 
 MOST = 12_000  # items on a page: compressed, about 1 MB
@@ -142,12 +144,18 @@ class Filters:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as it was given ("" on a public page), as the probe parsed it, and the options' probabilities."""
+    """An answer as it was given ("" on a public page), as the probe parsed it, and the options' probabilities.
+
+    written: whether it is a text that is shown beside those of the other variants. pieces: then the text in pieces,
+    and which of them are marked.
+    """
 
     raw: str
     parsed: str
     readable: bool
     probabilities: tuple[tuple[str, float], ...]
+    written: bool = False
+    pieces: tuple[tuple[str, bool], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,11 @@ class PeopleRow:
     @property
     def changed(self) -> int:
         return sum(item.changed for item in self.items)
+
+    @property
+    def written(self) -> bool:
+        """Whether the answers are texts, which are shown side by side."""
+        return any(item.before.written for item in self.items)
 
     @property
     def depended(self) -> bool:
@@ -281,12 +294,13 @@ def _telling(pair: TaskPair, ordered: Sequence[list[int]]) -> list[tuple[str, li
     if pair.after is None:
         return [("The most different answers", list(ordered[: LARGEST + SMALLEST + CLOSE]))]
     before, after = pair.before.parsed.parsed, pair.after
-    largest = list(ordered[:LARGEST])
+    largest = list(ordered[: LARGEST if any(after.probabilities) else LARGEST + CLOSE])
     left = [numbers for numbers in ordered if numbers not in largest]
     depended = [numbers for numbers in left if len({before[n] for n in numbers}) > 1]
     smallest = depended[::-1][:SMALLEST]
     left = [numbers for numbers in left if numbers not in smallest]
-    close = sorted(left, key=lambda numbers: min(_margin(after.probabilities[n]) for n in numbers))[:CLOSE]
+    scored = [numbers for numbers in left if all(after.probabilities[n] for n in numbers)]
+    close = sorted(scored, key=lambda numbers: min(_margin(after.probabilities[n]) for n in numbers))[:CLOSE]
     telling = [
         ("Largest change", largest),
         (f"Smallest change although the answer depended on {pair.about}", smallest),
@@ -296,9 +310,9 @@ def _telling(pair: TaskPair, ordered: Sequence[list[int]]) -> list[tuple[str, li
 
 
 def _margin(probabilities: Sequence[float]) -> float:
-    """How much likelier the likeliest option is than the next; 1 where that is not known."""
-    first, second = sorted((*probabilities, 0.0, 0.0), reverse=True)[:2]
-    return first - second if probabilities else 1.0
+    """How much likelier the likeliest option is than the next."""
+    first, second = sorted((*probabilities, 0.0), reverse=True)[:2]
+    return first - second
 
 
 def _row_key(item: Item, about: str) -> tuple[Any, ...]:
@@ -319,15 +333,21 @@ def _weight(numbers: Sequence[int], shifts: Sequence[tuple[bool, float]]) -> flo
 def _shifts(pair: TaskPair) -> list[tuple[bool, float]]:
     """For each item, whether its answer changed, and how much the options' probabilities changed, between 0 and 1.
 
-    Without a steered run: against the first variant of the row.
+    Of texts: how much their words changed. Without a steered run: against the first variant of the row.
     """
     others = pair.after or _first_variants(pair)
     before, after = pair.before.parsed.parsed, others.parsed.parsed
-    shifts = []
-    for n, (old, new) in enumerate(zip(pair.before.probabilities, others.probabilities, strict=True)):
-        moved = 0.5 * sum(abs(a - b) for a, b in zip(old, new, strict=True)) if old and len(old) == len(new) else 0.0
-        shifts.append((before[n] != after[n], moved))
-    return shifts
+    pairs = zip(pair.before.answers, others.answers, strict=True)
+    return [(before[n] != after[n], _moved(old, new)) for n, (old, new) in enumerate(pairs)]
+
+
+def _moved(before: Answer, after: Answer) -> float:
+    """How much an answer moved, between 0 and 1: in its options' probabilities, or without them in its words."""
+    if before.probabilities and len(before.probabilities) == len(after.probabilities):
+        pairs = zip(before.probabilities, after.probabilities, strict=True)
+        return 0.5 * sum(abs(old - new) for old, new in pairs)
+    old, new = words_of(before.text), words_of(after.text)
+    return 1 - overlap(old, new) if old and new else float(old != new)
 
 
 def _first_variants(pair: TaskPair) -> Run:
@@ -357,8 +377,25 @@ def _row(
         filters.occupation(first.context.get(OCCUPATION, "")),
         filters.question(first.question),
         pair.about,
-        tuple(_item(pair, n, shifts[n][1], album, filters, steering, model) for n in numbers),
+        _side_by_side([_item(pair, n, shifts[n][1], album, filters, steering, model) for n in numbers]),
     )
+
+
+def _side_by_side(items: Sequence[ShownItem]) -> tuple[ShownItem, ...]:
+    """The variants of a row; texts with the words marked in which they differ from the other variants' texts."""
+    before = _marked([item.before for item in items])
+    after = _marked([item.after for item in items if item.after])
+    return tuple(
+        replace(item, before=old, after=new)
+        for item, old, new in zip(items, before, after or [None] * len(items), strict=True)
+    )
+
+
+def _marked(replies: Sequence[Reply]) -> list[Reply]:
+    """The replies with the pieces of those that are texts."""
+    texts = [reply.raw if reply.written else "" for reply in replies]
+    pairs = zip(replies, marked(texts), strict=True)
+    return [replace(reply, pieces=tuple(pieces)) if reply.written else reply for reply, pieces in pairs]
 
 
 def _who(item: Item) -> str:
@@ -406,7 +443,8 @@ def reply(run: Run, n: int, public: bool = False) -> Reply:
     item, parsed = run.items[n], run.parsed.parsed[n]
     text = "unreadable" if parsed is None else item.options.get(str(parsed), str(parsed))
     shares = tuple(zip(item.options.values(), run.probabilities[n], strict=True)) if run.probabilities[n] else ()
-    return Reply("" if public else run.answers[n].text, text, parsed is not None, shares)
+    raw, written = ("", False) if public else (run.answers[n].text, isinstance(parsed, Text))
+    return Reply(raw, text, parsed is not None, shares, written)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ggss.probes import suites
 from ggss.probes.base import Item, get, register
 from ggss.probes.benchmarks import multiple_choice_probe, yes_or_no_probe
 from ggss.probes.suites import Provenance, Suite, suite_about, worded_suite
-from ggss.smallworld import NAME
+from ggss.smallworld import NAME, captions
 from ggss.smallworld.bias_questions import WORDINGS, portraits
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import (
@@ -318,12 +318,13 @@ def small_world(split: str = "evaluation", images: str | Path | Counterfactuals 
     """
     if split not in ASKED_SPLITS:
         raise InputError(f"split {split!r} cannot be asked about; choose one of {', '.join(ASKED_SPLITS)}")
+    wordings = {**WORDINGS, "writing": captions.WORDING}
     if images is not None:
-        about_people = suite_about(NAME, WORDINGS, images, NEW_TOKENS)
+        about_people = suite_about(NAME, wordings, images, NEW_TOKENS)
     else:
         about_people = worded_suite(
             NAME,
-            WORDINGS,
+            wordings,
             lambda probe, about: portraits(probe, split),
             ATTRIBUTES,
             OCCUPATIONS,

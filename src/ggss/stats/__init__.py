@@ -6,7 +6,14 @@ coverage of each interval and the true size of each test at the sample sizes of 
 """
 
 from ggss.stats.metric import Interval, Metric, fieller, jackknife, mean
-from ggss.stats.paired import Equivalence, mcnemar, minimum_detectable_change, share_change, tost
+from ggss.stats.paired import (
+    Equivalence,
+    mcnemar,
+    minimum_detectable_change,
+    prediction_powered,
+    share_change,
+    tost,
+)
 from ggss.stats.resampling import Permutation, bootstrap, holm, label_null, signflip
 
 __all__ = [
@@ -22,6 +29,7 @@ __all__ = [
     "mcnemar",
     "mean",
     "minimum_detectable_change",
+    "prediction_powered",
     "share_change",
     "signflip",
     "tost",

@@ -1,11 +1,15 @@
-"""Paired tests of capability: McNemar's test, equivalence, and the smallest detectable change."""
+"""Paired tests of capability: McNemar's test, equivalence, and the smallest detectable change.
+
+And scores of a judge paired with human labels of some items: `prediction_powered`.
+"""
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ggss.errors import InputError
 from ggss.stats.metric import (
@@ -17,9 +21,11 @@ from ggss.stats.metric import (
     check_paired,
     check_share,
     cluster_codes,
+    grouped,
     jackknife,
     mean,
     pseudovalues,
+    ratio,
 )
 
 MARGIN = 0.015  # a change of 1.5 accuracy points either way counts as none
@@ -263,3 +269,63 @@ def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size
         step = (margin - abs(difference)) / error  # to the nearer end of the margin, whose p-value is the larger
     p = float(scipy.stats.t.sf(step, count - 1))
     return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)
+
+
+def prediction_powered(
+    scores: Sequence[float | None],
+    labels: Sequence[float | None],
+    groups: NDArray[np.intp],
+    value: Callable[[Array], Array],
+    name: str = "prediction-powered",
+) -> Metric:
+    """A metric of groups' means, from a judge's scores of all items and human labels of a random sample of them.
+
+    Prediction-powered inference, tuned (PPI++, Angelopoulos, Duchi and Zrnic, 2023). Of a group with n labelled items
+    and N others:
+
+        mean = mean label + lambda (mean score of the others - mean score of the labelled)
+        lambda = cov(label, score) / ((1 + n / N) var(score)), over the labelled of all groups, between 0 and 1
+
+    It is right whatever the judge is: one that says nothing about the labels gets lambda 0, and then only the labels
+    count. `jackknife` gives its interval, over identities.
+
+    Args:
+        scores: the judge's, one per item; None where one could not be read. Such an item does not count.
+        labels: the human ones; None where there is none.
+        groups: each item's group, numbered from 0.
+        value: from the groups' means [R, groups] to the metric [R].
+        name: of the metric.
+
+    Returns:
+        A metric, to be resampled and compared.
+
+    Raises:
+        InputError: if a group has fewer than two labels.
+
+    Examples:
+        >>> scores, labels = [1, 2, 3, 2, 4, 5], [1, 3, None, 2, 5, None]
+        >>> groups = np.array([0, 0, 0, 1, 1, 1])
+        >>> round(float(ggss.stats.prediction_powered(scores, labels, groups, lambda m: m[:, 1] - m[:, 0])), 2)
+        1.5
+    """
+    read = np.array([score is not None for score in scores])
+    labelled = read & np.array([label is not None for label in labels])
+    few = np.bincount(groups[labelled], minlength=int(groups.max()) + 1).min() < 2
+    if few:
+        raise InputError(f"{name}: each group needs two labels or more; label some items of each")
+    f = np.array([score or 0.0 for score in scores])
+    y = np.array([label or 0.0 for label in labels]) * labelled
+    others = read & ~labelled
+    columns = [f * others, others, y, f * labelled, labelled, f * y, f * f * labelled]
+
+    def powered(sums: Array) -> Array:
+        score, count, label, known, n, product, square = np.moveaxis(sums, 2, 0)  # [R, groups] each
+        covariance = (product - ratio(known * label, n)).sum(1)
+        variance = (square - ratio(known * known, n)).sum(1)
+        scale = (1 + ratio(n.sum(1), count.sum(1))) * variance
+        tuned = np.nan_to_num(np.clip(ratio(covariance, scale), 0, 1))
+        shift = np.where(count > 0, ratio(score, count) - ratio(known, n), 0)
+        return value(ratio(label, n) + tuned[:, None] * shift)
+
+    evidence = np.column_stack(columns).astype(float)
+    return replace(grouped(name, groups, evidence, powered), unparsed=int((~read).sum()))
