@@ -30,7 +30,6 @@ from rich.table import Table
 from typer import rich_utils
 
 from ggss.cli import (
-    ask,
     compare,
     data,
     discover,
@@ -123,7 +122,7 @@ app = typer.Typer(
 app.command()(world.demo)
 app.command()(doctor.doctor)
 app.command()(discover.discover)
-app.command()(ask.ask)
+app.command()(play.ask)
 app.command()(probe.probe)
 app.command()(compare.compare)
 app.command()(compare.recommend)
