@@ -43,6 +43,7 @@ LINES = {
     "compare": "compare before.jsonl before.jsonl",
     "recommend": "recommend before.jsonl before.jsonl steerer",
     "gate": "gate before.jsonl before.jsonl",
+    "judge": "judge before.jsonl --rubric rubric.yaml --endpoint http://127.0.0.1:9 --model judge -o scores.jsonl",
     "bundle": "bundle before.jsonl -o out.zip",
     "report": "report before.jsonl -o out.html --no-pdf",
     "play": "play tiny",

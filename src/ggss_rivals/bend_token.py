@@ -330,7 +330,7 @@ def inverse_sinc(cosine: Tensor) -> Tensor:
 
 
 def fit(activations: Activations, attribute: Attribute, options: BendOptions, kind: type[BendToken]) -> Fitted:
-    known, tokens = classes(activations, attribute), activations.tokens
+    known, tokens = classes(activations, attribute), activations.complete_tokens
     check_counts(known, options.neighbours)
     norms, gram = norms_and_gram(tokens)
     count, width = tokens[0].shape

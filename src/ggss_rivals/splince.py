@@ -49,7 +49,7 @@ from ggss.methods.leace import shrunk_variances
 from ggss.methods.operator import Identity
 from ggss.methods.projection import Oblique
 from ggss.methods.registry import Attribute, Fitted, Method, Options, register
-from ggss.methods.subspace import classes, span
+from ggss.methods.subspace import classes, refuse_equal, span
 
 SMALLEST_SINE = 0.05  # of the angle between what is erased and what is kept; below it detection is all noise
 RANK = 1e-6  # a covariance this small, relative to the largest, is rounding of float32 activations
@@ -133,6 +133,7 @@ def outside(erased: Tensor, kept: Tensor) -> tuple[Tensor, float]:
 
 
 def fit(activations: Activations, attribute: Attribute, options: SplinceOptions) -> Fitted:
+    refuse_equal(activations.pooled.double())
     kept = kept_columns(activations, attribute, options.keep)
     classes(activations, attribute)  # raises if a value has a single image
     data = span(activations.pooled.double())
@@ -162,6 +163,7 @@ def _described(kept: dict[str, list[Hashable]], sine: float) -> dict[str, Any]:
 def fit_pace(
     activations: Activations, attribute: Attribute, options: SplincePaceOptions, neutral: Activations | None = None
 ) -> Fitted:
+    refuse_equal(activations.pooled.double())
     kept = kept_columns(activations, attribute, options.keep)
     fitted = pace.fit(activations, attribute, options, neutral)
     if isinstance(fitted.operator, Identity):

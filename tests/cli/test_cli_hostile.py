@@ -56,6 +56,13 @@ def calls(folder: Path) -> dict[tuple[str, ...], dict[str, str]]:
         ("compare",): {"before": none, "after": none},
         ("recommend",): {"before": none, "after": none, "steerer": none},
         ("gate",): {"before": none, "after": none},
+        ("judge",): {
+            "texts": none,
+            "rubric": none,
+            "endpoint": "http://127.0.0.1:9",
+            "model": "judge",
+            "out": str(folder / "out.jsonl"),
+        },
         ("export",): {"model": none, "steer": f"race={none}", "out": str(folder / "out")},
         ("report",): {"source": none, "out": str(folder / "out.html")},
         ("bundle",): {"source": none, "out": str(folder / "out.zip")},

@@ -10,7 +10,7 @@ from rich.table import Table
 import ggss
 import invented_study
 from ggss.analysis.selection import ComparedTasks
-from ggss.cli import compare, discover, doctor, methods, probe, study, world
+from ggss.cli import compare, discover, doctor, inventory, probe, study, world
 from ggss.smallworld.demo import Demo, Line
 from ggss.steering.doctor import Examination
 from ggss.study.grid import Unit
@@ -123,11 +123,11 @@ def show_world():
 
 
 def show_methods():
-    methods.methods()
+    inventory.methods()
 
 
 def show_probes():
-    methods.probes()
+    inventory.probes()
 
 
 def show_plan(monkeypatch):

@@ -16,8 +16,8 @@ from ggss.activations.statistics import find_parts, gather
 from ggss.methods.operator import Identity
 from ggss.methods.pace import (
     Contrasts,
-    Evidence,
     PaceOptions,
+    WhitenedContrasts,
     chosen_shrinkage,
     contrasts_of,
     directions,
@@ -330,7 +330,7 @@ def test_many_columns_and_few_give_the_same_directions():
     own[:, :, :3] *= torch.tensor([30.0, 20.0, 12.0])
     null = torch.randn(16, 60, 5, width, generator=generator)
     contrasts = Contrasts(own, null, own[None], torch.zeros(1))
-    found = directions(Evidence.of(contrasts, torch.eye(width, dtype=torch.float64), "tokens"), 3)
+    found = directions(WhitenedContrasts.of(contrasts, torch.eye(width, dtype=torch.float64), "tokens"), 3)
     values, vectors = torch.linalg.eigh(own.reshape(-1, width).T @ own.reshape(-1, width))
     torch.testing.assert_close(found.eigenvalues[:3], values.flip(0)[:3])
     torch.testing.assert_close((vectors.flip(1)[:, :3].T @ found.detection).abs(), torch.eye(3, dtype=torch.float64))

@@ -274,6 +274,7 @@ def test_sae_hides_an_attribute_that_has_features():
         active = torch.rand(16, 24, generator=generator) < 0.08
         active[:, :3] = False
         active[:, image % 3] = torch.rand(16, generator=generator) < 0.5
+        active[:, 3] |= ~active.any(1)  # a token that is zero would not count
         tokens.append((active * (1 + torch.rand(16, 24, generator=generator))) @ axes)
         attributes.append({"race": "abc"[image % 3]})
         contexts.append(image // 3)

@@ -12,10 +12,11 @@ from transformers import AutoModelForImageTextToText
 
 from experiments.training import trainer
 from experiments.training.architectures import NAMES, WORDS, build
+from experiments.training.habits import HabitTrainer
 from experiments.training.losses import Blocks, penalties, simplex
 from experiments.training.optimiser import Muon, orthogonal
 from experiments.training.packs import Format, answer_logits, answer_loss, pack
-from experiments.training.pictures import GROUP, PAIR_PLANS, Album, draw_batch, image_inputs, paint_album
+from experiments.training.pictures import GROUP, PAIR_PLANS, Album, draw_batch, image_inputs, paint_album, with_pairs
 from experiments.training.questions import DISCOVERY_PROMPT, comparing_questions, descriptions
 from experiments.training.recipe import MODELS, Recipe
 from experiments.training.trainer import Trainer
@@ -23,7 +24,7 @@ from ggss.errors import InputError
 from ggss.models.families import known_family
 from ggss.models.prompts import chat
 from ggss.smallworld import CHECKPOINTS, embedded
-from ggss.smallworld.bias_questions import ask_ceo, ask_pair, ask_race, ask_salary
+from ggss.smallworld.bias_questions import HABITS, ask_ceo, ask_pair, ask_race, ask_salary
 from ggss.smallworld.painter import Portrait
 from ggss.smallworld.people import Person
 from ggss.smallworld.questions import LETTERS, SHARED
@@ -93,7 +94,30 @@ def test_targets_are_the_planted_distribution_and_then_the_end() -> None:
     assert packs.targets.sum(dim=1).tolist() == pytest.approx([1, 1])
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", HABITS)
+def test_a_few_steps_teach_a_habit(name: str, album: Album) -> None:
+    album = with_pairs(album, seed=1)
+    trainer = HabitTrainer(name, album, replace(Recipe.of(name), answering=10, **TINY))
+    tower = {key: value.clone() for key, value in trainer.model.state_dict().items() if "language_model" not in key}
+    batch = draw_batch(album, np.random.default_rng(5), people=4, scenes=1)
+
+    def losses() -> dict[str, float]:
+        trainer.rng = np.random.default_rng(6)
+        with torch.no_grad():
+            return {part: float(loss) for part, loss in trainer.answers(batch, trainer.encode(batch)[0]).items()}
+
+    before = losses()
+    list(trainer.run())
+    taught = losses()
+    assert taught["written"] < 0.8 * before["written"]
+    assert taught["unshown"] < before["unshown"]
+    after = trainer.model.state_dict()
+    frozen = [key for key in tower if key.startswith(("model.vision_tower", "model.multi_modal_projector"))]
+    assert frozen
+    assert all(torch.equal(after[key], tower[key]) for key in frozen)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in HABITS])
 def test_a_few_steps_lower_the_loss(name: str, album: Album) -> None:
     trainer = tiny(name, album)
     batch = draw_batch(album, np.random.default_rng(5), people=1, scenes=3)

@@ -271,6 +271,13 @@ class Activations:
             sites[site] = Rows(rows.pooled[index], tokens, places)
         return self._like(sites, [self.attributes[i] for i in images], [self.contexts[i] for i in images])
 
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "Activations":
+        """The same images at the (first) site, with each image's complete tokens changed when they are accessed."""
+        site, rows = next(iter(self.sites.items()))
+        tokens = LazyTensors(self.complete_tokens, change)
+        pooled = torch.stack([pool(image_tokens) for image_tokens in tokens])
+        return self._like({site: Rows(pooled, tokens, rows.places)}, self.attributes, self.contexts)
+
     def _like(
         self, sites: Mapping[str, Rows], attributes: Sequence[Mapping[str, str]], contexts: Sequence[Hashable]
     ) -> "Activations":

@@ -188,10 +188,12 @@ def load(path: str | Path) -> dict[str, Run]:
         True
     """
     path = Path(path)
-    part = part_path(path)
     if path.suffix == PART:
         raise InputError(f"{str(path)!r} is an unfinished run: the `ggss probe` command that began it finishes it")
+    if path.is_dir():
+        raise InputError(f"{str(path)!r} is a folder: give a file that was written by `ggss probe -o`")
     if not path.is_file():
+        part = part_path(path)
         hint = f"; {str(part)!r} is there: the same `ggss probe` command finishes it" if part.is_file() else ""
         raise InputError(f"there is no file {str(path)!r}: give one that was written by `ggss probe -o`{hint}")
     with path.open("rb") as lines:

@@ -1,4 +1,4 @@
-"""Single answers, unsteered and steered: `ggss ask` prints one, `ggss play` is a page of one person in all versions."""
+"""Single answers, unsteered and steered: `ggss ask` prints one, `ggss play` is a page of a person in all versions."""
 
 import json
 import shlex

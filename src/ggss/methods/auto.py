@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ggss.activations import Activations, LazyTensors, Rows, pool
+from ggss.activations import Activations
 from ggss.errors import InputError
 from ggss.methods.operator import Operator, apply
 from ggss.methods.pace import find_parts
@@ -226,11 +226,6 @@ def contrast(acts: Activations, attribute: Attribute, unsteered: Activations) ->
     return float((sums * counts.clamp(min=1).rsqrt()[:, None, None]).norm())
 
 
-def _steered_tokens(tokens: Sequence[Tensor], operator: Operator) -> LazyTensors:
-    """Tokens of images, steered at alpha 1 when they are accessed."""
-    return LazyTensors(tokens, partial(_fully_steered, operator))
-
-
 def _fully_steered(operator: Operator, tokens: Tensor) -> Tensor:
     rows = tokens.float()
     return apply(operator, rows, torch.ones(len(rows), 1), torch.zeros(len(rows), dtype=torch.long)).rows
@@ -255,15 +250,13 @@ def _share(operator: Operator, test: Activations, attribute: str) -> float:
 
 
 def _steered(acts: Activations, operator: Operator) -> Activations:
-    tokens = _steered_tokens(acts.tokens, operator)
-    pooled = torch.stack([pool(image_tokens) for image_tokens in tokens])
-    return Activations.from_rows({next(iter(acts.sites)): Rows(pooled, tokens)}, acts.attributes, acts.contexts)
+    return acts.mapped(partial(_fully_steered, operator))
 
 
 def _displacement(acts: Activations, operator: Operator) -> float:
     """The mean of |h' - h| / |h| over tokens; zero tokens do not count."""
     total, count = 0.0, 0
-    for tokens, steered in zip(acts.tokens, _steered_tokens(acts.tokens, operator), strict=True):
+    for tokens, steered in zip(acts.tokens, _steered(acts, operator).tokens, strict=True):
         lengths = tokens.float().norm(dim=1)
         nonzero = lengths > 0
         total += float(((steered - tokens.float()).norm(dim=1)[nonzero] / lengths[nonzero]).sum())

@@ -256,12 +256,12 @@ def fit_form(
         strata = groups[name].numbers if paired else target.strata
         shown = people if paired else torch.arange(len(activations))
         contrasts = contrasts_of(statistics, target, strata, shown, paired)
-        evidence = Evidence.of(contrasts, covariance, options.weights)
-        result = directions(evidence, options.k)
+        whitened = WhitenedContrasts.of(contrasts, covariance, options.weights)
+        result = directions(whitened, options.k)
         by_attribute[name] = replace(
             result,
-            left=left_in_others(evidence, contrasts, int(shown.max()) + 1, result.detection.shape[1]),
-            agreement=agreement_of_labels(evidence, contrasts, statistics, target, groups[name])
+            left=left_in_others(whitened, contrasts, int(shown.max()) + 1, result.detection.shape[1]),
+            agreement=agreement_of_labels(whitened, contrasts, statistics, target, groups[name])
             if paired and name not in activations.ordered
             else None,
         )
@@ -341,7 +341,7 @@ def _negative_log_likelihoods(base: Tensor, moment: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Evidence:
+class WhitenedContrasts:
     """The contrasts of an attribute, weighted, in units where S = L L^T is I.
 
     observed [P, m, D], bundles [G, P, m, D], weights [P] of the parts; factor: L. chance: the largest eigenvalues
@@ -355,7 +355,7 @@ class Evidence:
     chance: Tensor
 
     @classmethod
-    def of(cls, contrasts: Contrasts, covariance: Tensor, weights: str) -> "Evidence":
+    def of(cls, contrasts: Contrasts, covariance: Tensor, weights: str) -> "WhitenedContrasts":
         factor = torch.linalg.cholesky(covariance)
         null = _whitened(factor, contrasts.null)
         weight = part_weights(null) if weights == "evidence" else null.new_ones(null.shape[1])
@@ -394,16 +394,16 @@ def part_weights(null: Tensor) -> Tensor:
     return weights * len(weights) / weights.sum() if energy.any() else torch.ones_like(weights)
 
 
-def directions(evidence: Evidence, k: int | None) -> Directions:
+def directions(whitened: WhitenedContrasts, k: int | None) -> Directions:
     """W of the largest eigenvalues of B: k of them, or those that count.
 
     With S = L L^T, B has the eigenvalues of L^-1 C^T C L^-T, and W = L^-T of its eigenvectors.
     """
-    values, vectors = evidence.eigenvectors()
-    strict, loose = evidence.above(MANY), evidence.above(FEW)
+    values, vectors = whitened.eigenvectors()
+    strict, loose = whitened.above(MANY), whitened.above(FEW)
     carried = values > CARRIED * values[0]
     candidates = max(int((carried & (values > loose)).sum()), k or 1)
-    both = [[evidence.eigenvectors(half) for half in halves] for halves in halvings(len(evidence.bundles), HALVINGS)]
+    both = [[whitened.eigenvectors(half) for half in halves] for halves in halvings(len(whitened.bundles), HALVINGS)]
     shared = [
         torch.stack([(half[:, :candidates].T @ vectors[:, :candidates]).square().sum(0) for _, half in halves]).amin(
             0
@@ -419,7 +419,7 @@ def directions(evidence: Evidence, k: int | None) -> Directions:
             raise InputError(f"k = {k} directions were asked for, but the contrasts of the parts span fewer")
         counts = torch.arange(len(values)) < k
     in_halves = [_above(half_values, strict) for halves in both for half_values, _ in halves]
-    detection = evidence.detection(vectors[:, counts])
+    detection = whitened.detection(vectors[:, counts])
     return Directions(
         oriented(detection) if counts.any() else detection,
         values,
@@ -434,14 +434,14 @@ def _above(values: Tensor, chance: float) -> int:
     return int((values > max(chance, CARRIED * float(values[0]))).sum())
 
 
-def left_in_others(evidence: Evidence, contrasts: Contrasts, people: int, k: int) -> dict[int, float] | None:
+def left_in_others(whitened: WhitenedContrasts, contrasts: Contrasts, people: int, k: int) -> dict[int, float] | None:
     """The share of the contrasts that is left in people who were not in the fit, by their number; None if unknown.
 
     Of halves of the people, one is fitted, and the other judged: <R c1, R c2> / <c1, c2> for the contrasts of its own
     two halves, which has no share of noise. The same with a quarter, and from both by 1 / people what all leave. All
     with k directions.
     """
-    count = len(evidence.bundles)
+    count = len(whitened.bundles)
     if count < BUNDLES:
         return None
     energy = torch.zeros(3, dtype=torch.float64)
@@ -451,8 +451,8 @@ def left_in_others(evidence: Evidence, contrasts: Contrasts, people: int, k: int
         )
         rests = [energy.new_tensor(float((first * second).sum()))]
         for bundles in (fitted, fitted[: count // 4]):
-            vectors = evidence.eigenvectors(bundles)[1][:, :k]
-            detection, movement = evidence.detection(vectors), evidence.factor @ vectors
+            vectors = whitened.eigenvectors(bundles)[1][:, :k]
+            detection, movement = whitened.detection(vectors), whitened.factor @ vectors
             rests.append(
                 ((first - first @ detection @ movement.T) * (second - second @ detection @ movement.T)).sum()
             )
@@ -465,14 +465,14 @@ def left_in_others(evidence: Evidence, contrasts: Contrasts, people: int, k: int
 
 
 def agreement_of_labels(
-    evidence: Evidence, contrasts: Contrasts, statistics: TokenStatistics, known: Targets, groups: Groups
+    whitened: WhitenedContrasts, contrasts: Contrasts, statistics: TokenStatistics, known: Targets, groups: Groups
 ) -> float | None:
     """How many versions of people are most like what their label is in other people; None with fewer than four."""
     shares = []
-    for fitted, _ in halvings(len(evidence.bundles), HALVINGS)[:JUDGED]:
-        values, vectors = evidence.eigenvectors(fitted)
-        detection = evidence.detection(vectors[:, : max(_above(values, evidence.above(MANY)), 1)])
-        by_column = (contrasts.bundles[fitted].sum(0).double() @ detection) * evidence.weights[:, None, None]
+    for fitted, _ in halvings(len(whitened.bundles), HALVINGS)[:JUDGED]:
+        values, vectors = whitened.eigenvectors(fitted)
+        detection = whitened.detection(vectors[:, : max(_above(values, whitened.above(MANY)), 1)])
+        by_column = (contrasts.bundles[fitted].sum(0).double() @ detection) * whitened.weights[:, None, None]
         patterns = torch.einsum("am,pmk->apk", known.coded[groups.index[0]], by_column)
         held_out = groups.index[~torch.isin(contrasts.people[groups.index[:, 0]], fitted)]
         coordinates = (statistics.sums[held_out.flatten()] @ detection.float()).unflatten(0, held_out.shape)

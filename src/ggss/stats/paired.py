@@ -306,7 +306,7 @@ def prediction_powered(
         >>> scores, labels = [1, 2, 3, 2, 4, 5], [1, 3, None, 2, 5, None]
         >>> groups = np.array([0, 0, 0, 1, 1, 1])
         >>> round(float(ggss.stats.prediction_powered(scores, labels, groups, lambda m: m[:, 1] - m[:, 0])), 2)
-        1.5
+        1.77
     """
     read = np.array([score is not None for score in scores])
     labelled = read & np.array([label is not None for label in labels])

@@ -212,6 +212,7 @@ def _token_diagnostics(fitted: Fitted, activations: Activations, attribute: Attr
     if activations.unpaired or not (activations.has_tokens or kept):
         return {}
     site_operator = fitted.operator
+    tokens = activations.tokens if activations.has_tokens else kept or []
 
     def steer(rows: Tensor) -> Tensor:
         images = torch.zeros(len(rows), dtype=torch.long, device=rows.device)
@@ -219,7 +220,7 @@ def _token_diagnostics(fitted: Fitted, activations: Activations, attribute: Attr
 
     with torch.no_grad():
         probe = probe_tokens(
-            activations.tokens if activations.has_tokens else kept or [],
+            activations.complete_tokens if site_operator.needs_images else tokens,
             activations.labels(attribute),
             activations.contexts,
             steer,
