@@ -245,7 +245,7 @@ real-parts: .venv-parts/.ready  ## a VLM of real parts on real pictures; writes 
 .venv-parts/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-parts
 	.venv-parts/bin/python -m pip install -q -c constraints.txt torch==2.13.0
-	.venv-parts/bin/python -m pip install -q -c constraints.txt -e . onnx gguf
+	.venv-parts/bin/python -m pip install -q -c constraints.txt -e . onnx gguf accelerate
 	touch $@
 
 discovery-prompts: $(READY)  ## what the prompt of discovery changes; writes results/discovery-prompts (some minutes)
