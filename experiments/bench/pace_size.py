@@ -12,6 +12,8 @@ The subspace is compared with that of a fit whose covariance is of all tokens, b
 
 import argparse
 import json
+import math
+import os
 import resource
 import subprocess
 import sys
@@ -79,9 +81,9 @@ def measured(images: int, tokens: int, width: int, save: str = "", sample: int =
 
     torch.set_num_threads(2)
     started = peak()
-    world, side = World(images, tokens, width), round(tokens**0.5)
-    columns = tokens // side if tokens % side == 0 else tokens
-    grid = torch.cartesian_prod(torch.tensor([0]), torch.arange(tokens // columns), torch.arange(columns))
+    world = World(images, tokens, width)
+    lines = 2 ** int(math.log2(tokens) / 2)  # as near to a square as powers of two are
+    grid = torch.cartesian_prod(torch.tensor([0]), torch.arange(lines), torch.arange(tokens // lines))
     place = Places.of(torch.ones(tokens, 1), grid=grid)
     cells = common_grid([place], images, width)
     assert cells is not None
@@ -126,7 +128,10 @@ def peak() -> int:
 def in_a_process(*arguments: object) -> dict[str, Any]:
     """`measured` in a process of its own, because the peak of memory is that of a process."""
     call = f"import json; from experiments.bench.pace_size import measured; print(json.dumps(measured{arguments!r}))"
-    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, cwd=ROOT)
+    variables = os.environ | {"OMP_WAIT_POLICY": "passive"}  # threads that wait for each other take no CPU time
+    done = subprocess.run(
+        [sys.executable, "-c", call], capture_output=True, text=True, check=True, cwd=ROOT, env=variables
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 

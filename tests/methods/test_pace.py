@@ -11,8 +11,8 @@ import scipy.stats
 import torch
 
 import ggss
-from ggss.activations import Places, Rows
-from ggss.activations.statistics import find_parts, gather
+from ggss.activations import Places, Rows, statistics
+from ggss.activations.statistics import common_grid, find_parts, gather
 from ggss.methods.operator import Identity
 from ggss.methods.pace import (
     Contrasts,
@@ -650,3 +650,13 @@ def test_both_attributes_at_once_leave_less_than_one_after_the_other():
         for how, steered in (("sequence", in_sequence), ("at once", at_once))
     }
     assert left["at once"] < 0.9 * left["sequence"]
+
+
+def test_a_grid_of_one_line_has_no_more_cells_than_it_may(monkeypatch):
+    line = torch.cartesian_prod(torch.tensor([0]), torch.arange(1), torch.arange(2048))
+    place = Places.of(torch.ones(2048, 1), grid=line)
+    assert common_grid([place], 10, 8).count <= statistics.MOST_PARTS
+    monkeypatch.setattr(statistics, "MOST_BYTES", 4 * 10 * 8 * 7)
+    cells = common_grid([place], 10, 8)
+    assert cells.panes == {0: (1, 7)}
+    assert cells.parts(place).bincount(minlength=7).min() > 0

@@ -158,3 +158,14 @@ def test_what_keeps_all_tokens_is_chosen_only_where_nothing_else_is_close():
     moved = [float(note.split("tokens moved ")[1]) for note in notes[1:3]]
     assert moved[0] < moved[1]
     assert "model: pace." in notes[0]
+
+
+def test_rows_of_padding_change_no_score():
+    """A method that compares complete pictures gets them with their padding, as when the model is steered."""
+    acts, _ = pictures()
+    rows = [torch.cat([tokens[:3], torch.zeros(1, tokens.shape[1]), tokens[3:]]) for tokens in acts.tokens]
+    padded = ggss.Activations(rows, acts.attributes, acts.contexts)
+    assert len(padded.tokens[0]) == len(acts.tokens[0])
+    candidates = (Candidate("bend-token-euclidean", keeps_tokens=True), Candidate("pace"))
+    plain, with_padding = (choose(one, "race", None, candidates).diagnostics["notes"][1:3] for one in (acts, padded))
+    assert with_padding == plain

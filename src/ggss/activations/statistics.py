@@ -23,7 +23,7 @@ is one part.
 drawn with a fixed seed. Products of tokens are computed on the device that they are on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,7 +56,7 @@ class Grid:
 
     @property
     def count(self) -> int:
-        return sum(lines * columns for lines, columns in self.panes.values())
+        return _cells(self.panes)
 
     def parts(self, place: Places) -> Tensor:
         """The part [T] of each token of an image."""
@@ -88,12 +88,13 @@ def common_grid(places: Sequence[Places | None], images: int, width: int) -> Gri
         pane: tuple(min(size[pane][axis] for size in sizes if pane in size) for axis in (0, 1))
         for pane in sorted({pane for size in sizes for pane in size})
     }
-    finest = sum(lines * columns for lines, columns in panes.values())
+    finest = _cells(panes)
     most = min(max(MOST_BYTES // (4 * images * width), 1), MOST_PARTS)
     share = min((most / finest) ** 0.5, 1)
-    coarse = {
-        pane: (max(int(lines * share), 1), max(int(columns * share), 1)) for pane, (lines, columns) in panes.items()
-    }
+    coarse = _coarser(panes, share)
+    while (count := _cells(coarse)) > max(most, len(panes)):  # a pane of one line has fewer columns instead
+        share *= most / count
+        coarse = _coarser(panes, share)
     shape = " and ".join(f"{lines} x {columns}" for lines, columns in coarse.values())
     if share < 1:
         why = f"cells of a grid of {shape}: {finest} positions would be too many"
@@ -102,6 +103,17 @@ def common_grid(places: Sequence[Places | None], images: int, width: int) -> Gri
     else:
         why = f"the {finest} positions of a picture, a grid of {shape}"
     return Grid(coarse, why)
+
+
+def _cells(panes: Mapping[int, tuple[int, int]]) -> int:
+    return sum(lines * columns for lines, columns in panes.values())
+
+
+def _coarser(panes: Mapping[int, tuple[int, int]], share: float) -> dict[int, tuple[int, int]]:
+    """The panes with this share of their lines and columns, at least one of each."""
+    return {
+        pane: (max(int(lines * share), 1), max(int(columns * share), 1)) for pane, (lines, columns) in panes.items()
+    }
 
 
 @dataclass(frozen=True)
