@@ -235,6 +235,7 @@ fidelity: $(READY)  ## measure each setting of the authors' code; writes docs/fi
 full-size: $(READY)  ## random models of real ones' dimensions through the commands; writes docs/full-size.md
 	$(BIN)/python -m experiments.bench.full_size
 	$(BIN)/python -m experiments.bench.full_size --size llava-7b
+	for size in 4b llava-7b; do $(BIN)/python -m experiments.bench.full_size --pace --size $$size || exit 1; done
 
 # REAL_PARTS has `pairs` (a copy of katiefraser/PAIRS) and `photographs` (COCO's, with captions*.json); see docs/real-parts.md.
 REAL_PARTS ?= real-parts-out

@@ -1,6 +1,7 @@
 """A random model of a real one's dimensions, through every command: time, memory, and steering's share of the time.
 
     python -m experiments.bench.full_size [--size 4b|llava-7b] [-o DIR]      writes its section of docs/full-size.md
+    python -m experiments.bench.full_size --pace [--size 4b|llava-7b]        writes that of discovery with PACE
 
 Each command is a process of its own, as a user runs it. A step that was measured is kept in the folder: stopped and
 run again, with --keep, it goes on with the next one. `--again doctor` measures one of them anew, such as when the
@@ -28,11 +29,13 @@ from experiments.bench.full_size_page import (
     BUILD,
     DISCOVER,
     DOCTOR,
+    PACE,
     PLAN,
     PRODUCTS,
     SERVE,
     STUDY,
     Step,
+    pace_section,
     section,
     with_section,
 )
@@ -55,30 +58,58 @@ def main() -> None:
         "--again", action="append", default=[], metavar="STEP", help="measure this step anew, or one that is left out"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder: the 4b's model has 9.6 GB")
+    parser.add_argument("--pace", action="store_true", help="only discovery with PACE, which has its own section")
     given = parser.parse_args()
     out = (given.out or ROOT / "full-size-out" / given.size).resolve()
     out.mkdir(parents=True, exist_ok=True)
+    doc = given.doc or (None if "tiny" in given.size else DOC)
+    if given.pace:
+        write(doc, f"{given.size} pace", discovered_with_pace(given.size, out), out, given.keep)
+        return
     steps = commands(given.size, out)
     if unknown := [name for name in given.again if name not in steps]:
         parser.error(f"there is no step {unknown[0]!r}: there are {', '.join(map(repr, steps))}")
     report: dict[str, Step | None] = {}
-    doc = given.doc or (None if "tiny" in given.size else DOC)
     for name, command in steps.items():
         again = name in given.again
         left_out = not again and (given.as_is or (name in SLOW.get(given.size, ()) and not given.whole))
         report[name] = kept(out, name, command, left_out, again)
-    text = section(SIZES[given.size], report)
+    write(doc, given.size, section(SIZES[given.size], report), out, given.keep)
+
+
+def write(doc: Path | None, name: str, text: str, out: Path, keep: bool) -> None:
+    """Put a section into the page, print it, and remove the folder unless it is to be kept."""
     if doc:
         known = doc.read_text(encoding="utf-8") if doc.exists() else ""
-        doc.write_text(with_section(known, given.size, text), encoding="utf-8")
+        doc.write_text(with_section(known, name, text), encoding="utf-8")
     print(text)
-    if not given.keep:
+    if not keep:
         shutil.rmtree(out)
+
+
+def discovered_with_pace(size: str, out: Path) -> str:
+    """The section of `ggss discover --method pace` on a model of this size."""
+    kept(out, BUILD, builder(size, out), False, False)
+    manifest = pictures(out / "faces-pace", SIZES[size].side, identities=8)
+    few = ["--images", manifest, "--attribute", "race", "--exclude", "occupation=ceo", "--dtype", "bfloat16"]
+    asked = [*GGSS, "discover", out / "model", *few, "--method", "pace", "-o", out / "pace-steerer", "--force"]
+    step = kept(out, PACE, asked, False, True)
+    assert step is not None
+    files = (out / "cache").rglob("*")
+    return pace_section(SIZES[size], step, sum(file.stat().st_size for file in files if file.is_file()))
+
+
+GGSS = [sys.executable, "-c", "from ggss.cli import program; program()"]
+
+
+def builder(size: str, out: Path) -> list[object]:
+    """The command that builds the model."""
+    return [sys.executable, "-m", "experiments.bench.full_size_model", size, out]
 
 
 def commands(size: str, out: Path) -> dict[str, Sequence[object]]:
     """Every step, in order, by its name."""
-    ggss = [sys.executable, "-c", "from ggss.cli import program; program()"]
+    ggss = GGSS
     model, steerer, plan = out / "model", out / "steerer", out / "plan.yaml"
     manifest = pictures(out / "faces", SIZES[size].side)
     where = ["--dtype", "bfloat16"]
@@ -87,7 +118,7 @@ def commands(size: str, out: Path) -> dict[str, Sequence[object]]:
     (out / "wording.yaml").write_text(yaml.safe_dump(WORDING))
     plan.write_text(yaml.safe_dump(study(model, manifest, out / "wording.yaml")))
     return {
-        BUILD: [sys.executable, "-m", "experiments.bench.full_size_model", size, out],
+        BUILD: builder(size, out),
         DISCOVER: [*ggss, "discover", model, *few, *where],
         ASK: [*ggss, "ask", *asked, "--max-new-tokens", "2", "--json", *where],
         BATCH: [

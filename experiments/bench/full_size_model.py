@@ -204,10 +204,10 @@ def filled(size: Dimensions, tokenizer: Any) -> Any:
     return model
 
 
-def pictures(folder: Path, side: int) -> Path:
-    """Eight pictures of noise: two people in each of two occupations, of two races. Their manifest."""
+def pictures(folder: Path, side: int, identities: int = 2) -> Path:
+    """Pictures of noise: so many people in each of two occupations, of two races. Their manifest."""
     rows = []
-    people = product(("cook", "ceo"), ("1", "2"), ("Asian", "Black"))
+    people = product(("cook", "ceo"), map(str, range(1, identities + 1)), ("Asian", "Black"))
     folder.mkdir(exist_ok=True)
     for number, (occupation, identity, race) in enumerate(people):
         path = folder / f"{number}.png"

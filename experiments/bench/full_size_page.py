@@ -17,6 +17,7 @@ QUIET = 0.1  # of a CPU, used by others: then the time is that of a free machine
 BUILD, DISCOVER, ASK, BATCH = "build and save", "discover, 4 pictures", "ask at alpha 0", "one probe batch"
 DOCTOR, PRODUCTS, PLAN, STUDY = "doctor", "products", "study plan", "study run, 2 cells of 4 questions"
 SERVE = "serve, 17 requests"
+PACE = "discover --method pace, 16 pictures"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,25 @@ def section(size: Dimensions, report: Report) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def pace_section(size: Dimensions, step: Step, kept: int) -> str:
+    """What is told about discovery with PACE. kept: the bytes of activations on disk afterwards."""
+    return "\n".join(
+        [
+            f"## PACE on {size.title}",
+            "",
+            "Pictures of noise again, so there is nothing to find. The statistics that PACE needs are gathered while "
+            "pictures are encoded. How its fit grows is on the page of [performance](performance.md).",
+            "",
+            "| step | time | CPU time | peak memory | load before | used by others meanwhile |",
+            "| --- | --- | --- | --- | --- | --- |",
+            _row(PACE, step),
+            "",
+            f"Activations on disk afterwards: {kept / 1e6:.1f} MB.",
+            "",
+        ]
+    )
 
 
 def _row(name: str, step: Step | None) -> str:

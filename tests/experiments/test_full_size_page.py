@@ -13,12 +13,14 @@ from experiments.bench.full_size_page import (
     ASK,
     BATCH,
     DOCTOR,
+    PACE,
     PLAN,
     PRODUCTS,
     SERVE,
     STUDY,
     Step,
     judged,
+    pace_section,
     section,
     with_section,
 )
@@ -128,3 +130,12 @@ def test_a_model_of_each_class_is_saved_as_it_is_configured(name, tmp_path):
     (features,) = vlm.encode([Image.new("RGB", (SIZES[name].side,) * 2)])
     tokens = {"tiny": 16, "tiny-llava": 3 * 16}  # LLaVA-NeXT: an overview and two tiles, padding and all
     assert len(features.rows["projection-mlp2"]) == tokens[name]
+
+
+def test_discovery_with_pace_has_a_section_of_its_own():
+    text = pace_section(SIZES["4b"], replace(STEP, name=PACE), 2_000_000)
+    assert f"| {PACE} | 100 s | 150 s | 9.4 GB |" in text
+    assert "Activations on disk afterwards: 2.0 MB." in text
+    both = with_section(with_section("", "4b", page()), "4b pace", text)
+    assert both.count("## PACE on Qwen3-VL-4B") == 1 == both.count("## Qwen3-VL-4B")
+    assert with_section(both, "4b pace", text) == both
