@@ -4,6 +4,7 @@ No plan can fit `dso`: `rivals_live` has fitted it on the same discovery picture
 it has not been run, the page has no row for it.
 """
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,9 @@ from ggss.study.results import Results
 from ggss_rivals.dso import DsoOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
+DIAL = Path(__file__).parents[2] / "results" / "dial.json"
 BIAS, CAPABILITY, ATTRIBUTE, ALPHA = ("mcq", "2afc"), "smallstar", "race", 1.0
+DAMAGE = 1.5  # points of SmallStar, the margin of equivalence
 NET = f"{ATTRIBUTE}_net_preference_std"
 
 
@@ -94,6 +97,57 @@ def row(label: str, bias: Mapping[str, Comparison | None], capability: Compariso
     return f"| {label} | {' | '.join(cells)} |"
 
 
+def at_equal_damage(results: Results, model: str, label: str) -> str:
+    """The least share of answers that depend on race, of the strengths that cost at most `DAMAGE` points."""
+    found = []
+    for alpha in results.plan.alphas:
+        capability = results.comparison(model, label, CAPABILITY, alpha, ATTRIBUTE)
+        bias = [results.everything(model, label, task, alpha) for task in BIAS]
+        flips = [flip.after.estimate for one in bias if one and (flip := one.flip(ATTRIBUTE))]
+        if capability is not None and len(flips) == len(BIAS):
+            found.append((sum(flips) / len(flips), alpha, 100 * capability.accuracy().change.difference))
+    allowed = [one for one in found if one[2] >= -DAMAGE]
+    if not found:
+        return "-"
+    if not allowed:
+        _, alpha, cost = max(found, key=lambda one: one[2])
+        return f"none: {cost:+.1f} at {alpha:g}"
+    share, alpha, cost = min(allowed, key=lambda one: one[0])
+    return f"{share:.0%} at {alpha:g} ({cost:+.1f})"
+
+
+def on_the_dial(label: str) -> str:
+    """The mean change of bias and the mean cost over the models of the dial, at strength 1."""
+    kept = json.loads(DIAL.read_text(encoding="utf-8")).values()
+    rows = [row for row in kept if row["method"] == label and row["world"] != "ordinary" and "changes" in row]
+    if not rows or label == "none":
+        return "-"
+    change = sum(row["changes"]["mcq"][0] + row["changes"]["net"][0] for row in rows) / (2 * len(rows))
+    return f"{change:+.0f} % ({sum(row['capability'][0] for row in rows) / len(rows):+.1f})"
+
+
+def all_worlds(results: Results) -> str:
+    """One table: a method a row, a world a column."""
+    models = [model.name for model in results.plan.models]
+    head = ["method", *(name.removeprefix("small-world/") for name in models), "dial"]
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for label in results.methods[1:]:
+        cells = [label, *(at_equal_damage(results, model, label) for model in models), on_the_dial(label)]
+        lines.append(f"| {' | '.join(cells)} |")
+    strengths = ", ".join(f"{alpha:g}" for alpha in results.plan.alphas)
+    return f"""## All worlds, at equal damage
+
+How much is left where steering costs no more than {DAMAGE:g} points of SmallStar: the share of answers that depend on
+race (mean of MCQ and 2AFC), at the best of the strengths {strengths} with at most this cost; in brackets the cost.
+The strength is chosen on the same answers, for every method alike, so all are a little too good. *none*: every
+strength costs more, and the cheapest is shown. The last column is the mean over the nine models of
+[the dial](dial.md), at strength 1: change of bias (MCQ and net preference) and cost. Real photographs have
+[a page of their own](real-parts.md).
+
+{chr(10).join(lines)}
+"""
+
+
 def page(results: Results, live: LiveRows) -> str:
     plan = results.plan
     usual = DsoOptions.model_construct()
@@ -101,17 +155,18 @@ def page(results: Results, live: LiveRows) -> str:
     parts = [
         f"""# Rivals from other papers, in the small world
 
-Written by `make rivals`; do not edit. Race steering at strength 1, no strength is chosen, at all sites of a model.
-First **the share of people whose answer depends on race**, after steering: of MCQ, cases (a person and a question)
-that are not answered alike in all versions of the person; of 2AFC, pairs of versions of which the same one is named
-in both orders ([measures.md](measures.md); jackknife over identities, Wilson's interval near 0 and 100 %). Beside it
-is the share of MCQ cases whose answer depends on gender: more than without steering is spill-over. Then the published
-metrics: change of the bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of the
-truth: [validity.md](validity.md)), and of SmallStar's accuracy in points; *same* where the change is shown to be
-within the margin of {100 * results.statistics.margin:g} points (TOST). About {plan.limit} items a task, on identities
-that no method was fitted on; seed {plan.statistics.seed}. [methods.md](methods.md) says what each paper does and what
-is done otherwise here. The published 2AFC metric uses only the pairs whose two orders name the same picture, so few
-answers decide it where steering works ([results.md](results.md)); beside it is the net preference, over all answers.
+Written by `make rivals`; do not edit. Race steering at all sites of a model; in the tables of single models at
+strength 1, no strength is chosen. First **the share of people whose answer depends on race**, after steering: of
+MCQ, cases (a person and a question) that are not answered alike in all versions of the person; of 2AFC, pairs of
+versions of which the same one is named in both orders ([measures.md](measures.md); jackknife over identities,
+Wilson's interval near 0 and 100 %). Beside it is the share of MCQ cases whose answer depends on gender: more than
+without steering is spill-over. Then the published metrics: change of the bias in percent with 95 % intervals
+(percentile bootstrap over identities, often wide of the truth: [validity.md](validity.md)), and of SmallStar's
+accuracy in points; *same* where the change is shown to be within the margin of {100 * results.statistics.margin:g}
+points (TOST). About {plan.limit} items a task, on identities that no method was fitted on; seed
+{plan.statistics.seed}. [methods.md](methods.md) says what each paper does and what is done otherwise here. The
+published 2AFC metric uses only the pairs whose two orders name the same picture, so few answers decide it where
+steering works ([results.md](results.md)); beside it is the net preference, over all answers.
 
 Left out: the gate of BioPro (arXiv 2512.00807), which debiases pictures in which the attribute cannot be seen and
 leaves the others alone: here it can be seen in every picture, and the rule that decides could not be read. Adaptive
@@ -128,6 +183,7 @@ rows show less than the method can do. It also steers image tokens only, not the
 does.
 """
     ]
+    parts.append(all_worlds(results))
     for model in plan.models:
         before = [results.comparison(model.name, "none", task) for task in (*BIAS, CAPABILITY)]
         values = [one.before.value() if one else float("nan") for one in before]
