@@ -49,7 +49,10 @@ class Steering:
 
 
 PACE, NEUTRAL_PACE = Steering("pace"), Steering("pace, neutral pictures", neutral=True)
-PEERS = [Steering(name, name) for name in ("ggss", "ggss-contrast", "leace-spherical", "svd-pooled-euclidean")]
+PEERS = [
+    Steering(name, name)
+    for name in ("ggss", "ggss-contrast", "leace-spherical", "svd-pooled-euclidean", "bend-token-euclidean")
+]
 MAIN = [PACE, Steering("ggss", "ggss"), NEUTRAL_PACE, Steering("auto", AUTO), *PEERS[1:]]
 DIRECTIONS = [Steering(f"k = {k}", options={"k": k}) for k in (2, 4, 8, 16)]
 ABLATED = [

@@ -73,6 +73,11 @@ class Line:
         before, after = one.before.soft(name), one.after.soft(name)
         return float("nan") if not before or after is None else 100 * (after / before - 1)
 
+    def depends(self, task: str) -> str:
+        """The share of answers that depend on race."""
+        flip = self.compared[task].flip("race")
+        return "-" if flip is None else f"{flip.after.estimate:.0%}"
+
     def cells(self) -> list[str]:
         changes = [self.compared["mcq"].change(), self.compared["2afc"].change(), self.compared["2afc"].change(NET)]
         said = [f"{c.estimate:+.0f} % [{c.low:+.0f}, {c.high:+.0f}]" if c else "-" for c in changes]
@@ -85,6 +90,7 @@ class Line:
         return [
             self.steering.label,
             *of_fit,
+            *(self.depends(task) for task in BIAS),
             *said,
             f"{self.mean:+.0f} %",
             capability,
@@ -95,7 +101,19 @@ class Line:
 
 
 HEAD = (
-    *("steering", "k", "shrinkage", "MCQ", "2AFC", "2AFC net", "soft MCQ", "soft 2AFC", "mean"),
+    *(
+        "steering",
+        "k",
+        "shrinkage",
+        "depends, MCQ",
+        "depends, 2AFC",
+        "MCQ",
+        "2AFC",
+        "2AFC net",
+        "soft MCQ",
+        "soft 2AFC",
+        "mean",
+    ),
     *("SmallStar, points", "TOST p"),
     *("race named", "moved", "neutral moved"),
 )
@@ -225,10 +243,10 @@ def regrets() -> list[str]:
 INTRODUCTION = f"""# PACE, measured
 
 Written by `make pace`; do not edit. `pace` (its formulas: [methods.md](methods.md)) beside `ggss`, `ggss-contrast`,
-`leace-spherical` and `svd-pooled-euclidean` on the five embedded small-world models. Race is steered at all sites, at
-alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occupations, and asked about CEOs among
-other identities, who are in no fit. k, shrinkage and parts are chosen on the discovery pictures alone. "Neutral
-pictures" are {NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
+`leace-spherical`, `svd-pooled-euclidean` and `bend-token-euclidean` on the five embedded small-world models. Race is
+steered at all sites, at alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occupations, and
+asked about CEOs among other identities, who are in no fit. k, shrinkage and parts are chosen on discovery pictures
+alone. "Neutral pictures" are {NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
 
 One thing was not chosen on the discovery pictures alone: that the covariance is taken around mu, and not around each
 part's mean. There is a reason for it, but it was settled after ten prototypes had been tried on the evaluation
@@ -236,6 +254,7 @@ answers of `entangled`. So the lines of that model are optimistic; those of the 
 norms are not restored was settled on held-out people of the discovery set, and looked at on the selection
 identities, before these answers were asked.
 
+Depends: the share of answers that depend on race, of MCQ and of 2AFC ([measures.md](measures.md)).
 MCQ and 2AFC: change of bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of
 the truth: [validity.md](validity.md)); mean: of the two. The published 2AFC metric counts only pairs whose two orders
 agree. Where steering works these are few, and they decide it; 2AFC net is the net preference over all
