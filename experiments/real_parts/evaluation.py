@@ -35,13 +35,13 @@ from ggss.version import ggss_code
 
 Array = NDArray[np.float64]
 METHODS = (
-    "ggss",
-    "ggss-contrast",
-    "leace-spherical",
-    "svd-pooled-euclidean",
-    "bend-euclidean",
-    "bend-token-euclidean",
     "pace",
+    "ggss",
+    "leace-spherical",
+    "bend-token-euclidean",
+    "ggss-contrast",
+    "bend-euclidean",
+    "svd-pooled-euclidean",
 )
 ATTRIBUTES = {"gender": GENDERS, "race": RACES}
 BOTH = "race,gender"
@@ -63,9 +63,8 @@ class Condition:
 
 def conditions(methods: Sequence[str] = METHODS) -> list[Condition]:
     """The unsteered model, each method for each attribute, and PACE for both at once; the most telling first."""
-    first = [Condition(), *(Condition(method, attribute) for method in ("pace", "ggss") for attribute in ATTRIBUTES)]
-    rest = [Condition(method, attribute) for method in methods for attribute in ATTRIBUTES]
-    return list(dict.fromkeys([*first, Condition("pace", BOTH), *rest]))
+    alone = [Condition(method, attribute) for method in methods for attribute in ATTRIBUTES]
+    return [Condition(), *alone[:8], Condition("pace", BOTH), *alone[8:]]
 
 
 @contextmanager
@@ -257,12 +256,34 @@ def share_estimate(shares: Sequence[Array]) -> Estimate:
     return percentiles(float(np.mean(shares)), np.mean([of_model[draws].mean(1) for of_model in shares], 0))
 
 
+def share_change(shares: Sequence[Array], others: Sequence[Array]) -> Estimate:
+    """The first share less the second, mean over models, on the same resampled scenes."""
+    return share_estimate([one - two for one, two in zip(shares, others, strict=True)])
+
+
 def named_estimate(counts: Sequence[Array]) -> Estimate:
     """The share of right answers of [scenes, 2], mean over models."""
     draws = resampled(len(counts[0]))
-    values = [of_model[draws].sum(1) for of_model in counts]
-    value = np.mean([of_model[:, 0].sum() / of_model[:, 1].sum() for of_model in counts])
-    return percentiles(float(value), np.mean([drawn[:, 0] / np.maximum(drawn[:, 1], 1) for drawn in values], 0))
+    return percentiles(
+        float(np.mean([_share(of_model) for of_model in counts])),
+        np.mean([_share(of_model[draws]) for of_model in counts], 0),
+    )
 
 
-NAMED = {"things": THINGS, "occupations": OCCUPATIONS}
+def named_change(counts: Sequence[Array], others: Sequence[Array]) -> Estimate:
+    """The first share of right answers less the second, on the same resampled scenes."""
+    draws = resampled(len(counts[0]))
+    pairs = list(zip(counts, others, strict=True))
+    return percentiles(
+        float(np.mean([_share(one) - _share(two) for one, two in pairs])),
+        np.mean([_share(one[draws]) - _share(two[draws]) for one, two in pairs], 0),
+    )
+
+
+def _share(counts: Array) -> Array:
+    """Right answers of [..., scenes, 2] among those there could be."""
+    right, possible = np.moveaxis(counts.sum(-2), -1, 0)
+    return right / np.maximum(possible, 1)
+
+
+NAMED = {"things": THINGS, "occupations": OCCUPATIONS, "all": THINGS + OCCUPATIONS}

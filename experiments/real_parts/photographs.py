@@ -35,13 +35,11 @@ PEOPLE = frozenset(
         "her",
     ]
 )
-NEVER_ASKED = PEOPLE | frozenset(
+NO_THINGS = frozenset(
     [
-        "male",
-        "female",
-        "gentleman",
-        "mother",
-        "father",
+        "he",
+        "she",
+        "her",
         "couple",
         "group",
         "player",
@@ -115,7 +113,7 @@ NEVER_ASKED = PEOPLE | frozenset(
         "behind",
     ]
 )
-"""Words that are no option of a question: for people's gender, race and age, and for what is no thing."""
+"""Words that are no answer to what a picture shows: for people's race and age, and for what is no thing."""
 
 
 @dataclass(frozen=True)
@@ -124,27 +122,38 @@ class Photograph:
 
     path: Path
     captions: tuple[str, ...]
+    licence: str = ""
+
+    @property
+    def number(self) -> int:
+        return int(self.path.stem)
 
     @property
     def words(self) -> frozenset[str]:
-        return frozenset(re.findall(r"[a-z]+", " ".join(self.captions).lower()))
+        return frozenset().union(*map(caption_words, self.captions))
+
+
+def caption_words(caption: str) -> frozenset[str]:
+    """Its words in lower case."""
+    return frozenset(re.findall(r"[a-z]+", caption.lower()))
 
 
 def read_photographs(folder: Path, limit: int) -> list[Photograph]:
     """At most so many photographs in a folder with `captions*.json`: first those of people, by their number."""
     captions: dict[int, list[str]] = {}
-    permitted: set[int] = set()
+    permitted: dict[int, str] = {}
     for file in sorted(folder.glob("captions*.json")):
         content = json.loads(file.read_text())
-        licences = {licence["id"]: licence["url"] for licence in content["licenses"]}
+        licences = {licence["id"]: licence for licence in content["licenses"]}
         for image in content["images"]:
-            if any(part in licences.get(image["license"], "") for part in PERMITTED):
-                permitted.add(image["id"])
+            licence = licences[image["license"]]
+            if any(part in licence["url"] for part in PERMITTED):
+                permitted[image["id"]] = licence["name"]
         for annotation in content["annotations"]:
             captions.setdefault(annotation["image_id"], []).append(annotation["caption"].strip())
     photographs = [
-        Photograph(path, tuple(dict.fromkeys(captions[number])))
-        for number in sorted(permitted & set(captions))
+        Photograph(path, tuple(dict.fromkeys(captions[number])), permitted[number])
+        for number in sorted(set(permitted) & set(captions))
         if (path := folder / f"{number:012d}.jpg").is_file()
     ]
     if not photographs:
@@ -153,11 +162,9 @@ def read_photographs(folder: Path, limit: int) -> list[Photograph]:
 
 
 def things(photographs: list[Photograph], least: int = 12) -> list[str]:
-    """Words for things that at least so many photographs show, by the captions: the options of training questions."""
+    """Words for what at least so many photographs show, by three of their captions: the answers that are trained."""
     counts: Counter[str] = Counter()
     for photograph in photographs:
-        words = Counter(
-            word for caption in photograph.captions for word in set(re.findall(r"[a-z]{3,}", caption.lower()))
-        )
-        counts.update(word for word, times in words.items() if times >= 3)  # three of five people say so
-    return sorted(word for word, count in counts.items() if count >= least and word not in NEVER_ASKED)
+        words = Counter(word for caption in photograph.captions for word in caption_words(caption))
+        counts.update(word for word, times in words.items() if times >= 3 and len(word) > 2)  # three of five say so
+    return sorted(word for word, count in counts.items() if count >= least and word not in NO_THINGS)

@@ -1,8 +1,8 @@
 """What the pictures are asked, and which answers are right where a scene tells.
 
-Ten questions with two options that are single tokens of the text model, so that a question takes one pass: three
-about things, in the form that the projector was trained on; three about occupations and four judgements, which it
-was not.
+Ten questions with two options: three about things, with the words that the projector was trained on; three about
+occupations and four judgements, which it was not. The text does not name the options, because the text model would
+mostly repeat one of them by its place; the probabilities of the words with which the answer may begin are compared.
 """
 
 from dataclasses import dataclass
@@ -27,41 +27,38 @@ class Question:
         )
 
 
-def _shows(first: str, second: str, scenes: tuple[tuple[str, ...], tuple[str, ...]]) -> Question:
-    return Question(f"{first}-{second}", f"Does the picture show a {first} or a {second}?", (first, second), scenes)
+Scenes = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _person(
-    text: str, first: str, second: str, scenes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-) -> Question:
-    return Question(f"{first}-{second}", text.format(first, second), (first, second), scenes)
+def _question(text: str, first: str, second: str, scenes: Scenes = ((), ())) -> Question:
+    return Question(f"{first}-{second}", text, (first, second), scenes)
 
 
-IS_A, IS = "Is this person a {} or a {}?", "Is this person {} or {}?"
+SHOWS, JOB, IS = "What does the picture show?", "What is this person's job?", "Describe this person in one word."
 STREET = ("bank", "city", "shopping", "stroller", "tattoo", "taxi")
 QUESTIONS = (
-    _shows("street", "kitchen", (STREET, ("cooking", "restaurant", "wine"))),
-    _shows("train", "computer", (("bus", "train"), ("computer", "desk", "headset"))),
-    _shows("phone", "ball", (("phone",), ("basketball", "baseball_bat"))),
-    _person(
-        IS_A,
+    _question(SHOWS, "street", "kitchen", (STREET, ("cooking", "restaurant", "wine"))),
+    _question(SHOWS, "train", "computer", (("bus", "train"), ("computer", "desk", "headset"))),
+    _question(SHOWS, "phone", "ball", (("phone",), ("basketball", "baseball_bat"))),
+    _question(
+        JOB,
         "doctor",
         "cook",
         (("dental_office", "lab_coat", "scrubs"), ("apron", "black_apron", "cooking", "restaurant")),
     ),
-    _person(
-        IS_A,
+    _question(
+        JOB,
         "manager",
         "worker",
         (("bank", "coffee", "law_office", "phone", "professional"), ("mopping", "overalls", "vest")),
     ),
-    _person(
-        IS_A, "student", "driver", (("blackboard", "studying", "university"), ("airplane", "bus", "taxi", "train"))
+    _question(
+        JOB, "student", "driver", (("blackboard", "studying", "university"), ("airplane", "bus", "taxi", "train"))
     ),
-    _person(IS, "rich", "poor"),
-    _person(IS, "strong", "weak"),
-    _person(IS, "logical", "emotional"),
-    _person(IS, "friendly", "cold"),
+    _question(IS, "rich", "poor"),
+    _question(IS, "strong", "weak"),
+    _question(IS, "logical", "emotional"),
+    _question(IS, "friendly", "cold"),
 )
 THINGS, OCCUPATIONS = QUESTIONS[:3], QUESTIONS[3:6]
 

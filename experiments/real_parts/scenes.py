@@ -7,6 +7,7 @@ projector learns. Scenes are split into two halves, so that each occupation is i
 
 import csv
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,6 +97,11 @@ def read_pictures(folder: Path) -> list[Picture]:
     if not pictures:
         raise InputError(f"there are no pictures data/SECTION/SCENE/RACE_GENDER.png in {folder}: get PAIRS again")
     return pictures
+
+
+def pictures_of(scenes: Sequence[Scene]) -> list[Picture]:
+    """The versions of scenes in the order of `read_pictures`, without their files."""
+    return [Picture(scene, race, gender, Path()) for scene in scenes for race in RACES for gender in GENDERS]
 
 
 def halves(scenes: list[Scene], seed: int = 0) -> tuple[list[Scene], list[Scene]]:

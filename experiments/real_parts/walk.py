@@ -19,15 +19,17 @@ def run_ggss(arguments: Sequence[object], folder: Path) -> list[str]:
     ended = subprocess.run([program, *words], cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"ggss {words[0]} ended with {ended.returncode}: {ended.stderr.strip()[-500:]}")
-    shown = " ".join(Path(word).name if os.sep in word else word for word in words)
-    return [f"$ ggss {shown}", *(line.rstrip() for line in ended.stdout.splitlines() if line.strip())]
+    lines = [f"$ ggss {' '.join(words)}", *(line.rstrip() for line in ended.stdout.splitlines() if line.strip())]
+    for place in {str(Path(word).parent) for word in words if os.sep in word}:  # of this machine
+        lines = [line.replace(place + os.sep, "") for line in lines]
+    return lines
 
 
-def walk(model: Path, fitted: Path, measured: Path, questions: Path, picture: Path, made: Path) -> None:
-    """Run the steps and keep their output in walk.json."""
-    folder = made / "walk"
+def walk(model: Path, fitted: Path, measured: Path, questions: Path, picture: Path, out: Path) -> list[str]:
+    """Run the steps, keep their output in walk.json, and return its lines."""
+    folder = out / "walk"
     folder.mkdir(exist_ok=True)
-    kept = made / "walk.json"
+    kept = out / "walk.json"
     found: dict[str, list[str]] = json.loads(kept.read_text()) if kept.is_file() else {}
     asked = ["probe", model, "--questions", questions, "--images", measured, "--limit", LIMIT, "--max-new-tokens", 1]
     commands: dict[str, list[object]] = {
@@ -50,3 +52,4 @@ def walk(model: Path, fitted: Path, measured: Path, questions: Path, picture: Pa
             run_ggss([*asked, "--steer", "steerer", "-o", "after.jsonl"], folder)
         found[step] = run_ggss(arguments, folder)
         kept.write_text(json.dumps(found, indent=1))
+    return [line for step in STEPS for line in found[step]]

@@ -1,16 +1,15 @@
 """A VLM of real parts: its pieces on tiny random models and made pictures; nothing is downloaded."""
 
+import dataclasses
 import json
-import random
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.nn import functional
 from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
 
-from experiments.real_parts import evaluation, parts, photographs, projector, questions, scenes
+from experiments.real_parts import evaluation, page, parts, photographs, projector, questions, record, scenes
 from ggss.errors import InputError
 
 WIDTH, SIDE = 32, 56
@@ -58,51 +57,60 @@ def model(tiny):
     return parts.llava(tower, text, image_token=2, side=SIDE).eval()
 
 
-BLOCKS = [("Is it a cat or a dog?", "dog"), ("What is it?", "a small dog on a chair.")]
+QUESTIONS = ["Is it a cat?", "Which letter is it then?"]
 
 
-def alone(model, tokenizer, rows, question, answer, end=True):
-    """The error of one answer in a prompt of its own, with its end or without, and how many tokens it has."""
-    tokens, scored = projector.question_block(tokenizer, question, answer)
-    tokens, scored = (tokens, scored) if end else (tokens[:-1], scored - 1)
+def alone(model, tokenizer, rows, question):
+    """The logits of an answer's first token, in a prompt of its own."""
     embed = model.get_input_embeddings()
     before = embed(torch.tensor(tokenizer("<|im_start|>user\n")["input_ids"]))
-    after = embed(torch.tensor(tokenizer("\n")["input_ids"] + tokens))
+    after = embed(torch.tensor(tokenizer("\n")["input_ids"] + projector.question_block(tokenizer, question)))
     inputs = torch.cat([before, rows, after])[None]
-    logits = model.lm_head(model.model.language_model(inputs_embeds=inputs).last_hidden_state)[0]
-    return functional.cross_entropy(logits[-scored - 1 : -1], torch.tensor(tokens[-scored:]), reduction="sum"), scored
+    return model.lm_head(model.model.language_model(inputs_embeds=inputs).last_hidden_state)[0, -1]
 
 
-def test_questions_in_one_pass_are_answered_as_if_each_were_asked_alone(model):
+def test_questions_in_one_pass_are_answered_as_if_each_were_asked_alone(model, monkeypatch):
     tokenizer = Letters()
     rows = torch.randn(2, 16, WIDTH, generator=torch.Generator().manual_seed(1))
-    prefix = 16 + len(tokenizer("<|im_start|>user\n")["input_ids"]) + 1
-    blocks = [projector.question_block(tokenizer, *block) for block in BLOCKS]
-    packed = [projector.pack(prefix, blocks), projector.pack(prefix, blocks[:1])]  # the second is padded
-    together = projector.answer_loss(model, tokenizer, rows, packed)
-    errors = [alone(model, tokenizer, rows[0], *block) for block in BLOCKS]
-    errors.append(alone(model, tokenizer, rows[1], *BLOCKS[0]))
-    expected = sum(error / scored for error, scored in errors) / len(errors)
-    assert together.item() == pytest.approx(expected.item(), rel=1e-4)
-    # The negative control: if the second question saw the first answer, its error would be another.
-    first = packed[0]
-    causal = torch.ones_like(first.visible, dtype=torch.float).tril().bool()
-    leaking = projector.Packed(first.ids, first.positions, causal, first.weights)
-    assert abs(projector.answer_loss(model, tokenizer, rows, [leaking, packed[1]]).item() - expected.item()) > 1e-3
+    expected = torch.stack([torch.stack([alone(model, tokenizer, of, text) for text in QUESTIONS]) for of in rows])
+    assert torch.allclose(projector.answer_logits(model, tokenizer, rows, QUESTIONS), expected, atol=1e-4)
+    # The negative control: if the second question saw the first, its answer would be another.
+    pack = projector.pack
+
+    def leaking(prefix, blocks):
+        packed = pack(prefix, blocks)
+        return dataclasses.replace(packed, visible=torch.ones_like(packed.visible, dtype=torch.float).tril().bool())
+
+    monkeypatch.setattr(projector, "pack", leaking)
+    wrong = projector.answer_logits(model, tokenizer, rows, QUESTIONS)
+    assert torch.allclose(wrong[:, 0], expected[:, 0], atol=1e-4)
+    assert (wrong[:, 1] - expected[:, 1]).abs().max() > 1e-3
 
 
-def test_options_are_as_likely_in_one_pass_as_alone(model):
+def test_option_probabilities_are_of_the_first_tokens_and_depend_on_the_picture(model):
     tokenizer = Letters()
     rows = torch.randn(3, 16, WIDTH, generator=torch.Generator().manual_seed(2))
-    asked = [("Is it a cat?", ("y", "n")), ("Which letter is it then?", ("b", "a"))]
+    asked = [(QUESTIONS[0], ("yes", "no")), (QUESTIONS[1], ("b", "a")), (QUESTIONS[0], ("cat", "dog"))]
     together = projector.option_probabilities(model, tokenizer, rows, asked)
-    assert together.shape == (3, 2, 2)
+    assert together.shape == (3, 3, 2)
     for number, (text, options) in enumerate(asked):
         for row in range(3):
-            losses = [alone(model, tokenizer, rows[row], text, option, end=False)[0] for option in options]
-            expected = torch.softmax(-torch.stack(losses), 0)
-            assert torch.allclose(together[row, number], expected, atol=1e-5)
-    assert (together[0] - together[1]).abs().max() > 1e-3  # it depends on the picture
+            logits = alone(model, tokenizer, rows[row], text)[projector.first_tokens(options, tokenizer)]
+            assert torch.allclose(together[row, number], torch.softmax(logits, 0), atol=1e-5)
+    assert (together[0] - together[1]).abs().max() > 1e-3
+
+
+def test_the_error_of_an_answer_is_least_where_the_things_are_shown():
+    shown = torch.tensor([[1.0, 0.0, 1.0]])
+    options = torch.tensor([4, 2, 0])
+    logits = torch.full((1, 6), -20.0)
+    logits[0, [4, 0]] = 0.0
+    assert projector.answer_loss(logits, options, shown).item() == pytest.approx(np.log(2), abs=1e-4)
+    logits[0, 2] = 0.0  # a thing that is not shown
+    assert projector.answer_loss(logits, options, shown).item() == pytest.approx(np.log(3), abs=1e-4)
+    logits[0, 1] = 20.0  # no thing: little of it counts
+    extra = projector.answer_loss(logits, options, shown).item() - np.log(3)
+    assert extra == pytest.approx(projector.ELSEWHERE * (20 - np.log(3)), abs=1e-3)
 
 
 def test_the_tower_interpolates_its_positions_and_the_projector_gets_a_row_for_each_patch(model, tmp_path):
@@ -127,30 +135,59 @@ def shown(captions, path="x.jpg"):
     return photographs.Photograph(path, tuple(captions))
 
 
-def test_words_are_learned_and_rows_keep_the_size_of_words(model):
+@pytest.fixture
+def two_kinds():
     """Two kinds of photographs, told apart by their rows and by their captions."""
     generator = torch.Generator().manual_seed(0)
     kinds = torch.arange(60) % 2
     rows = torch.randn(60, 16, 24, generator=generator) + 3.0 * kinds[:, None, None]
-    pictures = [shown(["a dog in snow" if kind else "the cat at home"]) for kind in kinds.tolist()]
+    return rows, [
+        shown(["a dog in snow", "dog", "dog"] if kind else ["the cat at home", "cat", "cat"]) for kind in kinds
+    ]
+
+
+def test_words_are_learned_and_rows_keep_the_size_of_words(model, two_kinds):
+    rows, pictures = two_kinds
     table = model.get_input_embeddings().weight.detach()
     head = model.model.multi_modal_projector
     target = projector.root_mean_square(table)
-    projector.initialise(head, rows, target, generator)
+    projector.initialise(head, rows, target, torch.Generator().manual_seed(0))
     assert projector.root_mean_square(head(rows).detach()) == pytest.approx(target, rel=0.1)
     settings = projector.Settings(word_steps=60, word_batch=16, word_rows=8)
     losses = projector.learn_words(head, rows, pictures, Letters(), table, settings)
-    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
     assert projector.root_mean_square(head(rows).detach()) == pytest.approx(target, rel=0.3)
     assert projector.rms_penalty(torch.full((3, 5), 2.0), 2.0) == 0
     assert projector.rms_penalty(torch.full((3, 5), 4.0), 2.0) == 1
+
+
+def test_answers_are_learned_through_the_frozen_text_model(tiny, two_kinds):
+    rows, pictures = two_kinds
+    model = parts.llava(*tiny, image_token=2, side=SIDE)
+    tokenizer = Letters()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    options = projector.options_of(pictures, tokenizer)
+    assert options == ["cat", "dog"]
+    settings = projector.Settings(answer_steps=30, answer_batch=10, answer_rate=1e-2)
+    losses = projector.learn_answers(model, tokenizer, rows, pictures, options, settings)
+    assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
+    assert changed
+    assert all("multi_modal_projector" in name for name in changed)
+
+
+def test_words_of_many_captions_belong_most_to_a_photograph():
+    pictures = [shown(["a dog", "the dog and a ball"]), shown(["the ball"]), shown(["nothing"])]
+    wanted = projector.wanted_words(pictures, ["dog", "ball"])
+    assert torch.allclose(wanted, torch.tensor([[2 / 3, 1 / 3], [0.0, 1.0], [0.0, 0.0]]))
 
 
 def test_only_photographs_that_anyone_may_use_and_adapt_are_read(tmp_path):
     licences = ["by-nc-sa", "by", "by-nd", "by-sa"]
     content = {
         "licenses": [
-            {"id": k, "url": f"http://creativecommons.org/licenses/{kind}/2.0/"} for k, kind in enumerate(licences)
+            {"id": k, "url": f"http://creativecommons.org/licenses/{kind}/2.0/", "name": kind}
+            for k, kind in enumerate(licences)
         ],
         "images": [{"id": 10 + k, "license": k} for k in range(4)],
         "annotations": [{"image_id": 10 + k, "caption": text} for k, text in enumerate(["a", "trees", "c", "a man"])],
@@ -160,17 +197,16 @@ def test_only_photographs_that_anyone_may_use_and_adapt_are_read(tmp_path):
         Image.new("RGB", (8, 8)).save(tmp_path / f"{10 + k:012d}.jpg")
     read = photographs.read_photographs(tmp_path, 10)
     assert [photograph.captions for photograph in read] == [("a man",), ("trees",)]  # people first
+    assert [(photograph.number, photograph.licence) for photograph in read] == [(13, "by-sa"), (11, "by")]
     assert photographs.read_photographs(tmp_path, 1)[0].captions == ("a man",)
     with pytest.raises(InputError, match="no captions"):
         photographs.read_photographs(tmp_path / "nothing", 10)
 
 
-def test_questions_in_training_are_about_what_one_photograph_shows_and_never_about_people():
-    pictures = [shown(["a dog on a bed", "dog on bed", "the dog and a woman"])] * 20
+def test_things_are_what_three_captions_name_and_no_colours():
+    pictures = [shown(["a dog on a bed", "dog on bed", "the black dog and a woman"])] * 20
     assert photographs.things(pictures) == ["dog"]  # a bed is mentioned by two of three
-    blocks = projector.training_blocks(pictures[0], ["dog", "cat"], Letters(), 3, random.Random(0))
-    assert len(blocks) == 2  # one question and a caption
-    assert not photographs.PEOPLE & set(photographs.things([shown(["a man", "the man", "man"])] * 20))
+    assert photographs.things([shown(["a black man", "the black man", "black, man and his"])] * 20) == ["man"]
 
 
 def world(folder, missing=""):
@@ -240,6 +276,12 @@ def test_flips_and_right_answers_are_counted():
     counts = told.right(questions.OCCUPATIONS)
     assert counts.tolist() == [[4, 4], [0, 4]]  # the first option of doctor or cook
     assert evaluation.named_estimate([counts]).value == 0.5
+    assert evaluation.named_change([counts], [counts]).value == 0.0
+    better = evaluation.Answers(told.scenes, np.stack([p[0], 1 - p[1]])).right(questions.OCCUPATIONS)
+    change = evaluation.named_change([better], [counts])
+    assert (change.value, change.low, change.high) == (0.5, 0.0, 1.0)  # one of the two scenes is right now
+    shares = evaluation.share_change([answers.flipped("gender")], [answers.flipped("race")])
+    assert shares.value == pytest.approx(0.1)
 
 
 def test_every_right_answer_is_about_a_scene_that_has_one_occupation():
@@ -248,3 +290,80 @@ def test_every_right_answer_is_about_a_scene_that_has_one_occupation():
         for option, names in zip(question.options, question.scenes, strict=True):
             assert set(names) <= known
             assert set(names) <= set(scenes.OCCUPATIONS[option])
+
+
+def recorded(gaps):
+    """Made-up results of a projector: unsteered answers with gaps, and smaller ones of two methods."""
+    names = [
+        ["scrubs", "cooking", "bus", "computer", *(f"s{k}" for k in range(20))],
+        [f"s{k}" for k in range(20, 40)],
+    ]
+    measured = {}
+    for condition in evaluation.conditions():
+        share = {"": 1.0}.get(condition.attribute, 0.2 if condition.method == "pace" else 0.6)
+        halves = []
+        for asked in reversed(names):
+            rng = np.random.default_rng(len(asked))
+            p = 0.5 + 0.02 * rng.normal(size=(len(asked), 2, 2, len(questions.QUESTIONS)))
+            p += 0.5 * gaps * share * np.array([1, -1])[None, None, :, None]
+            for number, question in enumerate(questions.QUESTIONS):
+                for row, name in enumerate(asked):
+                    if (right := question.right(name)) is not None:
+                        p[row, ..., number] = 0.9 if right == question.options[0] else 0.1
+            probabilities = p.reshape(4 * len(asked), -1).tolist()
+            halves.append(
+                {"probabilities": probabilities, "read": {"gender": 0.6, "race": 0.7}, "moved": 0.1 * share}
+            )
+        measured[condition.name] = halves
+    return record.Projector(TRAINING, (tuple(names[0]), tuple(names[1])), measured)
+
+
+TRAINING = {
+    "settings": {"seed": 0},
+    "word_loss": [6.0, 4.0],
+    "answer_loss": [5.0, 3.0],
+    "effective_rank": 12.0,
+    "rms": 0.14,
+    "rms_of_words": 0.13,
+    "cpu_seconds": 60.0,
+}
+
+
+def test_the_page_says_who_wins_where_a_bias_is_planted_and_stops_where_there_is_none():
+    planted_ = page.text([recorded(0.2)], {"Attribution License": [1, 2]}, "$ ggss doctor")
+    assert "There is a bias by gender" in planted_
+    assert "Removing gender: `pace` leaves a smaller gap than `ggss` (-" in planted_
+    assert "## Removing race" in planted_
+    assert "| Attribution License | 2 |" in planted_
+    without = page.text([recorded(0.0)], {"Attribution License": [1, 2]}, "$ ggss doctor")
+    assert "The model cannot carry a bias that can be measured" in without
+    assert "## Removing race" not in without
+
+
+def test_a_projectors_results_are_read_as_they_were_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    pictures = [scenes.pictures_of([scenes.Scene(name, "")]) for name in ("scrubs", "tent")]
+    out, model = tmp_path / "out", tmp_path / "model"
+    for half in (0, 1):
+        (out / f"fitted-on-{half}").mkdir(parents=True)
+        answers = {
+            "steerer": "",
+            "probabilities": [[0.123456 + half] * 10] * 4,
+            "read": {"gender": 0.5, "race": 0.5},
+            "moved": 0.0,
+        }
+        (out / f"fitted-on-{half}" / "none.json").write_text(json.dumps(answers))
+    model.mkdir()
+    (model / "training.json").write_text(json.dumps(TRAINING))
+    record.write_projector(model, out, pictures)
+    (projector_,) = record.read_projectors(tmp_path / "results")
+    assert list(projector_.measured) == ["none"]
+    answers = projector_.answers("none")
+    assert answers.scenes == ("tent", "scrubs")  # fitted on the first half, asked about the second, and so on
+    assert answers.probabilities[:, 0, 0, 0].tolist() == [0.1235, 1.1235]
+    record.write_photographs([photographs.Photograph(tmp_path / f"{k:012d}.jpg", (), "by") for k in (7, 3)])
+    assert json.loads((tmp_path / "results" / "photographs.json").read_text()) == {"by": [3, 7]}
+
+
+def test_the_page_is_what_the_committed_results_say():
+    assert page.PAGE.read_text(encoding="utf-8") == page.from_results()
