@@ -365,5 +365,6 @@ def test_a_projectors_results_are_read_as_they_were_written(tmp_path, monkeypatc
     assert json.loads((tmp_path / "results" / "photographs.json").read_text()) == {"by": [3, 7]}
 
 
+@pytest.mark.skipif(not page.PAGE.is_file(), reason="no run has been made")
 def test_the_page_is_what_the_committed_results_say():
     assert page.PAGE.read_text(encoding="utf-8") == page.from_results()
