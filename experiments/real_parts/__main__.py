@@ -142,7 +142,7 @@ def main() -> None:
             out = made / "answers" / model.name
             pictures, (fitted, measured) = halves(arguments.data, out)
             measure(model, pictures, (fitted, measured), out, arguments.dtype, 1)
-            if seed == arguments.seeds[0]:
+            if seed == 0:
                 picture = pictures[1][0].path.resolve()
                 record.write_walk(walk.walk(model, fitted, measured, out / "questions.yaml", picture, out))
             record.write_projector(model, out, pictures)

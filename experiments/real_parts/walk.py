@@ -19,10 +19,7 @@ def run_ggss(arguments: Sequence[object], folder: Path) -> list[str]:
     ended = subprocess.run([program, *words], cwd=folder, env=variables, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"ggss {words[0]} ended with {ended.returncode}: {ended.stderr.strip()[-500:]}")
-    lines = [f"$ ggss {' '.join(words)}", *(line.rstrip() for line in ended.stdout.splitlines() if line.strip())]
-    for place in {str(Path(word).parent) for word in words if os.sep in word}:  # of this machine
-        lines = [line.replace(place + os.sep, "") for line in lines]
-    return lines
+    return [f"$ ggss {' '.join(words)}", *(line.rstrip() for line in ended.stdout.splitlines() if line.strip())]
 
 
 def walk(model: Path, fitted: Path, measured: Path, questions: Path, picture: Path, out: Path) -> list[str]:
@@ -52,4 +49,7 @@ def walk(model: Path, fitted: Path, measured: Path, questions: Path, picture: Pa
             run_ggss([*asked, "--steer", "steerer", "-o", "after.jsonl"], folder)
         found[step] = run_ggss(arguments, folder)
         kept.write_text(json.dumps(found, indent=1))
-    return [line for step in STEPS for line in found[step]]
+    lines = [line for step in STEPS for line in found[step]]
+    for place in (fitted.parent, picture.parent, model.parent):  # of this machine, the longest first
+        lines = [line.replace(f"{place}{os.sep}", "") for line in lines]
+    return lines

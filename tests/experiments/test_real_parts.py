@@ -320,6 +320,7 @@ def recorded(gaps):
 
 TRAINING = {
     "settings": {"seed": 0},
+    "options": ["dog", "cat"],
     "word_loss": [6.0, 4.0],
     "answer_loss": [5.0, 3.0],
     "effective_rank": 12.0,
@@ -338,6 +339,11 @@ def test_the_page_says_who_wins_where_a_bias_is_planted_and_stops_where_there_is
     without = page.text([recorded(0.0)], {"Attribution License": [1, 2]}, "$ ggss doctor")
     assert "The model cannot carry a bias that can be measured" in without
     assert "## Removing race" not in without
+
+
+def test_the_page_has_the_beginnings_of_what_commands_print():
+    walk = "$ ggss one\n" + "a\n" * 3 + "$ ggss two\n" + "b\n" * 2
+    assert page.beginnings(walk, 2) == "$ ggss one\na\na\n…\n$ ggss two\nb\nb"
 
 
 def test_a_projectors_results_are_read_as_they_were_written(tmp_path, monkeypatch):
@@ -365,6 +371,5 @@ def test_a_projectors_results_are_read_as_they_were_written(tmp_path, monkeypatc
     assert json.loads((tmp_path / "results" / "photographs.json").read_text()) == {"by": [3, 7]}
 
 
-@pytest.mark.skipif(not page.PAGE.is_file(), reason="no run has been made")
 def test_the_page_is_what_the_committed_results_say():
     assert page.PAGE.read_text(encoding="utf-8") == page.from_results()
