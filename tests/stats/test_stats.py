@@ -873,17 +873,21 @@ def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
     assert fall.low == -1 < fall.high < -0.5
 
 
-def test_a_share_that_is_the_same_for_everybody_has_the_width_of_as_many_answers_as_people():
-    """Four of ten for each of ten people say no more than four of ten people; the interval is not a point."""
+def test_a_value_that_is_the_same_for_everybody_has_an_interval_for_those_who_may_differ():
+    """At most so many of others are unlike ten people who are all alike; at the ends it is Wilson's interval."""
     clusters, answers = np.repeat(np.arange(10), 10), np.tile(np.arange(10) < 4, 10).astype(float)
-    found = jackknife(mean(answers, bounds=(0.0, 1.0)), clusters)
     z = reference.t.ppf(0.975, 9)
-    middle, half = (0.4 + z**2 / 20) / (1 + z**2 / 10), z * np.sqrt(0.4 * 0.6 / 10 + z**2 / 400) / (1 + z**2 / 10)
+    unlike = z**2 / (10 + z**2)
+    found = jackknife(mean(answers, bounds=(0.0, 1.0)), clusters)
     assert (found.method, found.low, found.high) == (
         "wilson",
-        pytest.approx(middle - half),
-        pytest.approx(middle + half),
+        pytest.approx(0.4 - 0.4 * unlike),
+        pytest.approx(0.4 + 0.6 * unlike),
     )
+    nobody = jackknife(mean(np.zeros(10), bounds=(0.0, 1.0)), np.arange(10))
+    assert (nobody.low, nobody.high) == (0, pytest.approx(unlike))  # Wilson's for 0 of 10
+    gap = jackknife(mean(np.zeros(10), bounds=(-1.0, 1.0)), np.arange(10))
+    assert (gap.low, gap.high) == (pytest.approx(-unlike), pytest.approx(unlike))
     change = share_change(answers, 1 - answers, clusters)
     assert change.low < change.estimate < change.high
     free = jackknife(answers, clusters)  # without bounds it is no share, and Student's interval stands

@@ -16,7 +16,8 @@ bootstrap intervals are too narrow. It assumes a smooth metric: not a median, an
 the range, or have no width where all answers are right. There, and only there, a metric with `bounds` gets Wilson's
 score interval. It is the set of shares p with |estimate - p| <= t sqrt(p (1 - p) / m), where m is the number of
 independent answers that would vary as much as the jackknife says these do: m = estimate (1 - estimate) / its squared
-standard error. Where nothing varies, m is the number of units: all answers about a person count as one.
+standard error. Where all units are alike, others may still be unlike them: at most t^2 / (n + t^2) of all units, which
+is Wilson's bound for none of n, and these may have any value in the range.
 """
 
 from collections.abc import Callable, Sequence
@@ -259,8 +260,8 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
 
     The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
     NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
-    A metric with bounds has estimate and interval within them; where all units have the same share, Wilson's interval
-    with one answer for each.
+    A metric with bounds has estimate and interval within them; where all units have the same value, the interval
+    says how far others may be from it (`_score_interval`).
 
     Args:
         metric: a metric, or one number per item.
@@ -285,7 +286,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     quantile, error = scipy.stats.t.ppf((1 + level) / 2, n - 1), pseudo.std(ddof=1) / np.sqrt(n)
     low, middle, high = _unsquare(estimate + quantile * error * np.array([-1, 0, 1]), sample.root).tolist()
     method = "jackknife"
-    # Where all units have the same share, nothing is known of how others would differ: no width is too little.
+    # Where all units have the same value, others may still differ: no width is too little.
     inside = sample.bounds is not None and sample.bounds[0] < low <= high < sample.bounds[1] and error > TINY
     if sample.bounds is not None and np.isfinite(error) and not inside:
         method = "wilson"
@@ -354,16 +355,22 @@ def pseudovalues(sample: Metric) -> Array:
 def _score_interval(
     estimate: float, error: float, units: int, quantile: float, bounds: tuple[float, float]
 ) -> tuple[float, float, float]:
-    """Wilson's interval (low, estimate, high) of a value within bounds, from its standard error."""
+    """Wilson's interval (low, estimate, high) of a value within bounds, from its standard error.
+
+    Where all units are alike, at most w / (1 + w) of others are unlike them: Wilson's bound for none of so many. They
+    may have any value within the bounds.
+    """
     least, width = bounds[0], bounds[1] - bounds[0]
     share = min(max((estimate - least) / width, 0.0), 1.0)
     variance = (error / width) ** 2
-    # Rounding leaves a variance of about 1e-34 where nothing varies.
-    answers = share * (1 - share) / variance if variance > 1e-20 and 0 < share < 1 else float(units)
-    w = quantile**2 / answers
-    middle = (share + w / 2) / (1 + w)
-    half = np.sqrt(w * (share * (1 - share) + w / 4)) / (1 + w)
-    shares = (max(float(middle - half), 0.0), share, min(float(middle + half), 1.0))
+    if variance > 1e-20 and 0 < share < 1:  # rounding leaves a variance of about 1e-34 where nothing varies
+        w = quantile**2 * variance / (share * (1 - share))
+        middle = (share + w / 2) / (1 + w)
+        half = np.sqrt(w * (share * (1 - share) + w / 4)) / (1 + w)
+        shares = (max(float(middle - half), 0.0), share, min(float(middle + half), 1.0))
+    else:
+        unlike = quantile**2 / (units + quantile**2)
+        shares = (share * (1 - unlike), share, share + (1 - share) * unlike)
     low, centre, high = (least + width * end for end in shares)
     return min(low, centre), centre, max(high, centre)
 
