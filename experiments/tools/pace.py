@@ -115,8 +115,10 @@ class Asked:
         found = steerer.diagnostics.get(SITE, {})
         told = {name: found[name] for name in ("k", "shrinkage", "notes") if name in found}
         for name, acts in self.seen.items():
-            rows = torch.cat([tokens.float() for tokens in acts.tokens])
-            steered = steerer.steer(rows, torch.zeros(len(rows), dtype=torch.long), alpha, site=SITE)
+            pictures = list(acts.complete_tokens)
+            rows = torch.cat([tokens.float() for tokens in pictures])
+            images = torch.arange(len(pictures)).repeat_interleave(torch.tensor([len(tokens) for tokens in pictures]))
+            steered = steerer.steer(rows, images, alpha, site=SITE)
             told[name] = float(((steered - rows).norm(dim=1) / rows.norm(dim=1)).mean())
         return told
 
