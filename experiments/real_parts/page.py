@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -332,6 +333,13 @@ def _training(projectors: Sequence[Projector]) -> str:
     return TRAINING.format(count=count, options=options, guess=math.log(options))
 
 
+def stop(unsteered: Measured, walk: str) -> str:
+    """Why the measurement stops, and whether discovery had warned of it."""
+    found = STOP.format(low=100 * unsteered.named("all").low)
+    missing = re.findall(r"Nothing is removed for '(\w+)'", walk)
+    return f"{found}\n\n{WARNED.format(names=' and '.join(missing))}" if missing else found
+
+
 def section(title: str, *parts: str) -> str:
     return "\n\n".join([f"## {title}", *(part for part in parts if part)])
 
@@ -343,7 +351,7 @@ def text(projectors: Sequence[Projector], photographs: dict[str, list[int]], wal
     well = answers_well(measured)
     parts = [
         INTRODUCTION,
-        section("In short", in_short(measured), "" if well else STOP.format(low=100 * unsteered.named("all").low)),
+        section("In short", in_short(measured), "" if well else stop(unsteered, walk)),
         DATA,
         licence_table(photographs),
         REPEAT,
@@ -366,7 +374,8 @@ def text(projectors: Sequence[Projector], photographs: dict[str, list[int]], wal
             )
             for attribute in ATTRIBUTES
         ]
-    parts += [COMMANDS, f"```text\n{beginnings(walk)}\n```", LIMITS]
+    unread = UNREAD if "answers could not be read" in walk else ""
+    parts += [COMMANDS + unread, f"```text\n{beginnings(walk)}\n```", LIMITS if well else f"{LIMITS}{NO_METHOD}"]
     return "\n\n".join(parts)
 
 
@@ -415,8 +424,11 @@ because no released VLM could be had where this was made. The result is an ordin
 
 STOP = """**The model cannot carry a bias that can be measured.** For that, the lower end of the interval of right
 answers, to things and occupations together, must be above 50 % (it is {low:.0f} %), and the gap of gender or of race
-above what it would be without bias. So no method is judged by it, and the measurement stops here. The
-commands of README work on it all the same (below)."""
+above what it would be without bias. So no method is judged by it, and the measurement stops here. The commands of
+README run on it all the same (below)."""
+
+WARNED = """`ggss discover` shows it, too: of the projector with seed 0 it warns that no direction of {names} is above
+chance."""
 
 DATA = """## The data, and permission to use it
 
@@ -426,15 +438,16 @@ are used whose licence permits any use and adaptation. The captions are CC BY 4.
 
 REPEAT = """**PAIRS.** Its pictures were made by an image generator: they show no real person. Its authors ask
 that it be used to test models. It is used for fitting and measuring only. The projector is not trained on it, and
-no question asks for gender or race. The probe of tokens below says what steering leaves, and is not kept.
+no question asks for gender or race. The probe of tokens below is not kept.
 
 No picture and no foreign weight is in this repository. To repeat the run:
 
 1. Put a copy of PAIRS into `real-parts-out/pairs`, so that there is
    `real-parts-out/pairs/data/occupations/scrubs`.
 2. Put photographs of COCO into `real-parts-out/photographs` as `000000000139.jpg` and so on, and beside them
-   one or more of COCO's files `captions_*.json`. Photographs without captions or without permission are passed
-   over.
+   one or more of COCO's files `captions_*.json`. Small copies of the photographs serve, because the tower sees
+   140 x 140 pixels. Photographs without captions or without permission are passed over, and of more than 3,000 those
+   with people are taken first.
 3. Run `make real-parts`. It gets the two packages with pip. Features, projectors and answers are kept in
    `real-parts-out/made`, so a run that was stopped goes on where it was."""
 
@@ -456,9 +469,11 @@ probability. *Spread*: the standard deviation of that probability over scenes; a
 The last two columns are differences of that probability between groups."""
 
 BIAS = """*Gap*: by how much the probability of the first option differs between the two groups, as the mean over
-questions of the absolute difference. Chance alone makes it larger than 0. *Without bias* is the gap if the two
-versions of each scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed
-value of the other attribute, in which the likelier option changes with the attribute."""
+questions of the absolute difference. Chance alone makes it larger than 0, and resampling adds to that. So an interval
+above 0 shows no bias by itself; compare the gap with *without bias*, which is the gap if the two versions of each
+scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed value of the other
+attribute, in which the likelier option changes with the attribute. It has no such comparison: two pictures of one
+person in one group would change some answers, too."""
 
 COLUMNS = """## How methods are compared
 
@@ -487,6 +502,11 @@ that the commands run. `family.py` in `experiments/real_parts` was loaded as a p
 so that each picture is encoded once; the commands work without it, more slowly. Below are the first lines that each
 command printed; all of them are in `results/real-parts/walk.txt`."""
 
+UNREAD = """
+
+The tables above use the probabilities of options. Where the model answers in words of its own, these are no option,
+and `ggss compare` says that such answers could not be read."""
+
 LIMITS = """## What may not be concluded
 
 - **Nothing about a released VLM.** The parts are real, their alignment is ours: few photographs, a small
@@ -497,6 +517,10 @@ LIMITS = """## What may not be concluded
 - Judgements such as *rich or poor* have no right answer. A gap says that answers depend on the attribute, not
   which way they should go.
 - 25 scenes are few for discovery, and 50 are few for measuring. "Not told apart" does not mean equal.
+- The training and the wording of the questions were settled after first attempts had failed on these scenes.
 - Intervals are over scenes, with the projectors averaged. They do not say how another projector would do; the
   table of projectors shows how far these differ.
+"""
+
+NO_METHOD = """- **Nothing about the methods.** None was judged here.
 """

@@ -339,6 +339,9 @@ def test_the_page_says_who_wins_where_a_bias_is_planted_and_stops_where_there_is
     without = page.text([recorded(0.0)], {"Attribution License": [1, 2]}, "$ ggss doctor")
     assert "The model cannot carry a bias that can be measured" in without
     assert "## Removing race" not in without
+    assert "None was judged here" in without
+    assert "it warns" not in without
+    assert "no direction of gender is above" in page.text([recorded(0.0)], {}, "Nothing is removed for 'gender': no")
 
 
 def test_the_page_has_the_beginnings_of_what_commands_print():
