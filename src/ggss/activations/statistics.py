@@ -85,7 +85,10 @@ def common_grid(places: Sequence[Places | None], images: int, width: int) -> Gri
         of_pane = {int(pane): grid[grid[:, 0] == pane] for pane in grid[:, 0].unique()}
         sizes.append({pane: (len(rows[:, 1].unique()), len(rows[:, 2].unique())) for pane, rows in of_pane.items()})
     panes = {
-        pane: tuple(min(size[pane][axis] for size in sizes if pane in size) for axis in (0, 1))
+        pane: (
+            min(size[pane][0] for size in sizes if pane in size),
+            min(size[pane][1] for size in sizes if pane in size),
+        )
         for pane in sorted({pane for size in sizes for pane in size})
     }
     finest = _cells(panes)

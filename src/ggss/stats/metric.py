@@ -16,8 +16,8 @@ bootstrap intervals are too narrow. It assumes a smooth metric: not a median, an
 the range, or have no width where all answers are right. There, and only there, a metric with `bounds` gets Wilson's
 score interval. It is the set of shares p with |estimate - p| <= t sqrt(p (1 - p) / m), where m is the number of
 independent answers that would vary as much as the jackknife says these do: m = estimate (1 - estimate) / its squared
-standard error. Where all units are alike, others may still be unlike them: at most t^2 / (n + t^2) of all units, which
-is Wilson's bound for none of n, and these may have any value in the range.
+standard error. Where all units are alike, others may still be unlike them: at most t^2 / (n + t^2) of all units,
+which is Wilson's bound for none of n, and these may have any value in the range.
 """
 
 from collections.abc import Callable, Sequence
