@@ -412,8 +412,7 @@ Written by `make real-parts`; do not edit. All numbers come from the files in `r
 
 The models of the small world are tiny and its town is painted. Here the vision tower and the language model are
 real and frozen, and the pictures look like photographs. Only the projector between the two is trained here,
-because no released VLM could be had where this was made. The result is an ordinary
-`LlavaForConditionalGeneration`:
+by whoever runs it: everything else comes in packages. The result is an ordinary `LlavaForConditionalGeneration`:
 
 | part | what | from |
 | --- | --- | --- |

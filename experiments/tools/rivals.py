@@ -141,8 +141,8 @@ How much is left where steering costs no more than {DAMAGE:g} points of SmallSta
 race (mean of MCQ and 2AFC), at the best of the strengths {strengths} with at most this cost; in brackets the cost.
 The strength is chosen on the same answers, for every method alike, so all are a little too good. *none*: every
 strength costs more, and the cheapest is shown. The last column is the mean over the nine models of
-[the dial](dial.md), at strength 1: change of bias (MCQ and net preference) and cost. Real photographs have
-[a page of their own](real-parts.md).
+[the dial](dial.md), at strength 1: change of bias (MCQ and net preference) and cost.
+[A model of real parts](real-parts.md) did not answer well enough to judge a method by it.
 
 {chr(10).join(lines)}
 """
