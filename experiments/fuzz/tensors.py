@@ -55,7 +55,9 @@ def activations() -> Activations:
         one = torch.randn(3, WIDTH, generator=generator) + 2
         one[:, 0] += offsets[value]
         tokens.append(one)
-    return Activations(tokens, [{"race": value} for _, value in labels], [context for context, _ in labels])
+    # Every second person is of another occupation: some methods keep a column.
+    contexts = [(("occupation", "cook" if context % 2 else "nurse"), ("identity", context)) for context, _ in labels]
+    return Activations(tokens, [{"race": value} for _, value in labels], contexts)
 
 
 def use(steerer: Steerer) -> None:

@@ -36,11 +36,14 @@ from ggss.methods.subspace import classes, logistic_regression, span, top_eigenv
 from ggss_rivals.splince import second_moment
 
 SHRINKAGE = 0.01
+RANK = 32  # principal components, unless another number is asked for
 
 
 class MimicOptions(Options):
     covariance: bool = Field(True, description="whether covariances are matched, too, or means alone")
-    rank: int = Field(32, ge=1, description="principal components of the tokens in which covariances are matched")
+    rank: int | None = Field(
+        None, ge=1, description="principal components of the tokens in which covariances are matched; usually 32"
+    )
     c: float = Field(1.0, gt=0, description="inverse strength of the classifier's L2 penalty")
 
 
@@ -104,10 +107,11 @@ def fit(activations: Activations, attribute: Attribute, options: MimicOptions) -
     target = means.mean(0)
     refuse_none(target - means, float(pooled.norm(dim=1).mean()))
     width = pooled.shape[1]
-    if options.rank >= width:
-        raise InputError(f"rank = {options.rank} components were asked for, but the tokens have {width} dimensions")
-    components = top_eigenvectors(second_moment(activations.tokens, target), options.rank)[1]
-    maps = torch.zeros(len(means), options.rank, options.rank, dtype=torch.float64)
+    rank = min(RANK, width - 1) if options.rank is None else options.rank
+    if rank >= width:
+        raise InputError(f"rank = {rank} components were asked for, but the tokens have {width} dimensions")
+    components = top_eigenvectors(second_moment(activations.tokens, target), rank)[1]
+    maps = torch.zeros(len(means), rank, rank, dtype=torch.float64)
     if options.covariance:
         moments = torch.zeros_like(maps)
         counts = torch.zeros(len(means), dtype=torch.float64)
@@ -116,7 +120,7 @@ def fit(activations: Activations, attribute: Attribute, options: MimicOptions) -
             moments[label] += rows.T @ rows
             counts[label] += len(rows)
         covariances = moments / counts[:, None, None]
-        identity = torch.eye(options.rank, dtype=torch.float64)
+        identity = torch.eye(rank, dtype=torch.float64)
         level = covariances.diagonal(dim1=1, dim2=2).mean()
         covariances = (1 - SHRINKAGE) * covariances + SHRINKAGE * level * identity
         mean_covariance = covariances.mean(0)

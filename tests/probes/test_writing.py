@@ -13,7 +13,8 @@ from ggss.analysis.run import Run, Source, Statistics
 from ggss.data.pictures import AbsentPicture
 from ggss.errors import InputError
 from ggss.models.reading import Answer
-from ggss.probes import Item, get, suites
+from ggss.plugins import Registry
+from ggss.probes import Item, get, suites, writing
 from ggss.probes.questions import questions_suite, read_questions
 from ggss.probes.writing import LEXICONS, Lexicon, Text, default_lexicon, marked, overlap, read_lexicon, words_of
 from test_suites import manifest  # noqa: F401 (a fixture)
@@ -296,3 +297,41 @@ def test_texts_of_two_runs_are_compared_as_any_answers_are():
     flip = comparison.flip()
     assert flip.attribute == "race"
     assert flip.cases == 160
+
+
+def counting(texts):
+    """A stand-in for a sentence encoder: how many times a few words are there."""
+    return [[1.0] + [float(text.count(word)) for word in ("kind", "able", "office")] for text in texts]
+
+
+def encoders_with(monkeypatch, *registered):
+    found = Registry("sentence encoder", "ggss.encoders.test", writing._malformed)
+    for encoder in registered:
+        found.register(encoder)
+    monkeypatch.setattr(writing, "ENCODERS", found)
+
+
+def test_a_sentence_encoder_of_the_user_measures_what_texts_mean(monkeypatch):
+    asked = items(people=2, questions=("describe",))
+    run = run_of(asked, lambda item: "an able person" if item.key.endswith("jade/man") else "a kind person")
+    assert "race_counting_distance" not in run.metrics()
+    encoders_with(monkeypatch, writing.Encoder("counting", counting))
+    assert float(run.metrics()["race_counting_distance"]) == pytest.approx(0.25)  # men: cosine 1/2; women: 1
+    assert get("writing").display("race_counting_distance", "race").label == "counting distance"
+    same = run_of(asked, lambda item: "a kind person")
+    assert float(same.metrics()["race_counting_distance"]) == pytest.approx(0)
+    assert "race_counting_distance" in compare(run, same, FEW).before.compared
+    unread = run_of(asked, lambda item: "")
+    assert "race_counting_distance" not in unread.metrics() or np.isnan(
+        float(unread.metrics()["race_counting_distance"])
+    )
+
+
+def test_a_wrong_sentence_encoder_is_refused(monkeypatch):
+    with pytest.raises(InputError, match="its name is malformed"):
+        encoders_with(monkeypatch, writing.Encoder("All MiniLM", counting))
+    with pytest.raises(InputError, match="it is a function"):
+        encoders_with(monkeypatch, counting)
+    encoders_with(monkeypatch, writing.Encoder("broken", lambda texts: [[0.0]] * len(texts)))
+    with pytest.raises(InputError, match="a row of finite numbers for each"):
+        run_of(items(people=2), lambda item: "a kind person").metrics()

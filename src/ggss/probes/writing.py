@@ -11,7 +11,7 @@ count. Words are what spaces separate, and our lexicons are English.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -19,10 +19,12 @@ from itertools import combinations, groupby
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ggss.data.pictures import Picture
 from ggss.errors import InputError, problems
 from ggss.files import read_utf8
+from ggss.plugins import Registry
 from ggss.probes import metrics, parsers
 from ggss.probes.base import SIGNED, Answers, Display, Item, Probe, register
 from ggss.probes.suites import Prompts, crossed, pictures_shown
@@ -129,7 +131,8 @@ class Text(str):
     texts are the same word for word.
     """
 
-    __slots__ = ("measures", "words")
+    __slots__ = ("measures", "words", "written")
+    written: str
     words: tuple[str, ...]
     measures: Mapping[str, float]
 
@@ -152,20 +155,57 @@ class Text(str):
         kinds |= {name: Lexicon.of(tuple(entries)) for name, entries in lexicons.items() if name not in kinds}
         measures = {LENGTH: float(len(words)), REFUSAL: float(bool(kinds.pop(REFUSAL).places(words[:BEGINNING])))}
         if measures[REFUSAL]:
-            return cls._made(REFUSAL, words, measures)
+            return cls._made(text, REFUSAL, words, measures)
         named = kinds.pop(MENTION, None)
         measures[MENTION] = float(named is not None and _names(named, words))
         counts = {name: sum(not _denied(words, at) for at in kind.places(words)) for name, kind in kinds.items()}
         rates = {name: 100 * count / len(words) for name, count in counts.items()}
         present = [name for name, count in counts.items() if count] + ([MENTION] if measures[MENTION] else [])
         measures[SENTIMENT] = rates.pop(POSITIVE) - rates.pop(NEGATIVE)
-        return cls._made(", ".join(present) or PLAIN, words, measures | rates)
+        return cls._made(text, ", ".join(present) or PLAIN, words, measures | rates)
 
     @classmethod
-    def _made(cls, label: str, words: Sequence[str], measures: Mapping[str, float]) -> "Text":
+    def _made(cls, written: str, label: str, words: Sequence[str], measures: Mapping[str, float]) -> "Text":
         text = cls(label)
-        text.words, text.measures = tuple(words), measures
+        text.written, text.words, text.measures = written, tuple(words), measures
         return text
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A sentence encoder that a user has. There is none of ours; a plug-in registers one with `ENCODERS.register`.
+
+    Args:
+        name: lower-case letters and digits; the metric is called after it.
+        encode: texts -> their vectors, [N, D].
+    """
+
+    name: str
+    encode: Callable[[Sequence[str]], ArrayLike]
+
+    def vectors(self, texts: Sequence[Text | None]) -> list[np.ndarray | None]:
+        """The vectors of the texts, of length 1; None where there is no text."""
+        written = [text.written for text in texts if text is not None]
+        rows = np.asarray(self.encode(written), dtype=float) if written else np.zeros((0, 1))
+        lengths = np.linalg.norm(rows, axis=1) if rows.ndim == 2 else np.zeros(0)
+        if rows.ndim != 2 or len(rows) != len(written) or not np.isfinite(rows).all() or not (lengths > 0).all():
+            raise InputError(
+                f"the sentence encoder {self.name!r} gave {rows.shape} for {len(written)} texts: it has to give a "
+                "row of finite numbers for each, not all of them 0"
+            )
+        vectors = iter(rows / lengths[:, None])
+        return [None if text is None else next(vectors) for text in texts]
+
+
+def _malformed(encoder: Encoder) -> str:
+    if not isinstance(encoder, Encoder):
+        return f"it is a {type(encoder).__name__}, not a ggss.probes.writing.Encoder"
+    if not re.fullmatch(r"[a-z][a-z0-9]*", encoder.name) or encoder.name == "text":
+        return "its name is malformed, use lower-case letters and digits, and not 'text'"
+    return ""
+
+
+ENCODERS: Registry[Encoder] = Registry("sentence encoder", "ggss.encoders", _malformed)
 
 
 def _names(lexicon: Lexicon, words: Sequence[str]) -> bool:
@@ -233,6 +273,7 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
         {about}_{measure}_range  largest less smallest within a person as only the attribute changes, mean over people
         mean_{measure}           of all texts
         {about}_text_distance    1 - Dice's coefficient of the words of two texts about a person, mean over pairs
+        {about}_{encoder}_distance  1 - cosine of their vectors by each sentence encoder that a user has registered
 
     All questions count alike. If every group is a number, `{about}_{measure}_slope` is the change for one unit of it.
     """
@@ -257,7 +298,15 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
         mean = metrics.mean_answer(numbers, f"mean_{measure}")
         measured[mean.name] = replace(mean, bounds=metrics.SHARE) if share else mean
     distance = metrics.within_person(answers, texts, _distance, f"{about}_text_distance")
-    return measured if distance is None else measured | {distance.name: replace(distance, bounds=metrics.SHARE)}
+    if distance is not None:
+        measured[distance.name] = replace(distance, bounds=metrics.SHARE)
+    for name in ENCODERS.names():
+        vectors = ENCODERS.get(name).vectors(texts)
+        meant = metrics.within_person(answers, vectors, _angle, f"{about}_{name}_distance")
+        if meant is not None:
+            measured[meant.name] = meant
+            _DISPLAYS[f"{{about}}_{name}_distance"] = _meant_display(name)
+    return measured
 
 
 def _measures(texts: Sequence[Text | None]) -> list[str]:
@@ -270,6 +319,15 @@ def _measures(texts: Sequence[Text | None]) -> list[str]:
 
 def _distance(texts: Sequence[Text]) -> float:
     return float(np.mean([1 - overlap(first.words, second.words) for first, second in combinations(texts, 2)]))
+
+
+def _angle(vectors: Sequence[np.ndarray]) -> float:
+    return float(np.mean([1 - first @ second for first, second in combinations(vectors, 2)]))
+
+
+def _meant_display(encoder: str) -> Display:
+    meaning = f"1 - cosine of two texts about a person by {encoder}, as only the {{about}} shown changes"
+    return Display(f"{encoder} distance", meaning, 1, 3, "", "lower", compared=True)
 
 
 _RATE = Display("", "", 1, 2, " per 100 words", "lower", biased_upwards=True, shuffled=True, compared=True)
@@ -316,6 +374,8 @@ def _displays() -> dict[str, Display]:
     return displays | {"{about}_text_distance": distance}
 
 
+_DISPLAYS = _displays()  # those of encoders are added when they measure
+
 register(
     Probe(
         NAME,
@@ -325,7 +385,7 @@ register(
         writing_items,
         parse_writing,
         measure_writing,
-        _displays(),
+        _DISPLAYS,
         max_new_tokens=NEW_TOKENS,
         unit=pictures_shown,
         named_tasks=True,
