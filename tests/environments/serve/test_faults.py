@@ -113,6 +113,7 @@ def test_the_end_waits_for_what_is_asked(world, tmp_path):
         answer(client, world, race=0.25)
     assert answer(client, world, race=0.75)[1] == 0.75
     worker = server.worker
+    until("ggss_waiting_requests", server, 0)  # a request's place is free a moment after its answer is there
     os.kill(worker, signal.SIGSTOP)
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(answer, client, world)
