@@ -177,11 +177,14 @@ def draw(by_axis: dict[str, list[dict[str, Any]]]) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure((9, 3), layout="constrained")
-    for number, (name, rows) in enumerate(by_axis.items()):
-        axes = figure.add_subplot(1, len(by_axis), number + 1)
+    panels = figure.subplots(1, len(by_axis), sharey=True)
+    for number, (axes, (name, rows)) in enumerate(zip(panels, by_axis.items(), strict=True)):
         sizes = [row["size"][number] for row in rows]
-        axes.loglog(sizes, [row["gathered"] + row["fitted"] for row in rows], "o-")
+        axes.plot(sizes, [row["gathered"] + row["fitted"] for row in rows], "o-")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
         axes.set(xlabel=name, ylabel="CPU seconds" if number == 0 else "")
+    panels[0].set_ylim(bottom=0)
     figure.savefig(FIGURE)
 
 
