@@ -23,12 +23,13 @@ from experiments.bench import (
     share_coverage,
     text_coverage,
 )
-from experiments.bench.coverage import METHODS, SETTINGS, Covered, Inflation, coverage, inflation
+from experiments.bench.coverage import GOAL, METHODS, SETTINGS, Covered, Inflation, coverage, inflation
 from experiments.bench.rejections import TRIALS, rejections
 from ggss.terminal import track
 
 PAGE = Path(__file__).parents[2] / "docs" / "validity.md"
-GOAL, SIZE = (0.93, 0.97), 0.055
+SIZE = 0.055
+SECTIONS = (average_coverage, share_coverage, abstention_coverage, text_coverage, consistent_pairs)
 IDENTITIES, EFFECTS = (8, 16, 24, 48, 96), (0.0, 0.3, 0.75)
 
 
@@ -36,8 +37,11 @@ INTRODUCTION = """# Do the intervals and tests keep their promises?
 
 Written by `make validity`; do not edit. Studies are simulated whose truth is known, in the sizes of the published
 protocol; a line counts how often the 95 % interval holds the truth, and how often the 5 % test rejects. **Bold** is
-within the goal: coverage 93 to 97 %, size at most 5.5 %. It shows that the statistics are sound, not that any
-model's answers follow this simulation."""
+within the goal: coverage 93 to 97 %, size at most 5.5 %. In the tables of shares, ambiguous questions and texts, a
+coverage outside of the goal has another beside it: that of an interval whose ends are 5 % nearer to the estimate, if
+it covers too often, or 5 % further off. Where few different studies can happen (eight identities whose answers are
+nearly all alike) coverage goes in steps, and one step may lead from one side of the goal to the other. It shows that
+the statistics are sound, not that any model's answers follow this simulation."""
 
 INTERVALS = """What to use: **`jackknife(metric, clusters)`** for a value, **`fieller(steered, unsteered, clusters)`**
 for a percent change, with identities (biographies) as clusters. The percentile bootstrap is the paper's and stays the
@@ -92,13 +96,14 @@ def main(arguments: list[str] | None = None) -> None:
     print(text)
 
 
-def simulate(effort: Effort, jobs: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """The results for `SETTINGS`, for `TRIALS`, and for the plug-in bias at each effect and number of identities."""
+def simulate(effort: Effort, jobs: int) -> tuple[list[Any], list[Any], list[Any], list[str]]:
+    """The results for `SETTINGS`, `TRIALS`, the plug-in bias at each effect and size, and `SECTIONS`."""
     work: list[Callable[[], Any]] = [
         partial(coverage, setting, effort.intervals, effort.resamples, seed) for seed, setting in enumerate(SETTINGS)
     ]
     work += [partial(rejections, trial, effort.tests, effort.draws, seed) for seed, trial in enumerate(TRIALS)]
     work += [partial(inflation, n, effect, effort.intervals, n) for effect, n in product(EFFECTS, IDENTITIES)]
+    work += [partial(part.section, effort.intervals if effort is QUICK else part.STUDIES) for part in SECTIONS]
     if jobs == 1:
         done = [job() for job in work]
     else:
@@ -106,12 +111,17 @@ def simulate(effort: Effort, jobs: int) -> tuple[list[Any], list[Any], list[Any]
             waiting = [pool.submit(job) for job in work]
             done = [future.result() for future in track(waiting, "simulating studies")]
     first, second = len(SETTINGS), len(SETTINGS) + len(TRIALS)
-    return done[:first], done[first:second], done[second:]
+    return done[:first], done[first:second], done[second : -len(SECTIONS)], done[-len(SECTIONS) :]
 
 
 def page(
-    effort: Effort, covered: list[list[Covered]], rejected: list[tuple[float, ...]], inflated: list[Inflation]
+    effort: Effort,
+    covered: list[list[Covered]],
+    rejected: list[tuple[float, ...]],
+    inflated: list[Inflation],
+    others: list[str],
 ) -> str:
+    *intervals, pairs = others
     sections = [
         INTRODUCTION,
         f"{effort.intervals:,} studies a line for intervals with {effort.resamples:,} resamples each, "
@@ -122,10 +132,7 @@ def page(
         interval_table(covered),
         "### Where they fall short",
         "\n".join(shortfalls(covered)),
-        average_coverage.section(effort.intervals if effort is QUICK else average_coverage.STUDIES),
-        share_coverage.section(effort.intervals if effort is QUICK else share_coverage.STUDIES),
-        abstention_coverage.section(effort.intervals if effort is QUICK else abstention_coverage.STUDIES),
-        text_coverage.section(effort.intervals if effort is QUICK else text_coverage.STUDIES),
+        *intervals,
         "## Tests",
         TESTS,
         test_table(rejected),
@@ -133,7 +140,7 @@ def page(
         "## The plug-in JSD is too high",
         INFLATION,
         inflation_table(inflated),
-        consistent_pairs.section(effort.intervals if effort is QUICK else consistent_pairs.STUDIES),
+        pairs,
         SIMULATION,
     ]
     return "\n\n".join(filter(None, sections)) + "\n"

@@ -158,8 +158,8 @@ def page(results: Results, live: LiveRows) -> str:
 Written by `make rivals`; do not edit. Race steering at all sites of a model; in the tables of single models at
 strength 1, no strength is chosen. First **the share of people whose answer depends on race**, after steering: of
 MCQ, cases (a person and a question) that are not answered alike in all versions of the person; of 2AFC, pairs of
-versions of which the same one is named in both orders ([measures.md](measures.md); jackknife over identities,
-Wilson's interval near 0 and 100 %). Beside it is the share of MCQ cases whose answer depends on gender: more than
+versions of which the same one is named in both orders ([measures.md](measures.md); Wilson's interval, from the
+jackknife over identities). Beside it is the share of MCQ cases whose answer depends on gender: more than
 without steering is spill-over. Then the published metrics: change of the bias in percent with 95 % intervals
 (percentile bootstrap over identities, often wide of the truth: [validity.md](validity.md)), and of SmallStar's
 accuracy in points; *same* where the change is shown to be within the margin of {100 * results.statistics.margin:g}

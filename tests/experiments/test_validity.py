@@ -13,9 +13,10 @@ from experiments.bench import (
     studies,
     validity,
 )
-from experiments.bench.coverage import SETTINGS, Setting, coverage
+from experiments.bench.coverage import SETTINGS, Setting, coverage, held
 from experiments.bench.rejections import TRIALS, Trial, rejections
 from ggss.probes.ambiguous import measure_ambiguous
+from ggss.stats import Interval
 
 
 def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
@@ -80,22 +81,29 @@ def test_the_page_has_the_section_on_consistent_pairs_as_it_is_computed():
 
 
 def test_the_interval_of_a_share_near_one_holds_the_truth_where_students_does_not():
-    found = share_coverage.of_share(8, 0.97, count=120, seed=0)
-    assert found.bounded > 0.9 > 0.86 > found.student
-    assert found.left > 0.9
+    student, wilson = share_coverage.of_share(8, 0.97, count=120, seed=0)
+    assert wilson.share > 0.9 > 0.86 > student.share
 
 
-def test_a_change_that_is_cut_at_the_share_before_misses_gains():
-    found = share_coverage.of_change(8, 0.97, 0.995, count=120, seed=0)
-    assert found.cut is not None
-    assert found.bounded > 0.88 > 0.75 > found.cut
+def test_the_interval_of_a_change_near_one_holds_the_truth_where_students_does_not():
+    student, newcombe, width = share_coverage.of_change(8, 0.995, 0.005, count=120, seed=0, alike=True)
+    assert newcombe.share > 0.88 > 0.7 > student.share
+    assert 0.2 < width < 0.6
+
+
+def test_a_coverage_outside_of_the_goal_has_that_of_other_ends_beside_it():
+    """Of twenty intervals from 0 to 1 about 0.5 all hold 0.99, and none if the ends are 5 % nearer."""
+    intervals = [Interval(0.5, 0.0, 1.0, 0.95, "jackknife", 8)] * 20
+    assert str(held(intervals, 0.99)) == "100.0 % (nearer: 0.0 %)"
+    assert str(held(intervals, 1.02)) == "0.0 % (further: 100.0 %)"
+    assert str(held([*intervals[:19], Interval(0.5, 0.4, 0.6, 0.95, "jackknife", 8)], 0.1)) == "**95.0 %**"
 
 
 def test_the_page_has_the_section_on_shares():
     page = validity.PAGE.read_text(encoding="utf-8")
     effort = f"{share_coverage.STUDIES:,} studies a line; 95 % intervals."
-    for text in (share_coverage.TEXT, share_coverage.FLIPPED):
-        assert f"{text.strip()}\n\n{effort}" in page
+    for text in (f"{share_coverage.TEXT}\n\n{effort}", share_coverage.CHANGED, share_coverage.FLIPPED):
+        assert text in page
 
 
 @pytest.mark.parametrize("habit", ["abstaining", "guessing"])

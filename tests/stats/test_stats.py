@@ -190,22 +190,26 @@ def test_the_interval_of_a_share_stays_within_its_bounds(wrong, bounds):
 
 def test_the_interval_of_a_share_is_wilsons_where_all_answers_are_right():
     found = jackknife(mean(np.ones(8), bounds=(0.0, 1.0)), level=0.95)
-    t = reference.t.ppf(0.975, 7)
     assert (found.high, found.method) == (1.0, "wilson")
-    assert found.low == pytest.approx(8 / (8 + t**2))  # Wilson's of 8 out of 8
+    assert found.low == pytest.approx(reference.binomtest(8, 8).proportion_ci(0.95, "wilson").low)
 
 
-def test_the_score_interval_is_wilsons_of_as_many_answers_as_vary_like_these():
-    """Independent answers: the jackknife's variance is that of 19 answers, of a mean of 20."""
-    right = np.array([1.0] * 19 + [0.0])
-    found, t = jackknife(mean(right, bounds=(0.0, 1.0))), reference.t.ppf(0.975, 19)
+@pytest.mark.parametrize("right", [1, 10, 19])
+def test_the_interval_of_units_that_are_all_or_nothing_is_wilsons(right):
+    """The jackknife's variance divides by n - 1: it is Wilson's with 19 answers, of a mean of 20, and no t."""
+    found = jackknife(mean(np.arange(20) < right, bounds=(0.0, 1.0)))
     for end in (found.low, found.high):
-        assert abs(0.95 - end) == pytest.approx(t * np.sqrt(end * (1 - end) / 19))
+        distance = reference.norm.ppf(0.975) * np.sqrt(end * (1 - end) / 19)
+        assert abs(right / 20 - end) == pytest.approx(distance)
+    everybody = jackknife(mean(np.repeat(np.arange(20) < right, 7), bounds=(0.0, 1.0)), np.repeat(np.arange(20), 7))
+    assert (everybody.low, everybody.high) == pytest.approx((found.low, found.high))
 
 
-def test_bounds_change_nothing_far_from_the_ends(rng):
-    values = rng.uniform(0.4, 0.6, 30)
-    assert jackknife(mean(values, bounds=(0.0, 1.0))) == jackknife(values)
+def test_far_from_the_ends_the_interval_of_a_share_is_nearly_students(rng):
+    values = rng.uniform(0.48, 0.52, 30)
+    found, student = jackknife(mean(values, bounds=(0.0, 1.0))), jackknife(values)
+    assert (found.low, found.high) == pytest.approx((student.low, student.high), abs=1e-5)
+    assert found.high - found.low > 1e-3
 
 
 def test_a_difference_of_bounded_metrics_is_bounded():
@@ -217,14 +221,34 @@ def test_a_difference_of_bounded_metrics_is_bounded():
     assert ones.minus(mean(np.zeros(6))).bounds is None
 
 
-def test_a_change_stays_within_what_the_two_shares_leave_possible():
+def test_a_change_stays_within_what_a_share_can_change():
     """Student's bound of this change is +126 points: no share can gain that much."""
     clusters = [0] * 4 + [1] * 4 + [2] * 4
     before, after = np.zeros(12), np.array([1.0] * 8 + [0.0] * 4)
     found, unbounded = (tost(after + more, before + more, clusters=clusters, size=0.025) for more in (0, 1))
     assert unbounded.high > 1 >= found.high > found.difference == pytest.approx(2 / 3)
-    assert (found.p, found.difference) == (pytest.approx(unbounded.p), pytest.approx(unbounded.difference))
+    assert unbounded.difference == pytest.approx(found.difference)
     assert -1 <= found.low <= found.difference
+
+
+@pytest.mark.parametrize("margin", [0.02, 0.1, 0.3, 0.5])
+def test_tost_of_shares_ends_where_its_interval_touches_the_margin(margin, rng):
+    """Its p-value is the size at which the interval of the change is just within the margin."""
+    clusters = np.repeat(np.arange(12), 5)
+    before = rng.integers(2, size=60).astype(float)
+    after = np.where(rng.random(60) < 0.3, 0.0, before)
+    found = tost(after, before, margin, clusters)
+    within = abs(found.difference) < margin
+    assert (found.p < 0.5) is bool(within)
+    touching = share_change(after, before, clusters, level=1 - 2 * min(found.p, 1 - found.p))
+    ends = (max(touching.high, -touching.low), min(abs(touching.high), abs(touching.low)))
+    assert ends[0 if within else 1] == pytest.approx(margin, abs=1e-6)
+    ours = share_change(after, before, clusters, level=0.9)
+    assert (found.low, found.high) == (ours.low, ours.high)
+    assert found.equivalent is bool(max(ours.high, -ours.low) <= margin)
+    other = tost(before, after, margin, clusters)
+    assert (other.difference, other.p) == pytest.approx((-found.difference, found.p))
+    assert tost(after, before, 0.9, clusters).p <= 1e-12  # no interval reaches so far
 
 
 def test_fieller_holds_what_the_jackknife_of_the_difference_holds(rng):
@@ -642,18 +666,16 @@ def test_tost_takes_truth_values_and_mixed_scores(rng):
     after, before = rng.integers(2, size=(2, 60))
     clusters = np.repeat(np.arange(20), 3)
     assert tost(after > 0, before > 0, clusters=clusters) == tost(after, before, clusters=clusters)
-    partly = before * 0.5
-    change = after - partly
-    upper = reference.ttest_1samp(change, 0.015, alternative="less").pvalue
-    assert tost(after, partly).p == pytest.approx(
-        max(upper, 1 - reference.ttest_1samp(change, -0.015, alternative="less").pvalue)
-    )
+    partly, units = before * 0.5, np.arange(60)
+    assert tost(after, partly) == tost(after, partly, clusters=units)
 
 
 def test_tost_of_a_change_that_does_not_vary():
-    inside = tost(np.full(30, 0.51), np.full(30, 0.5), 0.02)
+    inside = tost(np.full(30, 1.51), np.full(30, 1.5), 0.02)
     assert inside.p == 0
     assert (inside.low, inside.high) == pytest.approx((0.01, 0.01))
+    shares = tost(np.full(30, 0.51), np.full(30, 0.5), 0.02)
+    assert not shares.equivalent  # thirty people are no proof that others change as little
 
 
 def test_a_permutation_test_is_repeatable_and_its_seed_matters(rng):
@@ -838,27 +860,36 @@ def test_a_metric_of_unread_answers_counts_those_that_were_asked():
     assert not replace(one, unparsed=2, asked=4).degenerate
 
 
+def wilson_interval(p, n):
+    z = reference.norm.ppf(0.975)
+    centre, half = (p + z * z / (2 * n)) / (1 + z * z / n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return centre - half / (1 + z * z / n), centre + half / (1 + z * z / n)
+
+
 def newcombe_paired(after, before):
     """Newcombe's interval (1998, method 10) of two paired binomial shares, from its formulas, without clusters."""
     n, (p1, p2) = len(after), (np.mean(after), np.mean(before))
-    z = reference.t.ppf(0.975, n - 1)  # the library's quantile
-
-    def wilson(p):
-        centre, half = (p + z * z / (2 * n)) / (1 + z * z / n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return centre - half / (1 + z * z / n), centre + half / (1 + z * z / n)
-
-    (l1, u1), (l2, u2) = wilson(p1), wilson(p2)
-    varies = np.std(after) > 0 and np.std(before) > 0
-    phi = np.corrcoef(after, before)[0, 1] if varies else 0.0
+    (l1, u1), (l2, u2) = (
+        # The jackknife's variance divides by n - 1: of n units as of n - 1 answers, unless all are alike.
+        wilson_interval(p, n if p in (0, 1) else n - 1)
+        for p in (p1, p2)
+    )
+    a, b = float(np.sum(after * before)), float(np.sum(after * (1 - before)))
+    c, e = float(np.sum((1 - after) * before)), float(np.sum((1 - after) * (1 - before)))
+    product, phi = a * e - b * c, 0.0
+    if margins := (a + b) * (c + e) * (a + c) * (b + e):
+        phi = (max(product - n / 2, 0) if product > 0 else product) / np.sqrt(margins)
     d = p1 - p2
     low = d - np.sqrt((p1 - l1) ** 2 - 2 * phi * (p1 - l1) * (u2 - p2) + (u2 - p2) ** 2)
     high = d + np.sqrt((u1 - p1) ** 2 - 2 * phi * (u1 - p1) * (p2 - l2) + (p2 - l2) ** 2)
     return low, high
 
 
-@pytest.mark.parametrize(("after", "before"), [(0, 30), (0, 0), (30, 0)])
-def test_share_change_is_newcombes_interval_where_shares_are_at_the_end_of_their_range(after, before):
-    new, old = np.arange(30) < after, np.arange(30) < before
+@pytest.mark.parametrize(("after", "before"), [(0, 30), (0, 0), (30, 0), (15, 15), (13, 17), (3, 29), (1, 1)])
+@pytest.mark.parametrize("turned", [0, 10])
+def test_share_change_is_newcombes_interval_where_units_are_all_or_nothing(after, before, turned):
+    """The published correction for continuity, too; with units that turn one way, another way, or not at all."""
+    new, old = np.arange(30) < after, np.roll(np.arange(30) < before, turned)
     change = share_change(new.astype(float), old.astype(float))
     low, high = newcombe_paired(new.astype(float), old.astype(float))
     assert (change.low, change.high) == pytest.approx((max(low, -1), min(high, 1)), abs=1e-9)
@@ -876,7 +907,7 @@ def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
 def test_a_value_that_is_the_same_for_everybody_has_an_interval_for_those_who_may_differ():
     """At most so many of others are unlike ten people who are all alike; at the ends it is Wilson's interval."""
     clusters, answers = np.repeat(np.arange(10), 10), np.tile(np.arange(10) < 4, 10).astype(float)
-    z = reference.t.ppf(0.975, 9)
+    z = reference.norm.ppf(0.975)
     unlike = z**2 / (10 + z**2)
     found = jackknife(mean(answers, bounds=(0.0, 1.0)), clusters)
     assert (found.method, found.low, found.high) == (

@@ -31,7 +31,6 @@ from ggss.stats import (
     tost,
 )
 from ggss.stats.metric import TINY, Array, mean, pseudovalues
-from ggss.stats.paired import change_within
 
 # Fields of Source in which a steered run and its baseline may differ. Two names may be of the same model, and the
 # model's identity includes the library versions that decide numbers.
@@ -555,9 +554,7 @@ def overall(comparisons: Sequence[Comparison]) -> tuple[Interval, Interval]:
     rights = [comparison.rights() for comparison in comparisons]
     after, before = (np.mean([pair[k] for pair in rights], axis=0) for k in (0, 1))
     clusters, level = _dependent_clusters(list(comparisons[0].after.clusters)), comparisons[0].statistics.level
-    change = jackknife(mean(after, bounds=(0, 1)).minus(mean(before, bounds=(0, 1))), clusters, level=level)
-    low, high = change_within(change.low, change.high, after, before, clusters, level)
-    return _share(after, clusters, level), replace(change, low=low, high=high)
+    return _share(after, clusters, level), share_change(after, before, clusters, level=level)
 
 
 def percent(after: Array, before: Array) -> Array:

@@ -13,11 +13,13 @@ is the corrected metric; its interval is Student's t with n - 1 degrees of freed
 bootstrap intervals are too narrow. It assumes a smooth metric: not a median, and a gap with its sign.
 
 **Wilson's score interval.** Near the end of its range a share's interval is not symmetric, and Student's would leave
-the range, or have no width where all answers are right. There, and only there, a metric with `bounds` gets Wilson's
-score interval. It is the set of shares p with |estimate - p| <= t sqrt(p (1 - p) / m), where m is the number of
-independent answers that would vary as much as the jackknife says these do: m = estimate (1 - estimate) / its squared
-standard error. Where all units are alike, others may still be unlike them: at most t^2 / (n + t^2) of all units,
-which is Wilson's bound for none of n, and these may have any value in the range.
+the range, or have no width where all answers are right. A metric with `bounds` gets Wilson's score interval instead.
+It is the set of shares p with |estimate - p| <= q sqrt(p (1 - p) / m), where m is the number of independent answers
+that would vary as much as the jackknife says these do: m = estimate (1 - estimate) / its squared standard error. The
+quantile q is the normal one where units are all or nothing, because then the share alone decides how much they vary,
+and goes towards Student's t the more answers a unit is the mean of. Where all units are alike, others may still be
+unlike them: at most z^2 / (n + z^2) of all units, which is Wilson's bound for none of n, and these may have any value
+in the range.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +45,7 @@ class Interval:
         low: the interval's lower end.
         high: its upper end.
         level: 0.95 for a 95 % interval.
-        method: percentile, bca, jackknife, wilson (a jackknife near the end of its range), fieller or newcombe.
+        method: percentile, bca, jackknife, wilson (a jackknife within bounds), fieller or newcombe.
         units: what was resampled: items or clusters.
         undefined: the share of resamples in which the metric had no value (a group without a readable answer, a
             baseline of zero).
@@ -260,8 +262,8 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
 
     The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
     NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
-    A metric with bounds has estimate and interval within them; where all units have the same value, the interval
-    says how far others may be from it (`_score_interval`).
+    A metric with bounds has Wilson's interval instead, which stays within them (`_score_interval`); where all units
+    have the same value, it says how far others may be from it.
 
     Args:
         metric: a metric, or one number per item.
@@ -286,11 +288,9 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     quantile, error = scipy.stats.t.ppf((1 + level) / 2, n - 1), pseudo.std(ddof=1) / np.sqrt(n)
     low, middle, high = _unsquare(estimate + quantile * error * np.array([-1, 0, 1]), sample.root).tolist()
     method = "jackknife"
-    # Where all units have the same value, others may still differ: no width is too little.
-    inside = sample.bounds is not None and sample.bounds[0] < low <= high < sample.bounds[1] and error > TINY
-    if sample.bounds is not None and np.isfinite(error) and not inside:
+    if sample.bounds is not None and np.isfinite(error):
         method = "wilson"
-        low, middle, high = _score_interval(middle, error, n, quantile, sample.bounds)
+        low, middle, high = _score_interval(middle, error, n, level, sample.bounds)
     return Interval(middle, low, high, level, method, n, float(np.mean(~np.isfinite(pseudo))))
 
 
@@ -353,26 +353,41 @@ def pseudovalues(sample: Metric) -> Array:
 
 
 def _score_interval(
-    estimate: float, error: float, units: int, quantile: float, bounds: tuple[float, float]
+    estimate: float, error: float, units: int, level: float, bounds: tuple[float, float]
 ) -> tuple[float, float, float]:
-    """Wilson's interval (low, estimate, high) of a value within bounds, from its standard error.
+    """Wilson's interval (low, estimate, high) of a value within bounds, from its standard error over n units.
 
-    Where all units are alike, at most w / (1 + w) of others are unlike them: Wilson's bound for none of so many. They
-    may have any value within the bounds.
+        p = the value's place between the bounds          phi = error^2 / (p (1 - p) / n), over the width squared
+        w = q^2 phi / n                                   ends = (p + w / 2 -+ sqrt(w (p (1 - p) + w / 4))) / (1 + w)
+        q = z + (1 - phi (n - 1) / n) (t - z)
+
+    phi (`dispersion`) compares the units with units that are all or nothing. For these it is n / (n - 1), whatever
+    they show: nothing is estimated but p, and the quantile q is the normal one, z. The more a unit's answers vary
+    among themselves, the smaller is phi, and the more it is an estimate: q moves towards Student's t. Where all units
+    have one value nothing shows how much they vary, and phi is taken as 1: Wilson's bound for none of n.
     """
     least, width = bounds[0], bounds[1] - bounds[0]
     share = min(max((estimate - least) / width, 0.0), 1.0)
-    variance = (error / width) ** 2
-    if variance > 1e-20 and 0 < share < 1:  # rounding leaves a variance of about 1e-34 where nothing varies
-        w = quantile**2 * variance / (share * (1 - share))
-        middle = (share + w / 2) / (1 + w)
-        half = np.sqrt(w * (share * (1 - share) + w / 4)) / (1 + w)
-        shares = (max(float(middle - half), 0.0), share, min(float(middle + half), 1.0))
-    else:
-        unlike = quantile**2 / (units + quantile**2)
-        shares = (share * (1 - unlike), share, share + (1 - share) * unlike)
-    low, centre, high = (least + width * end for end in shares)
+    phi = dispersion(share, units * (error / width) ** 2)
+    all_or_nothing = min(phi * (units - 1) / units, 1.0) if phi else 1.0
+    z, t = scipy.stats.norm.ppf((1 + level) / 2), scipy.stats.t.ppf((1 + level) / 2, units - 1)
+    w = (z + (1 - all_or_nothing) * (t - z)) ** 2 * (phi or 1.0) / units
+    if phi:
+        middle, half = share + w / 2, np.sqrt(w * (share * (1 - share) + w / 4))
+        low, high = (middle - half) / (1 + w), (middle + half) / (1 + w)
+    else:  # others may have any value, but no more of them than w / (1 + w)
+        low, high = share / (1 + w), (share + w) / (1 + w)
+    low, centre, high = (least + width * min(max(float(end), 0.0), 1.0) for end in (low, share, high))
     return min(low, centre), centre, max(high, centre)
+
+
+def dispersion(share: float, variance: float) -> float:
+    """The variance of units within 0 and 1, of which `share` is the mean, over that of units that are all or nothing.
+
+    0 where nothing varies, also where rounding leaves a variance of about 1e-34.
+    """
+    most = share * (1 - share)
+    return variance / most if variance > 1e-20 and most > 0 else 0.0
 
 
 def _unsquare(values: Array, root: bool) -> Array:

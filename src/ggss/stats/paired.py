@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from ggss.errors import InputError
 from ggss.stats.metric import (
-    TINY,
     Array,
     Interval,
     Metric,
@@ -21,9 +20,9 @@ from ggss.stats.metric import (
     check_paired,
     check_share,
     cluster_codes,
+    dispersion,
     grouped,
     jackknife,
-    mean,
     pseudovalues,
     ratio,
 )
@@ -97,8 +96,10 @@ def tost(
     """Two one-sided paired tests: is the change in the mean within +- margin?
 
     Right-or-wrong answers to independent questions use Tango's score statistic, which stays valid when almost no
-    answer changed (a Wald test would take twenty unchanged answers as proof). Other numbers, and questions that
-    share a picture (`clusters`), use Student's t on the cluster totals: at least about 20 clusters are needed.
+    answer changed (a Wald test would take twenty unchanged answers as proof). Questions that share a picture
+    (`clusters`), and scores between 0 and 1, use the interval of `share_change`: the p-value is the smallest size at
+    which it lies within the margin. Other numbers use Student's t on the cluster totals: at least about 20 clusters
+    are needed.
 
     Args:
         steered: a score for each question, 1 for right and 0 for wrong.
@@ -133,27 +134,14 @@ def tost(
     right_or_wrong = bool(np.isin(after, (0, 1)).all() and np.isin(before, (0, 1)).all())
     if right_or_wrong and clusters is None:
         gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
-        result = _score_tost(gained, lost, len(after), margin, size)
-    else:
-        result = _student_tost(after - before, clusters, margin, size)
+        return _score_tost(gained, lost, len(after), margin, size)
+    if not (after - before).any():
+        count = len(after) if clusters is None else cluster_codes(clusters, len(after))[1]
+        return _score_tost(0, 0, count, margin, size)
     both = np.concatenate([after, before])
-    if both.min() < 0 or both.max() > 1:
-        return result
-    low, high = change_within(result.low, result.high, after, before, clusters, 1 - 2 * size)
-    return replace(result, low=low, high=high)
-
-
-def change_within(
-    low: float, high: float, after: Array, before: Array, clusters: ArrayLike | None, level: float
-) -> tuple[float, float]:
-    """The bounds of a change between two shares, limited to what the intervals of the two shares allow.
-
-    The largest possible change is the upper end of the share after minus the lower end of the share before. The
-    measured share before is not used as a limit: the true one may be lower, so larger gains are possible, and such
-    limits would hold the truth in only six of ten studies (docs/validity.md).
-    """
-    new, old = (jackknife(mean(run, bounds=(0.0, 1.0)), clusters, level=level) for run in (after, before))
-    return max(low, new.low - old.high), min(high, new.high - old.low)
+    if both.min() >= 0 and both.max() <= 1:
+        return _share_tost(after, before, clusters, margin, size)
+    return _student_tost(after - before, clusters, margin, size)
 
 
 def share_change(
@@ -167,8 +155,14 @@ def share_change(
         low  = d - sqrt((a - la)^2 - 2 r (a - la) (ub - b) + (ub - b)^2)
         high = d + sqrt((ua - a)^2 - 2 r (ua - a) (b - lb) + (b - lb)^2)
 
-    a in [la, ua] is the share after, b in [lb, ub] the share before, d = a - b, and r is the correlation of their
-    pseudo-values (0 where one of them does not vary).
+    a in [la, ua] is the share after, b in [lb, ub] the share before, d = a - b. r is the correlation of their
+    pseudo-values, whose covariance is made smaller, towards 0, by Newcombe's correction for continuity:
+
+        covariance - phi^3 / (2 n)          phi: the dispersion of the n units, geometric mean of before and after
+
+    Where units are all or nothing phi is 1 and the correction is the published one. Without it a few people whose
+    answers stay as they were would prove that nothing changes. Units that average many answers need hardly any; the
+    power of phi was chosen by simulation (docs/validity.md).
 
     Args:
         after: a share, or one number between 0 and 1 per item.
@@ -192,13 +186,22 @@ def share_change(
     check_paired(new, old)
     a, b = (jackknife(share, clusters, level=level) for share in (new, old))
     x, y = (pseudovalues(share.by(clusters)) for share in (new, old))
-    varies = min(x.std(), y.std()) > TINY
-    r = float(np.corrcoef(x, y)[0, 1]) if varies else 0.0
+    r = _corrected_correlation(x, y, (a.estimate, b.estimate))
     down = _newcombe(a.estimate - a.low, b.high - b.estimate, r)
     up = _newcombe(a.high - a.estimate, b.estimate - b.low, r)
     change = a.estimate - b.estimate
     low, high = max(-1.0, change - down), min(1.0, change + up)
     return Interval(change, low, high, level, "newcombe", a.units, max(a.undefined, b.undefined))
+
+
+def _corrected_correlation(x: Array, y: Array, shares: tuple[float, float]) -> float:
+    """The correlation of units, after Newcombe's correction for continuity; 0 where one of them does not vary."""
+    spread = math.sqrt(x.var() * y.var())
+    phi = math.sqrt(dispersion(shares[0], x.var()) * dispersion(shares[1], y.var()))
+    if not phi:
+        return 0.0
+    covariance = float(np.mean((x - x.mean()) * (y - y.mean())))
+    return (max(covariance - phi**3 / (2 * len(x)), 0.0) if covariance > 0 else covariance) / spread
 
 
 def _newcombe(one: float, other: float, r: float) -> float:
@@ -256,11 +259,32 @@ def _score_tost(gained: int, lost: int, n: int, margin: float, size: float) -> E
     return Equivalence((gained - lost) / n, float(low), float(high), float(max(above, below)), margin, size)
 
 
+def _share_tost(after: Array, before: Array, clusters: ArrayLike | None, margin: float, size: float) -> Equivalence:
+    """By the interval of `share_change`: p is the size at which its further end is the margin."""
+
+    def interval(size: float) -> Interval:
+        return share_change(after, before, clusters, level=1 - 2 * size)
+
+    def beyond(size: float) -> float:
+        """How far the interval reaches beyond the margin; if the change itself does, how far it does not reach it."""
+        change = interval(size)
+        if abs(difference) < margin:
+            return max(change.high, -change.low) - margin
+        return margin - (change.low if difference > 0 else -change.high)
+
+    change, least, most = interval(size), 1e-12, 0.5 - 1e-9
+    difference = change.estimate
+    if beyond(least) * beyond(most) < 0:
+        p = scipy.optimize.brentq(beyond, least, most)
+    else:  # within the margin, or beyond it, at every size
+        p = least if abs(difference) < margin and beyond(least) <= 0 else most
+    p = float(p if abs(difference) < margin else 1 - p)
+    return Equivalence(difference, change.low, change.high, p, margin, size)
+
+
 def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size: float) -> Equivalence:
     n = len(change)
     codes, count = (np.arange(n), n) if clusters is None else cluster_codes(clusters, n)
-    if not change.any():
-        return _score_tost(0, 0, count, margin, size)
     difference = float(change.mean())
     residuals = np.bincount(codes, weights=change - difference)
     error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
