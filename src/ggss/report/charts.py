@@ -110,7 +110,7 @@ def before_after(rows: Sequence[PlotRow], title: str) -> Markup:
 
     A row has a lane for each model. A mark below a row is what guessing gives.
     """
-    left, right = 204, 126
+    left, right = 204, 138  # the longest words on the right are "96–100 → 2–44 %"
     axis = Axis((0.0, 100.0), left, WIDTH - right)
     y, group, parts = 0.0, "", list[str]()
     for row in rows:
