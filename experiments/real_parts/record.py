@@ -2,6 +2,7 @@
 
     photographs.json   the numbers of the photographs that the projectors were trained on, by licence
     projector-N.json   of projector N: how its training went, the scenes of each half, and all answers
+    tower.json         what a probe reads from the tower's rows, by the size of pictures
     walk.txt           what README's commands printed
 
 The page is written from these files alone, so that anyone can write it again, and a test does.
@@ -63,6 +64,11 @@ def write_projector(model: Path, out: Path, pictures: Sequence[Sequence[Picture]
     scenes = [list(dict.fromkeys(picture.scene.name for picture in half)) for half in pictures]
     content = {"training": training, "scenes": scenes, "measured": measured}
     _write(RESULTS / f"projector-{training['settings']['seed']}.json", content)
+
+
+def write_tower(found: dict[str, Any]) -> None:
+    """What `tower.measure` found."""
+    _write(RESULTS / "tower.json", found)
 
 
 def write_walk(lines: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from transformers import Dinov2Config, Dinov2Model, LlamaConfig, LlamaForCausalLM
 
-from experiments.real_parts import evaluation, page, parts, photographs, projector, questions, record, scenes
+from experiments.real_parts import evaluation, page, parts, photographs, projector, questions, record, scenes, tower
 from ggss.errors import InputError
 
 WIDTH, SIDE = 32, 56
@@ -330,18 +330,36 @@ TRAINING = {
 }
 
 
+TOWER = {"140": {"rows": 100, "gender": [0.55, 0.5, 0.6], "race": [0.65, 0.59, 0.7]}}
+
+
 def test_the_page_says_who_wins_where_a_bias_is_planted_and_stops_where_there_is_none():
-    planted_ = page.text([recorded(0.2)], {"Attribution License": [1, 2]}, "$ ggss doctor")
+    planted_ = page.text([recorded(0.2)], {"Attribution License": [1, 2]}, "$ ggss doctor", TOWER)
     assert "There is a bias by gender" in planted_
     assert "Removing gender: `pace` leaves a smaller gap than `ggss` (-" in planted_
     assert "## Removing race" in planted_
     assert "| Attribution License | 2 |" in planted_
-    without = page.text([recorded(0.0)], {"Attribution License": [1, 2]}, "$ ggss doctor")
+    assert "| 140 x 140 | 100 | 55 [50, 60] | 65 [59, 70] |" in planted_
+    without = page.text([recorded(0.0)], {"Attribution License": [1, 2]}, "$ ggss doctor", TOWER)
     assert "The model cannot carry a bias that can be measured" in without
     assert "## Removing race" not in without
     assert "None was judged here" in without
     assert "it warns" not in without
-    assert "no direction of gender is above" in page.text([recorded(0.0)], {}, "Nothing is removed for 'gender': no")
+    assert "no direction of gender is above" in page.text(
+        [recorded(0.0)], {}, "Nothing is removed for 'gender': no", TOWER
+    )
+
+
+def test_a_probe_of_the_towers_rows_reads_what_is_in_them_and_nothing_else():
+    """Gender is added to the rows of each scene, race is not."""
+    pictures = scenes.pictures_of([scenes.Scene(str(number), "") for number in range(30)])
+    generator = torch.Generator().manual_seed(0)
+    scene = torch.randn(30, 4, 16, generator=generator).repeat_interleave(4, 0)
+    rows = scene + 0.1 * torch.randn(120, 4, 16, generator=generator)
+    rows[:, :, 0] += 3 * torch.tensor([picture.gender == "woman" for picture in pictures]).float()[:, None]
+    found = tower.probed(rows, pictures)
+    assert found["gender"][0] > 0.9 > 0.62 > found["race"][0]
+    assert found["race"][1] < 0.5 < found["gender"][1]
 
 
 def test_the_page_has_the_beginnings_of_what_commands_print():
