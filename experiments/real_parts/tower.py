@@ -1,6 +1,6 @@
-"""`python -m experiments.real_parts.tower DATA`: what the frozen tower tells of gender and race, before any projector.
+"""`python -m experiments.real_parts.tower DATA`: what the frozen tower tells of gender and race.
 
-A projector can pass on only what the tower's rows hold. A linear probe reads each attribute from the mean and the
+Before any projector: it can pass on only what the tower's rows hold. A linear probe reads each attribute from the mean and the
 largest value of every feature over a picture's rows, in scenes that it was not fitted on. Some sizes of pictures are
 tried: the larger, the more rows. Writes results/real-parts/tower.json, and the page anew; takes minutes.
 """
