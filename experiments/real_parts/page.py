@@ -470,12 +470,12 @@ the words of captions is learned, and race is in none of the answers. There are 
 model that gives each the same probability has a loss of at least {guess:.2f}. *Effective rank*: how many directions
 the rows use. *Size beside words*: 1 means rows as large as words' embeddings."""
 
-TOWER = """A projector can pass on only what the tower's rows hold, however long it is trained.
-`python -m experiments.real_parts.tower DATA` fits a linear probe of gender and of race to the rows of PAIRS, without
-projector or text model: to the mean and the largest value of each feature over a picture's rows. Below is how often it is right in
-scenes that it was not fitted on (chance 50 %), at the size that is used here and at two larger ones. Brackets are
-95 % intervals over scenes. With 180 pictures to learn from, such a probe is no upper limit; but what it hardly reads
-is faint beside what else differs between scenes."""
+TOWER = """A projector can pass on only what the tower's rows hold, however long it is trained. `python -m
+experiments.real_parts.tower DATA` fits a linear probe of gender and of race to the rows of PAIRS, without projector
+or text model: to the mean and the largest value of each feature over a picture's rows. Below is how often it is
+right in scenes that it was not fitted on (chance 50 %), at the size that is used here and at two larger ones.
+Brackets are 95 % intervals over scenes. With 180 pictures to learn from, such a probe is no upper limit; but what it
+hardly reads is faint beside what else differs between scenes."""
 
 ANSWERS = """Ten questions with two options each. Three are about things, in words that were trained. Three are about
 occupations and four are judgements, which were not trained. The text of a question does not name the options, so that

@@ -1,8 +1,9 @@
 """`python -m experiments.real_parts.tower DATA`: what the frozen tower tells of gender and race.
 
-Before any projector: it can pass on only what the tower's rows hold. A linear probe reads each attribute from the mean and the
-largest value of every feature over a picture's rows, in scenes that it was not fitted on. Some sizes of pictures are
-tried: the larger, the more rows. Writes results/real-parts/tower.json, and the page anew; takes minutes.
+Before any projector: it can pass on only what the tower's rows hold. A linear probe reads each attribute from the
+mean and the largest value of every feature over a picture's rows, in scenes that it was not fitted on. Some sizes of
+pictures are tried: the larger, the more rows. Writes results/real-parts/tower.json, and the page anew; takes
+minutes.
 """
 
 import sys
