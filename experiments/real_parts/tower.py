@@ -37,8 +37,8 @@ def probed(rows: Tensor, pictures: Sequence[Picture]) -> dict[str, list[float]]:
     for attribute in ATTRIBUTES:
         labels = np.array([getattr(picture, attribute) for picture in pictures])
         probe = make_pipeline(StandardScaler(), LogisticRegression(C=PENALTY, max_iter=3000))
-        read = cross_val_predict(probe, features, labels, groups=scenes, cv=GroupKFold(FOLDS))
-        share = jackknife(mean((read == labels).astype(float), bounds=(0.0, 1.0)), scenes)
+        read = np.asarray(cross_val_predict(probe, features, labels, groups=scenes, cv=GroupKFold(FOLDS)))
+        share = jackknife(mean(np.equal(read, labels), bounds=(0.0, 1.0)), scenes)
         found[attribute] = [round(number, record.DIGITS) for number in (share.estimate, share.low, share.high)]
     return found
 

@@ -896,6 +896,22 @@ def test_share_change_is_newcombes_interval_where_units_are_all_or_nothing(after
     assert change.low <= change.estimate <= change.high
 
 
+def test_units_that_all_agree_are_taken_to_vary_as_much_as_those_of_the_other_run(rng):
+    """People of ten answers each: that none of them changed says more than that ten coins fell alike."""
+    clusters = np.repeat(np.arange(10), 10)
+    before, after = (rng.random(100) < 0.3).astype(float), np.zeros(100)
+    change = share_change(after, before, clusters)
+    shares = before.reshape(10, 10).mean(1)
+    phi = shares.var(ddof=1) / (shares.mean() * (1 - shares.mean()))
+    z, t = reference.norm.ppf(0.975), reference.t.ppf(0.975, 9)
+    q = z + (1 - phi * 0.9) * (t - z)
+    most = q**2 * phi / 10 / (1 + q**2 * phi / 10)  # Wilson's bound for none of 10 / phi
+    old = jackknife(mean(before, bounds=(0.0, 1.0)), clusters)
+    assert change.high == pytest.approx(-shares.mean() + np.hypot(most, shares.mean() - old.low))
+    alone = jackknife(mean(after, bounds=(0.0, 1.0)), clusters)
+    assert most < 0.5 * alone.high
+
+
 def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
     nothing, everything = np.zeros(12), np.ones(12)
     same = share_change(nothing, nothing)

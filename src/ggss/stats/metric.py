@@ -262,7 +262,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
 
     The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
     NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
-    A metric with bounds has Wilson's interval instead, which stays within them (`_score_interval`); where all units
+    A metric with bounds has Wilson's interval instead, which stays within them (`score_interval`); where all units
     have the same value, it says how far others may be from it.
 
     Args:
@@ -290,7 +290,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     method = "jackknife"
     if sample.bounds is not None and np.isfinite(error):
         method = "wilson"
-        low, middle, high = _score_interval(middle, error, n, level, sample.bounds)
+        low, middle, high = score_interval(middle, error, n, level, sample.bounds)
     return Interval(middle, low, high, level, method, n, float(np.mean(~np.isfinite(pseudo))))
 
 
@@ -352,8 +352,8 @@ def pseudovalues(sample: Metric) -> Array:
     return n * value - (n - 1) * without
 
 
-def _score_interval(
-    estimate: float, error: float, units: int, level: float, bounds: tuple[float, float]
+def score_interval(
+    estimate: float, error: float, units: int, level: float, bounds: tuple[float, float], unseen: float = 1.0
 ) -> tuple[float, float, float]:
     """Wilson's interval (low, estimate, high) of a value within bounds, from its standard error over n units.
 
@@ -364,14 +364,14 @@ def _score_interval(
     phi (`dispersion`) compares the units with units that are all or nothing. For these it is n / (n - 1), whatever
     they show: nothing is estimated but p, and the quantile q is the normal one, z. The more a unit's answers vary
     among themselves, the smaller is phi, and the more it is an estimate: q moves towards Student's t. Where all units
-    have one value nothing shows how much they vary, and phi is taken as 1: Wilson's bound for none of n.
+    have one value nothing shows how much they vary, and phi is taken as `unseen`; 1: Wilson's bound for none of n.
     """
     least, width = bounds[0], bounds[1] - bounds[0]
     share = min(max((estimate - least) / width, 0.0), 1.0)
     phi = dispersion(share, units * (error / width) ** 2)
-    all_or_nothing = min(phi * (units - 1) / units, 1.0) if phi else 1.0
+    all_or_nothing = min((phi or unseen) * (units - 1) / units, 1.0) if phi or unseen < 1 else 1.0
     z, t = scipy.stats.norm.ppf((1 + level) / 2), scipy.stats.t.ppf((1 + level) / 2, units - 1)
-    w = (z + (1 - all_or_nothing) * (t - z)) ** 2 * (phi or 1.0) / units
+    w = (z + (1 - all_or_nothing) * (t - z)) ** 2 * (phi or unseen) / units
     if phi:
         middle, half = share + w / 2, np.sqrt(w * (share * (1 - share) + w / 4))
         low, high = (middle - half) / (1 + w), (middle + half) / (1 + w)

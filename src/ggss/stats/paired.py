@@ -22,9 +22,9 @@ from ggss.stats.metric import (
     cluster_codes,
     dispersion,
     grouped,
-    jackknife,
     pseudovalues,
     ratio,
+    score_interval,
 )
 
 MARGIN = 0.015  # a change of 1.5 accuracy points either way counts as none
@@ -160,6 +160,7 @@ def share_change(
 
         covariance - phi^3 / (2 n)          phi: the dispersion of the n units, geometric mean of before and after
 
+    Where nothing varies in one of the two, its units are taken to be as much all or nothing as those of the other.
     Where units are all or nothing phi is 1 and the correction is the published one. Without it a few people whose
     answers stay as they were would prove that nothing changes. Units that average many answers need hardly any; the
     power of phi was chosen by simulation (docs/validity.md).
@@ -184,20 +185,21 @@ def share_change(
     check_share(level, "a confidence level")
     new, old = (replace(as_metric(share), bounds=(0.0, 1.0)) for share in (after, before))
     check_paired(new, old)
-    a, b = (jackknife(share, clusters, level=level) for share in (new, old))
     x, y = (pseudovalues(share.by(clusters)) for share in (new, old))
-    r = _corrected_correlation(x, y, (a.estimate, b.estimate))
-    down = _newcombe(a.estimate - a.low, b.high - b.estimate, r)
-    up = _newcombe(a.high - a.estimate, b.estimate - b.low, r)
-    change = a.estimate - b.estimate
-    low, high = max(-1.0, change - down), min(1.0, change + up)
-    return Interval(change, low, high, level, "newcombe", a.units, max(a.undefined, b.undefined))
+    n, phis = len(x), [dispersion(float(units.mean()), float(units.var(ddof=1))) for units in (x, y)]
+    (low_a, a, high_a), (low_b, b, high_b) = (
+        score_interval(units.mean(), units.std(ddof=1) / math.sqrt(n), n, level, (0.0, 1.0), min(other or 1.0, 1.0))
+        for units, other in ((x, phis[1]), (y, phis[0]))
+    )
+    r = _corrected_correlation(x, y, math.sqrt(phis[0] * phis[1]) * (n - 1) / n)
+    low = a - b - _newcombe(a - low_a, high_b - b, r)
+    high = a - b + _newcombe(high_a - a, b - low_b, r)
+    return Interval(a - b, max(-1.0, low), min(1.0, high), level, "newcombe", n, float(np.mean(~np.isfinite(x + y))))
 
 
-def _corrected_correlation(x: Array, y: Array, shares: tuple[float, float]) -> float:
+def _corrected_correlation(x: Array, y: Array, phi: float) -> float:
     """The correlation of units, after Newcombe's correction for continuity; 0 where one of them does not vary."""
     spread = math.sqrt(x.var() * y.var())
-    phi = math.sqrt(dispersion(shares[0], x.var()) * dispersion(shares[1], y.var()))
     if not phi:
         return 0.0
     covariance = float(np.mean((x - x.mean()) * (y - y.mean())))
