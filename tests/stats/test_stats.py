@@ -912,6 +912,30 @@ def test_units_that_all_agree_are_taken_to_vary_as_much_as_those_of_the_other_ru
     assert most < 0.5 * alone.high
 
 
+def test_share_change_of_units_that_average_answers_is_its_formula(rng):
+    """Its documentation's equations, written again: eight people of ten answers each who stay as they are."""
+    people = np.repeat(rng.random(8), 10)
+    old, new = ((rng.random(80) < share * people).astype(float) for share in (0.8, 0.6))
+    ends, phis, units = [], [], [run.reshape(8, 10).mean(1) for run in (new, old)]
+    for shares in units:
+        p = shares.mean()
+        phi = shares.var(ddof=1) / (p * (1 - p))
+        q = reference.norm.ppf(0.975) * phi * 7 / 8 + reference.t.ppf(0.975, 7) * (1 - phi * 7 / 8)
+        m = 8 / phi
+        middle, half = p + q**2 / (2 * m), q * np.sqrt(p * (1 - p) / m + q**2 / (4 * m**2))
+        ends.append(((middle - half) / (1 + q**2 / m), p, (middle + half) / (1 + q**2 / m)))
+        phis.append(phi * 7 / 8)
+    covariance = np.cov(*units, ddof=0)
+    assert covariance[0, 1] > 0
+    corrected = max(covariance[0, 1] - np.sqrt(phis[0] * phis[1]) ** 3 / 16, 0)
+    r = corrected / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    (la, a, ua), (lb, b, ub) = ends
+    low = a - b - np.sqrt((a - la) ** 2 - 2 * r * (a - la) * (ub - b) + (ub - b) ** 2)
+    high = a - b + np.sqrt((ua - a) ** 2 - 2 * r * (ua - a) * (b - lb) + (b - lb) ** 2)
+    found = share_change(new, old, np.repeat(np.arange(8), 10))
+    assert (found.estimate, found.low, found.high) == pytest.approx((a - b, low, high))
+
+
 def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
     nothing, everything = np.zeros(12), np.ones(12)
     same = share_change(nothing, nothing)
