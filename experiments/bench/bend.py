@@ -5,9 +5,6 @@ references lie in files of their own, as collected tokens do; each count runs in
 """
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.bench.timing import peak_memory, row
+from experiments.bench.timing import in_own_process, peak_memory, row
 from ggss import Activations, Steerer, fit
 from ggss.activations import SITE, LazyTensors, Rows, cache, pool
 from ggss.activations.cache import CacheEntry
@@ -79,9 +76,7 @@ def fitting() -> int:
 
 def _measure(folder: Path, count: int) -> dict[str, int]:
     # Full-size images are too large for the heap: what is freed goes back to the system. So it is for these, then.
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(2**17)}
-    command = [sys.executable, "-c", f"from bench import bend; bend.report({str(folder)!r}, {count})"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
+    return in_own_process(report, str(folder), count, MALLOC_MMAP_THRESHOLD_=str(2**17))
 
 
 def report(folder: str, count: int) -> None:

@@ -1,19 +1,17 @@
 """Does discovery's memory grow with the tokens of each image? Peak memory over few and over many images."""
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.bench.timing import peak_memory, row
+from experiments.bench.timing import in_own_process, peak_memory, row
 
 SIDE, FEW, MANY = 512, 64, 192
 
 
 def run() -> list[dict[str, Any]]:
-    seen = {count: _measure(count) for count in (FEW, MANY)}
+    seen = {count: in_own_process(report, count) for count in (FEW, MANY)}
     grown = seen[MANY]["peak"] - seen[FEW]["peak"]
     tokens = (MANY - FEW) * seen[MANY]["tokens_per_image"]
     share = max(grown, 0) / tokens
@@ -27,11 +25,6 @@ def run() -> list[dict[str, Any]]:
             share < 0.1,
         )
     ]
-
-
-def _measure(images: int) -> dict[str, int]:
-    command = [sys.executable, "-c", f"from bench import discovery; discovery.report({images})"]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def report(images: int) -> None:

@@ -1,14 +1,12 @@
 """`Steerer.steer` against the eager port and against a memcpy of the same tensor, on one thread; and its memory."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import torch
 
 from experiments.bench import port
-from experiments.bench.timing import alternate, milliseconds, peak_memory, row
+from experiments.bench.timing import alternate, in_own_process, milliseconds, peak_memory, row
 from ggss.methods.spherical import Geodesic
 from ggss.steering.steerer import Steerer
 
@@ -75,8 +73,7 @@ def run() -> list[dict[str, Any]]:
 
 def memory() -> dict[str, Any]:
     """Peak extra memory of one call in a process of its own, in copies of the tokens."""
-    command = [sys.executable, "-c", "from bench import steer; steer.report_memory()"]
-    seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    seen = in_own_process(report_memory)
     copies = seen["extra"] / seen["tokens"]
     peer = f"the tokens, {seen['tokens'] / 2**20:.0f} MiB"
     # A tenth of a copy is allowed for the block of rows in flight and the allocator.

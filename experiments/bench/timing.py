@@ -1,6 +1,10 @@
 """How this package measures: medians of alternating runs on one thread, so that both sides see the same machine."""
 
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +27,14 @@ def alternate(*runs: Callable[[], Any], rounds: int = 9) -> list[float]:
             run()
             times.append(time.perf_counter() - start)
     return [statistics.median(times) for times in seconds]
+
+
+def in_own_process(function: Callable[..., None], *arguments: Any, **environment: str) -> dict[str, Any]:
+    """What a function of a module prints as JSON when a fresh process calls it with these literals."""
+    module, name = function.__module__, function.__name__
+    command = [sys.executable, "-c", f"import {module}; {module}.{name}{arguments!r}"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | environment).stdout
+    return json.loads(printed)
 
 
 def peak_memory() -> int:
