@@ -215,8 +215,9 @@ writing: $(READY)  ## what the small world writes about people, against what was
 dial: $(READY)  ## train models from disentangled to entangled into dial-out, measure the methods on them; docs/dial.md
 	$(BIN)/python -m experiments.tools.dial
 
+# The first command ends with exit code 1: on the control, `sae` finds no feature of gender. The tables say so.
 study: $(READY)  ## the small-world study (about half an hour on two cores) and its tables; stop it and go on as you like
-	$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
+	-$(BIN)/ggss study run studies/small-world.yaml -o study-out --executor processes --workers 2
 	$(BIN)/ggss study tables study-out -o results/small-world --no-latex
 	$(BIN)/ggss report study-out -o results/small-world/report.html --gates --no-pdf
 	$(BIN)/python -m experiments.tools.results

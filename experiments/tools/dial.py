@@ -40,6 +40,7 @@ METHODS = (
     "leace-spherical",
     "svd-pooled-euclidean",
     "bend-euclidean",
+    "bend-token-euclidean",
     "inlp-spherical",
     "pace",
     "auto",
