@@ -43,6 +43,7 @@ METHODS = (
     "bend-token-euclidean",
     "inlp-spherical",
     "pace",
+    "pace-kernel",
     "auto",
 )
 ATTRIBUTE, BIAS, CAPABILITY = "race", ("mcq", "2afc"), "smallstar"

@@ -53,7 +53,11 @@ PEERS = [
     Steering(name, name)
     for name in ("ggss", "ggss-contrast", "leace-spherical", "svd-pooled-euclidean", "bend-token-euclidean")
 ]
-MAIN = [PACE, Steering("ggss", "ggss"), NEUTRAL_PACE, Steering("auto", AUTO), *PEERS[1:]]
+KERNEL = [
+    Steering("pace-kernel", "pace-kernel"),
+    Steering("pace-kernel, neutral pictures", "pace-kernel", neutral=True),
+]
+MAIN = [PACE, Steering("ggss", "ggss"), NEUTRAL_PACE, *KERNEL, Steering("auto", AUTO), *PEERS[1:]]
 DIRECTIONS = [Steering(f"k = {k}", options={"k": k}) for k in (2, 4, 8, 16)]
 ABLATED = [
     Steering(name, name)

@@ -8,11 +8,10 @@ Steerings are fitted on one half of the identities and judged on the other, both
     read            the share of portraits whose value a linear probe of all tokens names, fitted after steering on
                     other people; "known": on other portraits, among them the same people as another gender
 
-Beside registered methods there are three that are not, each an answer to "why not remove more?":
+Beside registered methods there are two that are not, each an answer to "why not remove more?":
 
     own contrasts           as `pace`, with B made of each person's own contrasts instead of the means of parts
     second pass             `pace`, then the same again on steered tokens with each person's own contrasts
-    kernel regression       h - f(h): f predicts a token's own contrast from the token (Gaussian kernel ridge)
 """
 
 import json
@@ -32,8 +31,6 @@ from ggss.steering.fitting import fit
 
 Steer = Callable[[Tensor], Tensor]
 SHARE, SHRINKAGE = 0.5, 0.001  # of neutral pictures in the covariance, and what `pace` chooses with them
-LANDMARKS, RIDGE = 3000, 0.01
-SEED = 0
 
 
 def table(acts: Activations) -> Tensor:
@@ -90,24 +87,6 @@ def second_pass(acts: Activations, scenes: Activations) -> Steer:
     return lambda h: second(first(h))
 
 
-def regression(acts: Activations, scenes: Activations) -> Steer:
-    tokens, generator = table(acts), torch.Generator().manual_seed(SEED)
-    rows, wanted = tokens.reshape(-1, tokens.shape[-1]), own_contrasts(tokens)
-    chosen = torch.randperm(len(rows), generator=generator)[:LANDMARKS]
-    others = rows_of(scenes)
-    others = others[torch.randperm(len(others), generator=generator)[: LANDMARKS // 4]]
-    places = torch.cat([rows[chosen], others])
-    targets = torch.cat([wanted[chosen], torch.zeros_like(others)])  # where nobody is shown nothing is removed
-    width = float((rows - rows.mean(0)).square().sum(1).mean())
-
-    def kernel(h: Tensor) -> Tensor:
-        return (-torch.cdist(h, places).square() / (2 * width)).exp()
-
-    penalty = RIDGE * torch.eye(len(places), dtype=torch.float64)
-    weights = torch.linalg.solve(kernel(places) + penalty, targets)
-    return lambda h: h - (kernel(h.reshape(-1, h.shape[-1])) @ weights).reshape(h.shape)
-
-
 VARIANTS: dict[str, Callable[[Activations, Activations], Steer]] = {
     "ggss": registered("ggss"),
     "svd-pooled-euclidean": registered("svd-pooled-euclidean"),
@@ -117,7 +96,7 @@ VARIANTS: dict[str, Callable[[Activations, Activations], Steer]] = {
     "own contrasts, k = 12": own(12),
     "own contrasts, k = 48": own(48),
     "second pass": second_pass,
-    "kernel regression": regression,
+    "pace-kernel, neutral pictures": registered("pace-kernel", neutral=True),
 }
 HEAD = ("parts left", "people left", "moved", "scenes moved", "read", "read, known")
 

@@ -242,9 +242,9 @@ def regrets() -> list[str]:
 
 INTRODUCTION = f"""# PACE, measured
 
-Written by `make pace`; do not edit. `pace` (its formulas: [methods.md](methods.md)) beside `ggss`, `ggss-contrast`,
-`leace-spherical`, `svd-pooled-euclidean` and `bend-token-euclidean` on the five embedded small-world models. Race is
-steered at all sites, at alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occupations, and
+Written by `make pace`; do not edit. `pace` and `pace-kernel` (their formulas: [methods.md](methods.md)) beside `ggss`,
+`ggss-contrast`, `leace-spherical`, `svd-pooled-euclidean` and `bend-token-euclidean` on the five embedded small-world
+models. Race is steered at all sites, at alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occupations, and
 asked about CEOs among other identities, who are in no fit. k, shrinkage and parts are chosen on discovery pictures
 alone. "Neutral pictures" are {NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
 
@@ -252,7 +252,8 @@ One thing was not chosen on the discovery pictures alone: that the covariance is
 part's mean. There is a reason for it, but it was settled after ten prototypes had been tried on the evaluation
 answers of `entangled`. So the lines of that model are optimistic; those of the other four are not touched by it. That
 norms are not restored was settled on held-out people of the discovery set, and looked at on the selection
-identities, before these answers were asked.
+identities, before these answers were asked. So was the order of the two steps of `pace-kernel`, and that there is a
+second step; how smooth it is, it chooses on held-out people of the discovery set.
 
 Depends: the share of answers that depend on race, of MCQ and of 2AFC ([measures.md](measures.md)).
 MCQ and 2AFC: change of bias in percent with 95 % intervals (percentile bootstrap over identities, often wide of
@@ -294,7 +295,7 @@ Read: a linear probe of all tokens, fitted after steering, names the value of pe
 people whom it has seen as the other gender. Chance is .20. 2AFC compares two versions of one person, so what is left
 in each person is what it is answered from."""
 LIMITED = (CONTROL, "llava-vicuna")
-REGRET = """`ggss.tune` (`ggss discover --method auto`) chooses on the discovery pictures. The oracle saw every
+REGRET = """`ggss discover --method auto` chooses on the discovery pictures. The oracle saw every
 answer of this page, and takes the lowest mean change among steerings that lose at most 1.5 points of SmallStar, or no
 more than auto's choice."""
 

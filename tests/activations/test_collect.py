@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 import ggss
 from conftest import noise
 from ggss import Counterfactuals, InputError, collect
+from ggss.activations import statistics
 from ggss.activations.cache import CacheEntry
 from ggss.activations.collect import kept_tokens
 from ggss.activations.statistics import gather
@@ -423,3 +424,17 @@ def test_statistics_are_those_of_the_tokens_that_were_not_kept(tiny, faces, cach
     ):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert torch.equal(summed.pooled, kept.pooled)
+
+
+def test_of_all_pictures_of_a_person_tokens_at_the_same_positions_are_kept(tiny, faces, cache, monkeypatch):
+    monkeypatch.setattr(statistics, "KEPT", 4)
+    vlm = tiny("pixtral")
+    kept, summed = (
+        collect(vlm, faces, keep_tokens=True, cache=cache),
+        collect(vlm, faces, summarise=True, cache=cache),
+    )
+    positions = {}
+    for context, all_rows, rows in zip(kept.contexts, kept.tokens, summed.statistics.kept, strict=True):
+        found = torch.cdist(rows.double(), all_rows.double()).argmin(1).tolist()
+        assert positions.setdefault(context, found) == found
+    assert len(set(map(tuple, positions.values()))) > 1, "of other people there are others"

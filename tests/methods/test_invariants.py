@@ -47,6 +47,7 @@ TABLE = [
     "pace-gated",
     "pace-norm",
     "pace-slerp",
+    "pace-kernel",
     "auto",
     "bend-token-euclidean",
     "bend-token-spherical",

@@ -660,3 +660,31 @@ def test_a_grid_of_one_line_has_no_more_cells_than_it_may(monkeypatch):
     cells = common_grid([place], 10, 8)
     assert cells.panes == {0: (1, 7)}
     assert cells.parts(place).bincount(minlength=7).min() > 0
+
+
+@pytest.mark.parametrize("blank", ["portrait", "neutral"])
+def test_a_picture_of_zero_rows_has_no_displacement_and_spoils_none(blank, tmp_path):
+    acts, neutral = pictures()[0], scenes()
+    zero = [torch.zeros(COUNT, WIDTH)]
+    if blank == "neutral":
+        neutral = ggss.Activations([*zero, *list(neutral.tokens)[1:]], [{}] * len(neutral), neutral.contexts)
+    else:
+        acts = ggss.Activations([*zero, *list(acts.tokens)[1:]], acts.attributes, acts.contexts)
+    steerer = ggss.fit("pace", acts, attribute="race", neutral=neutral)
+    found = steerer.diagnostics[SITE]
+    assert 0 < found["displacement"] < 1
+    assert 0 < found["neutral_displacement"] < 1
+    steerer.save_pretrained(tmp_path / "steerer")
+
+
+def test_moments_around_parts_are_refused_where_tokens_were_drawn(monkeypatch):
+    monkeypatch.setattr(statistics, "SAMPLE", 400)
+    with pytest.raises(ggss.InputError, match=r"moments around parts need all tokens, and .* were taken"):
+        ggss.fit("pace-within-parts", pictures()[0], attribute="race")
+
+
+def test_tokens_that_overflow_when_squared_are_a_sentence():
+    acts = pictures()[0]
+    huge = ggss.Activations([1e20 * tokens for tokens in acts.tokens], acts.attributes, acts.contexts)
+    with pytest.raises(ggss.InputError, match=r"tokens of size .*e\+2\d overflow float32 when squared"):
+        ggss.fit("pace", huge, attribute="race")

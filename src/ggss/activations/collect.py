@@ -260,12 +260,16 @@ class _Summary:
         self.grid: Grid = grid
         neutral = not any(picture.attributes for picture in counterfactuals)
         self.statistics = TokenStatistics(images, width, grid.count, grid.why, by_picture=neutral, keep=True)
+        contexts = [picture.context for picture in counterfactuals]
+        numbers = {context: number for number, context in enumerate(dict.fromkeys(contexts))}
+        self.people = [numbers[context] for context in contexts]
 
     def add(self, image: int, captured: _Captured) -> None:
         places = captured.places
         assert places is not None
         visible = captured.tokens[places.visible.to(captured.tokens.device)]
-        self.statistics.add(image, visible, self.grid.parts(places), places.visible)
+        person = self.people[image]
+        self.statistics.add(image, visible, self.grid.parts(places), places.visible, person=person)
 
 
 class _Source(Protocol):

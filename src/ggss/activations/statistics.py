@@ -45,6 +45,7 @@ CLUSTERS = 16  # of content, where rows and columns are not known
 CLUSTERED = 20_000  # mean tokens that clusters are fitted to
 ROUNDS = 25  # of k-means
 KEPT = 16  # tokens of each image that are kept if tokens are not: for what is measured after a fit
+GOLDEN = (5**0.5 - 1) / 2  # of a step: so the positions that are kept of many people are spread evenly
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,13 @@ class TokenStatistics:
         self._folds: list[_Fold] = []
         self._moments: Moments | None = None
 
-    def add(self, image: int, tokens: Tensor, part: Tensor, numbers: Tensor | None = None) -> None:
-        """Add an image's tokens [T, D], with their parts [T]. numbers [T]: their positions, 0 to T - 1 by default."""
+    def add(
+        self, image: int, tokens: Tensor, part: Tensor, numbers: Tensor | None = None, *, person: int = 0
+    ) -> None:
+        """Add an image's tokens [T, D], with their parts [T]. numbers [T]: their positions, 0 to T - 1 by default.
+
+        person: of all pictures of one, tokens at the same positions are kept.
+        """
         rows = tokens.float()
         if self._centre is None:
             self._centre = rows.mean(0)
@@ -186,7 +192,7 @@ class TokenStatistics:
         for f in (0, 1):
             self._folds[f].add(rows[drawn[fold[drawn] == f].to(rows.device)])
         if self.kept is not None:
-            spread = ((torch.arange(KEPT) + 0.5) * len(rows) / KEPT).long()
+            spread = ((torch.arange(KEPT) + (0.5 + person * GOLDEN) % 1) * len(rows) / KEPT).long()
             self.kept[image] = tokens[spread.to(tokens.device)].cpu()
 
     def finish(self) -> "TokenStatistics":

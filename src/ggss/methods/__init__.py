@@ -16,6 +16,7 @@ FAMILIES = (
     "leace",
     "ablations",
     "pace",
+    "pace_kernel",
     "auto",
 )
 for _family in FAMILIES:

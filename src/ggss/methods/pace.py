@@ -76,7 +76,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ggss.activations import Activations, Groups
-from ggss.activations.statistics import Moments, PartsOption, TokenStatistics, gather, summed, whole_pictures
+from ggss.activations.statistics import SAMPLE, Moments, PartsOption, TokenStatistics, gather, summed, whole_pictures
 from ggss.activations.statistics import find_parts as find_parts
 from ggss.errors import InputError
 from ggss.methods.diagnostics import AGREEMENT_LIMIT, halvings, label_agreement
@@ -164,7 +164,12 @@ def independent_moments(statistics: TokenStatistics, known: Sequence[Targets]) -
 
 
 def within_parts(statistics: TokenStatistics) -> Moments:
-    """The moments around each part's mean instead of mu."""
+    """The moments around each part's mean instead of mu; InputError if they are not those of all tokens."""
+    if statistics.sampled < 1:
+        raise InputError(
+            f"moments around parts need all tokens, and {statistics.sampled:.0%} of these were taken (at most "
+            f"{SAMPLE:,}): use fewer pictures, or the method pace"
+        )
     means = statistics.sums.double().sum(0) / statistics.counts.sum(0).clamp(min=1)[:, None]
     folds = [means.T @ (in_fold[:, None] * means) for in_fold in statistics.fold_counts.T]
     return replace(statistics.moments, folds=statistics.moments.folds - statistics.sampled * torch.stack(folds))
@@ -242,6 +247,8 @@ def fit_form(
     moments = statistics.moments if form.around == "mu" else within_parts(statistics)
     if not paired:
         moments = independent_moments(statistics, list(known.values()))
+    if not torch.isfinite(moments.mean).all():
+        raise InputError(f"tokens of size {float(statistics.sums.abs().max()):.1e} overflow float32 when squared")
     if not float(moments.mean.trace()) > 1e-12 * float(mu @ mu):
         raise InputError("the tokens of all images are equal: there is nothing to learn from")
     neutral_statistics = None if neutral is None or not options.neutral_share else neutral_moments(neutral, mu)
@@ -360,7 +367,7 @@ class WhitenedContrasts:
         null = _whitened(factor, contrasts.null)
         weight = part_weights(null) if weights == "evidence" else null.new_ones(null.shape[1])
         root = weight.sqrt()[:, None, None]
-        tops = torch.stack([_eigenvectors(permuted * root, 1)[0][0] for permuted in null])
+        tops = torch.stack([largest_eigenvectors(permuted * root, 1)[0][0] for permuted in null])
         observed, bundles = (_whitened(factor, c) * root for c in (contrasts.observed, contrasts.bundles))
         return cls(observed, bundles, weight, factor, tops)
 
@@ -373,7 +380,7 @@ class WhitenedContrasts:
         contrasts = self.observed
         if bundles is not None:
             contrasts = self.bundles[bundles].sum(0) * (len(self.bundles) / len(bundles)) ** 0.5
-        return _eigenvectors(contrasts, min(MOST_DIRECTIONS, len(self.factor) - 1))
+        return largest_eigenvectors(contrasts, min(MOST_DIRECTIONS, len(self.factor) - 1))
 
     def detection(self, vectors: Tensor) -> Tensor:
         """W = L^-T U."""
@@ -486,7 +493,7 @@ def _whitened(factor: Tensor, contrasts: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, columns, upper=False).T.reshape(contrasts.shape)
 
 
-def _eigenvectors(contrasts: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def largest_eigenvectors(contrasts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest eigenvalues of the sum of c c^T over contrasts [.., D], and their vectors [D, count]."""
     columns = contrasts.flatten(0, -2).T
     width, m = columns.shape
@@ -519,18 +526,20 @@ def displacements(operator: Operator, activations: Activations, neutral: Activat
     for name, source in sources.items():
         total, count = 0.0, 0
         images = torch.linspace(0, len(source) - 1, min(DISPLACEMENT_IMAGES, len(source))).round().long()
-        tokens = _some_tokens(source)
+        tokens = some_tokens(source)
         for image in images.tolist():
             rows = tokens[image].float()
             steered = torch.empty_like(rows)
             operator(rows, torch.ones(len(rows), 1), None, steered)
-            total += float(((steered - rows).norm(dim=1) / rows.norm(dim=1)).sum())
-            count += len(rows)
+            lengths = rows.norm(dim=1)
+            shown = lengths > 0  # a zero row has no length to move by
+            total += float(((steered - rows).norm(dim=1) / lengths)[shown].sum())
+            count += int(shown.sum())
         means[name] = total / max(count, 1)
     return means
 
 
-def _some_tokens(activations: Activations) -> Sequence[Tensor]:
+def some_tokens(activations: Activations) -> Sequence[Tensor]:
     """The tokens of each image, or those that were kept with the statistics."""
     statistics = activations.statistics
     return activations.tokens if statistics is None or statistics.kept is None else statistics.kept
@@ -606,7 +615,7 @@ class PaceGatedOptions(GateOptions, PaceOptions):
 def _gated(operator: Oblique, activations: Activations, options: Any) -> Oblique:
     """The operator with a gate, calibrated on the magnitudes |W^T (h - mu)| of all tokens but zero ones."""
     mu, detection = operator.mu.double(), operator.detection.double()
-    magnitudes = [((rows.double() - mu) @ detection).norm(dim=1) for rows in _some_tokens(activations)]
+    magnitudes = [((rows.double() - mu) @ detection).norm(dim=1) for rows in some_tokens(activations)]
     return replace(operator, **calibrated(torch.cat(magnitudes), options))
 
 
