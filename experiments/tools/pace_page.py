@@ -242,11 +242,12 @@ def regrets() -> list[str]:
 
 INTRODUCTION = f"""# PACE, measured
 
-Written by `make pace`; do not edit. `pace` and `pace-kernel` (their formulas: [methods.md](methods.md)) beside `ggss`,
+Written by `make pace`; do not edit. `pace` and `pace-kernel` (formulas: [methods.md](methods.md)) beside `ggss`,
 `ggss-contrast`, `leace-spherical`, `svd-pooled-euclidean` and `bend-token-euclidean` on the five embedded small-world
-models. Race is steered at all sites, at alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five occupations, and
-asked about CEOs among other identities, who are in no fit. k, shrinkage and parts are chosen on discovery pictures
-alone. "Neutral pictures" are {NEUTRAL} painted scenes without people whose layouts are not among SmallStar's.
+models. Race is steered at all sites, at alpha 1 unless told otherwise. Steerers are fitted on 40 identities of five
+occupations, and asked about CEOs among other identities, who are in no fit. k, shrinkage and parts are chosen on
+discovery pictures alone. "Neutral pictures" are {NEUTRAL} painted scenes without people, whose layouts are not
+among SmallStar's.
 
 One thing was not chosen on the discovery pictures alone: that the covariance is taken around mu, and not around each
 part's mean. There is a reason for it, but it was settled after ten prototypes had been tried on the evaluation

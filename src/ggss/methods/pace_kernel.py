@@ -41,7 +41,7 @@ from ggss.methods.operator import Array, Operator, apply, project, recombine, re
 from ggss.methods.pace import PACE, PaceOptions, displacements, fit_form, largest_eigenvectors, some_tokens
 from ggss.methods.projection import Oblique, finite_coordinates
 from ggss.methods.registry import Attribute, Fitted, Method, register
-from ggss.methods.spherical import check_orthonormal
+from ggss.methods.spherical import check_orthonormal, precise
 from ggss.methods.subspace import oriented
 
 BANDWIDTHS = (0.35, 0.5, 0.7, 1.0)  # of the root of the tokens' total variance
@@ -94,12 +94,14 @@ class KernelContrast(Operator):
         mu, detection, movement, reading, centres, weights, writing = (
             tensor.to(rows.device) for tensor in self.tensors().values()
         )
+        precision, k = precise(rows), detection.shape[1]
         directions = torch.cat([detection, reading], 1).T.contiguous()
         products, norms = project(rows, directions)
-        coordinates = finite_coordinates(products, rows) - directions @ mu
-        z, read = coordinates.split([detection.shape[1], reading.shape[1]], 1)
-        contrasts = gaussian(read - z @ (movement.T @ reading), centres, self.bandwidth) @ weights
-        removed = torch.where(norms > 0, -alpha * torch.cat([z, contrasts], 1), 0)
+        coordinates = finite_coordinates(products, rows).to(precision) - directions.to(precision) @ mu.to(precision)
+        z = coordinates[:, :k]
+        read = coordinates[:, k:] - z @ (movement.to(precision).T @ reading.to(precision))
+        contrasts = gaussian(read.float(), centres, self.bandwidth) @ weights
+        removed = torch.where(norms > 0, -alpha * torch.cat([z.float(), contrasts], 1), 0)
         recombine(rows, torch.ones_like(alpha), removed, torch.cat([movement, writing], 1).T.contiguous(), out)
 
 
