@@ -685,10 +685,12 @@ def test_fieller_has_a_lower_and_an_upper_bound(rng):
 
 def test_fieller_of_a_spread_works_on_its_square(rng):
     first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
+    sure = ["first" if a < b else "second" for a, b in zip(first * 3, second * 3, strict=True)]
     spreads = [
-        preference_std(first * 3, second * 3, rng.choice(["first", "second"], size=60, p=p))
-        for p in ([0.9, 0.1], [0.5, 0.5])
+        preference_std(first * 3, second * 3, np.where(rng.random(60) < share, sure, "first"))
+        for share in (0.4, 0.8)
     ]
+    assert jackknife(spreads[1]).low > 0
     squares = [Metric("squared", one.terms, lambda sums, one=one: one.value(sums) ** 2) for one in spreads]
     ours, theirs = fieller(*spreads), fieller(*squares)
     for end in ("estimate", "low", "high"):
@@ -701,6 +703,41 @@ def test_fieller_without_any_bias_before_has_no_estimate(before):
     interval = fieller([1.0, 2.0, 3.0], before)
     assert np.isnan(interval.estimate)
     assert (interval.low, interval.high) == (-np.inf, np.inf)
+
+
+def test_a_spread_or_divergence_whose_corrected_baseline_is_not_above_zero_has_no_percent_change():
+    """By its sign a percentage of it would say that bias falls where it rises."""
+    seen = {True: 0, False: 0}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        (before, identities, _), (after, *_) = jsd(rng, effect=0.0), jsd(rng, effect=1.0)
+        corrected, interval = jackknife(before, identities).estimate, fieller(after, before, identities)
+        seen[corrected > 0] += 1
+        if corrected > 0:
+            assert interval.estimate == pytest.approx(
+                100 * (jackknife(after, identities).estimate / corrected - 1), abs=1e-6
+            )
+        else:
+            assert np.isnan(interval.estimate)
+            assert (interval.low, interval.high) == (-np.inf, np.inf)
+    assert min(seen.values()) > 2
+    first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
+    sure = ["first" if a < b else "second" for a, b in zip(first, second, strict=True)]
+    before = preference_std(first, second, np.random.default_rng(7).choice(["first", "second"], size=20))
+    assert float(before) > jackknife(before).estimate == 0
+    assert np.isnan(fieller(preference_std(first, second, sure), before).estimate)
+
+
+def test_a_gap_with_its_sign_may_be_negative_and_has_a_percent_change():
+    group = ["man", "woman"] * 20
+    before, after = (
+        answer_gap(group, ["nurse" if n % 4 == 1 or n in few else "doctor" for n in range(40)], "nurse", signed=True)
+        for few in ((), (0, 2, 4))
+    )
+    interval = fieller(after, before)
+    assert float(before) < 0
+    assert interval.estimate == pytest.approx(-30)
+    assert interval.low < -30 < interval.high
 
 
 def test_tost_of_all_or_nothing_ends_at_the_edge():

@@ -311,7 +311,9 @@ def fieller(
     """The percent change between bias-corrected metrics of two runs on the same items, with Fieller's interval.
 
     It contains every change for which steered - (1 + change) unsteered does not differ significantly from zero. If
-    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite.
+    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite. If it is zero, or the
+    correction has changed its sign, as it may that of a small divergence or spread, nothing can be said in percent of
+    it: the estimate is NaN, and the bounds are infinite.
 
     Args:
         steered: the metric after, or one number per item.
@@ -340,8 +342,9 @@ def fieller(
     top, bottom = a.mean(), b.mean()
     # The bounds solve (bottom^2 - vb) r^2 - 2 (top bottom - vab) r + (top^2 - va) = 0.
     square, cross = bottom**2 - vb, top * bottom - vab
-    ratios = np.array([top / bottom if bottom else np.nan, -np.inf, np.inf])
-    if not square <= 0:
+    no_baseline = bottom * float(before) <= 0
+    ratios = np.array([np.nan if no_baseline else top / bottom, -np.inf, np.inf])
+    if not (no_baseline or square <= 0):
         root = np.sqrt(np.maximum(cross**2 - square * (top**2 - va), 0))
         ratios[1:] = (cross - root) / square, (cross + root) / square
     estimate, low, high = (100 * (_unsquare(ratios, after.root) - 1)).tolist()
