@@ -687,8 +687,7 @@ def test_fieller_of_a_spread_works_on_its_square(rng):
     first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
     sure = ["first" if a < b else "second" for a, b in zip(first * 3, second * 3, strict=True)]
     spreads = [
-        preference_std(first * 3, second * 3, np.where(rng.random(60) < share, sure, "first"))
-        for share in (0.4, 0.8)
+        preference_std(first * 3, second * 3, np.where(rng.random(60) < share, sure, "first")) for share in (0.4, 0.8)
     ]
     assert jackknife(spreads[1]).low > 0
     squares = [Metric("squared", one.terms, lambda sums, one=one: one.value(sums) ** 2) for one in spreads]

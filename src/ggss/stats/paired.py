@@ -98,8 +98,8 @@ def tost(
     Right-or-wrong answers to independent questions use Tango's score statistic, which stays valid when almost no
     answer changed (a Wald test would take twenty unchanged answers as proof). Questions that share a picture
     (`clusters`), and scores between 0 and 1, use the interval of `share_change`: the p-value is the largest size at
-    which it reaches beyond the margin. Other numbers use Student's t on the cluster totals: at least about 20 clusters
-    are needed.
+    which it reaches beyond the margin. Other numbers use Student's t on the cluster totals: at least about 20
+    clusters are needed.
 
     Args:
         steered: a score for each question, 1 for right and 0 for wrong.
