@@ -260,7 +260,9 @@ def slope(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: s
 
     def value(sums: Array) -> Array:
         n, sx, sy, sxy, sxx = sums.T
-        return ratio(n * sxy - sx * sy, n * sxx - sx * sx)
+        spread = n * sxx - sx * sx
+        spread = np.where(spread > 1e-9 * n * sxx, spread, 0)  # of one value it is rounding
+        return ratio(n * sxy - sx * sy, spread)
 
     return Metric(name, terms, value, int((inside & ~read).sum()), asked=int(inside.sum()))
 
