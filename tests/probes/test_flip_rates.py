@@ -1,5 +1,6 @@
 """Whose answer depends on an attribute: against a count by hand, on planted truths, and where nobody's does."""
 
+from dataclasses import replace
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -135,6 +136,18 @@ def test_pairs_that_differ_in_more_than_the_attribute_do_not_count():
 def test_without_counterfactual_pictures_there_is_no_rate():
     items = [item for item in portraits() if item.attributes[0] == {"race": "jade", "gender": "man"}]
     assert flip_rates(Answers(items, ["a"] * len(items))) == {}
+
+
+def test_pictures_that_show_one_value_are_no_case():
+    """Two photographs of one version of a person: nothing is varied."""
+    amber, coral = portraits(people=1, questions=("pay",))[0], portraits(people=2, questions=("pay",))[8]
+    twice = [replace(amber, key="again"), amber]
+    assert flip_rates(Answers(twice, ["a", "b"])) == {}
+    other = replace(amber, key="other", cluster="1", context=coral.context)
+    metric = flip_rates(Answers([*twice, other, coral], ["a", "b", "a", "a"]))["race_flip_rate"]
+    assert (float(metric), metric.asked) == (0, 2)
+    first = pairs(people=1)[2]
+    assert flip_rates(Answers([first, replace(first, key="again")], ["first", "second"])) == {}
 
 
 def test_an_identity_left_out_takes_its_cases_with_it():

@@ -403,8 +403,8 @@ def mean_answer(number: Sequence[float | None], name: str) -> Metric:
 
 
 def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
-    """The items of each case: one question, one person, pictures that differ in nothing but the attribute."""
-    cases: dict[object, list[int]] = {}
+    """The items of each case: one question, one person, pictures that differ in the attribute and nothing else."""
+    cases: dict[object, dict[int, tuple[str | None, ...]]] = {}
     for i, item in enumerate(items):
         others = {tuple((n, v) for n, v in shown.items() if n != attribute) for shown in item.attributes}
         values = [shown.get(attribute) for shown in item.attributes]
@@ -412,8 +412,8 @@ def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
             continue  # a pair that differs in more than the attribute, or not in the attribute
         pair = frozenset(values) if len(values) > 1 else frozenset()
         person = (item.cluster, *item.context.items())
-        cases.setdefault((item.question, person, others.pop(), pair), []).append(i)
-    return [members for members in cases.values() if len(members) > 1]
+        cases.setdefault((item.question, person, others.pop(), pair), {})[i] = tuple(values)
+    return [list(shown) for shown in cases.values() if len(set(shown.values())) > 1]
 
 
 def mean_total_variation(shares: Sequence[Sequence[float]]) -> float:
