@@ -197,3 +197,12 @@ def test_small_cells_differ_by_chance_and_the_null_says_how_much():
 def test_cells_of_too_few_people_are_not_compared():
     assert intersection_gaps(cells(lambda *shown: "a", people=4)) == {}
     assert len(intersection_gaps(cells(lambda *shown: "a", people=5))) == 2
+
+
+def test_cells_without_a_readable_word_or_an_attribute_are_not_compared():
+    assert intersection_gaps(cells(lambda *shown: None)) == {}
+    answers = cells(lambda *shown: "a")
+    for attribute in ("race", "gender"):
+        lacking = replace(answers.items[3], attributes=({attribute: answers.items[3].attributes[0][attribute]},))
+        items = [*answers.items[:3], lacking, *answers.items[4:]]
+        assert intersection_gaps(Answers(items, answers.parsed)) == {}
