@@ -62,7 +62,7 @@ def test_the_eraser_is_the_packages_own(identities, attribute, noise, options, r
 
 
 def test_shrunk_variances_are_the_packages_and_stay_between_the_samples_and_their_mean():
-    """Of few images the package's share of the sample's covariance may be negative: the largest would be the least."""
+    """Of few images the package's share of the sample's covariance may be negative: the largest were the least."""
     beyond = 0
     for seed in range(30):
         x = torch.randn(10, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -25,7 +25,7 @@ class Figure:
 
     words: printed instead of the number, for a further interval of the number in the line above. centre: the estimate
     that the interval is about, if that is not the number itself. It is printed with the bounds if it differs from the
-    number in the digits shown, because the interval need not contain the number then; NaN, there is none, is "-".
+    number in the digits shown, because the interval need not contain the number then. If it is NaN, "-" is printed.
     """
 
     value: float
