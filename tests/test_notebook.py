@@ -179,3 +179,15 @@ def test_without_pandas_the_sentence_says_how_to_get_it(run, monkeypatch):
 def test_pieces():
     assert escaping.text('<b a="1">&') == "<bdi>&lt;b a=&quot;1&quot;&gt;&amp;</bdi>"
     assert escaping.picture(noise(0), "a").count("<img") == 1
+
+
+@pytest.mark.parametrize("side", ["before", "after"])
+def test_a_metric_that_only_one_run_has_is_left_out(results, side):
+    comparison = results.everything(invented_study.QWEN, "ggss", "mcq", 1.0, "race")
+    names = comparison.before.names
+    lacking = {name: metric for name, metric in getattr(comparison, side).metrics.items() if name != names[1]}
+    comparison = replace(comparison, **{side: replace(getattr(comparison, side), metrics=lacking)})
+    frame = comparison.to_pandas()
+    assert list(frame["metric"]) == [name for name in names if name != names[1]]
+    assert frame["p"][0] == comparison.p
+    assert names[1] not in checked(comparison._repr_html_()).said

@@ -119,6 +119,11 @@ def fit(activations: Activations, attribute: Attribute, options: MimicOptions) -
             rows = (tokens[tokens.any(1)].double() - means[label]) @ components
             moments[label] += rows.T @ rows
             counts[label] += len(rows)
+        if not counts.all():
+            value = known.values[int(counts.argmin())]
+            raise InputError(
+                f"every token of the images of {value!r} is zero, so they have no covariance: leave these images out"
+            )
         covariances = moments / counts[:, None, None]
         identity = torch.eye(rank, dtype=torch.float64)
         level = covariances.diagonal(dim1=1, dim2=2).mean()

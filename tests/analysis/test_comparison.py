@@ -9,7 +9,7 @@ from scipy.stats import binomtest, t
 
 from ggss.analysis import Run, Source, Statistics, average_change, compare, compare_all, records
 from ggss.analysis.comparison import check_paired, sign_flip
-from ggss.analysis.selection import ComparedTasks, corrected_average
+from ggss.analysis.selection import ComparedTasks, corrected_average, spill_over
 from ggss.data.pictures import AbsentPicture
 from ggss.errors import InputError
 from ggss.models.reading import Answer
@@ -390,3 +390,15 @@ def test_win_rates_and_accuracies_stay_within_their_range_and_have_a_width():
     kept = compare(right, right).accuracy()
     assert kept.after.low < kept.after.high == 1
     assert -1 <= kept.change.low <= 0 <= kept.change.high <= 1
+
+
+@pytest.mark.parametrize("broken", ["before", "after"])
+def test_a_task_that_cannot_be_read_does_not_hide_the_spill_over_of_the_others(broken):
+    tasks = ("mcq", "nurse-doctor")
+    pair = {"before": runs(0.3, 1, tasks), "after": runs(0.9, 2, tasks, STEERED)}
+    pair[broken]["nurse-doctor"] = answering(pair[broken]["nurse-doctor"], lambda number, text: "???")
+    compared = compare_all(**pair, statistics=Statistics(resamples=100, permutations=199))
+    found = spill_over(list(compared.values()), "gender")
+    assert found == spill_over([compared["mcq"]], "gender")
+    assert found.task == "mcq"
+    assert spill_over([compared["nurse-doctor"]], "gender") is None

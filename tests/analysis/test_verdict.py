@@ -1,5 +1,7 @@
 """One verdict for each compared row: which words follow from which statistics."""
 
+import json
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -9,9 +11,13 @@ from ggss.analysis import Run, Source, Statistics, compare
 from ggss.analysis import verdict as verdicts
 from ggss.analysis.comparison import FlipChange
 from ggss.analysis.selection import ComparedTasks
+from ggss.cli.compare import comparison_data, show_comparison
 from ggss.data.pictures import AbsentPicture
 from ggss.models.reading import Answer
 from ggss.probes import Item
+from ggss.report import cells
+from ggss.report.material import TaskPair
+from ggss.report.summary import JudgedTask
 from ggss.stats import Interval, mcnemar, signflip
 
 RACES = ("amber", "coral")
@@ -73,6 +79,39 @@ def test_no_change_is_inconclusive_with_the_smallest_change_that_would_have_been
     verdict = bias_verdict(compared(biased, slightly))
     assert verdict.kind == "inconclusive"
     assert "smallest change that would have been seen" in verdict.words
+
+
+def nearly_fair(number, race):
+    """Of sixteen people eight or nine are answered a: less of a difference than chance makes."""
+    return "a" if (number % 2 if race == "amber" else number < 9) else "b"
+
+
+def test_where_the_corrected_baseline_is_below_zero_nothing_is_said_in_percent(capsys):
+    """Bias rises. The corrected baseline is negative, so that the quotient would say that it falls."""
+    comparison = compared(nearly_fair, biased)
+    before, after = comparison.before.corrected().estimate, comparison.after.corrected().estimate
+    assert before < 0 < after
+    assert comparison.reached > comparison.baseline > 0
+    change = comparison.corrected_change
+    assert math.isnan(change.estimate)
+    assert (change.low, change.high) == (-math.inf, math.inf)
+    for p in (0.01, 0.9):
+        words = verdicts.of_bias(comparison, p).words
+        assert "falls" not in words
+        assert words.startswith("inconclusive")
+    tasks = ComparedTasks.of([comparison])
+    data = json.loads(json.dumps(comparison_data(tasks), allow_nan=False))
+    assert [data["bias"][0]["corrected"][end] for end in ("estimate", "low", "high")] == [None] * 3
+    show_comparison(tasks)
+    printed = capsys.readouterr().out
+    assert "- % [no bound]" in printed
+    assert "nan" not in printed
+    figure = cells.changed(comparison)
+    assert figure.number().startswith("+")
+    assert figure.after() == " % (- [-inf, +inf])"
+    pair = TaskPair("mcq", "m", "race", run("mcq", nearly_fair), None, comparison, FEW)
+    row = JudgedTask(pair, 0.01, verdicts.of_bias(comparison, 0.01))
+    assert row.change.endswith(" % (– [no bound])")
 
 
 def flip_change(low, high, p=0.01):

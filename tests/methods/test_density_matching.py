@@ -126,3 +126,8 @@ def test_bad_input_is_refused():
         ggss.fit("mimic", acts, attribute="race", rank=64)
     with pytest.raises(ggss.InputError, match="rank 39 was asked for, but these 40 images differ in 39 dimensions"):
         ggss.fit("leopard", acts, attribute="race", k=39)
+    value = acts.labels("race")[0]
+    tokens = [rows * (label != value) for rows, label in zip(acts.tokens, acts.labels("race"), strict=True)]
+    blank = ggss.Activations(tokens, acts.attributes, acts.contexts)
+    with pytest.raises(ggss.InputError, match=f"every token of the images of '{value}' is zero"):
+        ggss.fit("mimic", blank, attribute="race")

@@ -9,11 +9,12 @@ import torch
 
 import ggss
 import transcription
+from ggss.methods.leace import shrunk_variances
 from planted import planted
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    from concept_erasure import LeaceEraser, LeaceFitter
+    from concept_erasure import LeaceEraser, LeaceFitter, optimal_linear_shrinkage
 
 SITE = "projection-mlp2"
 
@@ -58,6 +59,24 @@ def test_the_eraser_is_the_packages_own(identities, attribute, noise, options, r
         expected = eraser(rows + x.mean(0)) - x.mean(0)
         torch.testing.assert_close(erased(operator, rows), expected, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(erased(operator, other), other, atol=1e-2)
+
+
+def test_shrunk_variances_are_the_packages_and_stay_between_the_samples_and_their_mean():
+    """Of few images the package's share of the sample's covariance may be negative: the largest were the least."""
+    beyond = 0
+    for seed in range(30):
+        x = torch.randn(10, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        covariance = torch.cov(x.T, correction=0)
+        variances = torch.linalg.eigvalsh(covariance)
+        package = torch.linalg.eigvalsh(optimal_linear_shrinkage(covariance, 10))
+        shrunk, mean = shrunk_variances(variances, 10, 4), variances.mean()
+        trend = (optimal_linear_shrinkage(covariance, 10) * covariance).sum() - 4 * mean**2
+        if trend >= 0:
+            torch.testing.assert_close(shrunk, package)
+        else:
+            beyond += 1
+            torch.testing.assert_close(shrunk, mean.expand(4))
+    assert 0 < beyond < 30
 
 
 @pytest.mark.parametrize("attribute", ["race", "gender"])

@@ -1,5 +1,6 @@
 """Whose answer depends on an attribute: against a count by hand, on planted truths, and where nobody's does."""
 
+from dataclasses import replace
 from itertools import combinations, permutations, product
 
 import numpy as np
@@ -137,6 +138,18 @@ def test_without_counterfactual_pictures_there_is_no_rate():
     assert flip_rates(Answers(items, ["a"] * len(items))) == {}
 
 
+def test_pictures_that_show_one_value_are_no_case():
+    """Two photographs of one version of a person: nothing is varied."""
+    amber, coral = portraits(people=1, questions=("pay",))[0], portraits(people=2, questions=("pay",))[8]
+    twice = [replace(amber, key="again"), amber]
+    assert flip_rates(Answers(twice, ["a", "b"])) == {}
+    other = replace(amber, key="other", cluster="1", context=coral.context)
+    metric = flip_rates(Answers([*twice, other, coral], ["a", "b", "a", "a"]))["race_flip_rate"]
+    assert (float(metric), metric.asked) == (0, 2)
+    first = pairs(people=1)[2]
+    assert flip_rates(Answers([first, replace(first, key="again")], ["first", "second"])) == {}
+
+
 def test_an_identity_left_out_takes_its_cases_with_it():
     items = portraits(people=3, questions=("pay",))
     parsed = ["a" if item.attributes[0]["race"] == "jade" and item.cluster == "0" else "b" for item in items]
@@ -184,3 +197,12 @@ def test_small_cells_differ_by_chance_and_the_null_says_how_much():
 def test_cells_of_too_few_people_are_not_compared():
     assert intersection_gaps(cells(lambda *shown: "a", people=4)) == {}
     assert len(intersection_gaps(cells(lambda *shown: "a", people=5))) == 2
+
+
+def test_cells_without_a_readable_word_or_an_attribute_are_not_compared():
+    assert intersection_gaps(cells(lambda *shown: None)) == {}
+    answers = cells(lambda *shown: "a")
+    for attribute in ("race", "gender"):
+        lacking = replace(answers.items[3], attributes=({attribute: answers.items[3].attributes[0][attribute]},))
+        items = [*answers.items[:3], lacking, *answers.items[4:]]
+        assert intersection_gaps(Answers(items, answers.parsed)) == {}

@@ -28,6 +28,7 @@ from ggss.probes.metrics import (
     slope,
     win_rates,
 )
+from ggss.stats import bootstrap, jackknife
 from invented_study import ITEMS
 
 RACES = ("amber", "cobalt", "jade")
@@ -527,3 +528,18 @@ def test_groups_that_are_no_numbers_have_no_slope():
     assert slope(["20-29", "30-39"], [1.0, 2.0], [True] * 2) is None
     assert slope(["30", "30"], [1.0, 2.0], [True] * 2) is None
     assert np.isnan(float(slope(["30", "40"], [None, None], [True] * 2)))
+
+
+def test_one_value_of_a_number_has_no_slope_and_rounding_makes_none():
+    """Ages 18, 18 and 31: without the third there is nothing to divide by."""
+    metric = slope(["18", "18", "31"], [2.1, 0.7, 0.2], [True] * 3)
+    assert np.isnan(metric.without_each()).tolist() == [False, False, True]
+    found = jackknife(metric)
+    assert np.isnan([found.low, found.high]).all()
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        ages, worth = rng.choice([19, 34], 7), np.round(rng.normal(size=7), 2)
+        if len(set(ages)) == 2:
+            draws = bootstrap(slope([str(age) for age in ages], worth.tolist(), [True] * 7), resamples=500).draws
+            steepest = np.ptp(worth) / 15
+            assert np.nanmax(np.abs(draws)) <= steepest * (1 + 1e-9)

@@ -1,5 +1,6 @@
 """What a model writes: each measure against a count by hand, on planted texts, and where nothing is planted."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import combinations, product
@@ -285,6 +286,17 @@ def test_the_probe_is_asked_with_three_questions_and_no_options(manifest):  # no
     assert suite.max_new_tokens("writing") == 256
     shown = [get("writing").display(name, "race") for name in run_of(items(), lambda item: "kind").measured().names]
     assert all(display.label != "" and display.meaning for display in shown)
+
+
+def test_a_users_lexicon_is_measured_though_every_text_is_a_refusal():
+    asked = [replace(item, lexicons=MENTION | {"manners": ("rude",), "warmth": ("kind",)}) for item in items()]
+    polite, refusing = (run_of(asked, lambda item, text=text: text) for text in ("a rude man", "I cannot say."))
+    assert list(refusing.metrics()) == list(polite.metrics())
+    assert math.isnan(float(refusing.metrics()["race_manners_gap"]))
+    assert "mean_warmth" in refusing.metrics()
+    comparison = compare(polite, refusing, FEW)
+    assert "race_manners_gap" in comparison.to_pandas()["metric"].tolist()
+    assert "race_manners_gap" in comparison._repr_html_()
 
 
 def test_texts_of_two_runs_are_compared_as_any_answers_are():

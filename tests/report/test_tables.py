@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -235,6 +236,21 @@ def test_every_interval_of_ours_holds_the_estimate_that_it_is_about(figures):
     outside = [one for _, one in shown if not one.interval[0] - 1e-9 <= one.value <= one.interval[1] + 1e-9]
     assert outside  # such as have to show their own estimate
     assert all(f"({one.centre:{one.spec}} [" in one.after() for one in outside)
+
+
+def test_a_metric_that_only_the_unsteered_run_has_is_left_out(results, monkeypatch):
+    of_all = results.everything
+
+    def lacking(*of):
+        found = of_all(*of)
+        metrics = {name: one for name, one in found.after.metrics.items() if name != found.before.names[1]}
+        return replace(found, after=replace(found.after, metrics=metrics))
+
+    full = TABLES.get("all_metrics")(Figures(results))
+    monkeypatch.setattr(results, "everything", lacking)
+    table = TABLES.get("all_metrics")(Figures(results))
+    assert 0 < len(table.rows) < len(full.rows)
+    assert {row.label for row in table.rows} < {row.label for row in full.rows}
 
 
 def test_what_is_degenerate_or_was_not_run_says_so(written):

@@ -21,6 +21,7 @@ from ggss.stats import (
     mcnemar,
     mean,
     minimum_detectable_change,
+    prediction_powered,
     share_change,
     signflip,
     tost,
@@ -38,6 +39,11 @@ def rng():
 
 def skewed(rng, n=60):
     return rng.exponential(size=n)
+
+
+def powered(scores, labels):
+    """The mean of one group, from a judge's scores and human labels."""
+    return prediction_powered(scores, labels, np.zeros(len(scores), dtype=int), lambda means: means[:, 0])
 
 
 def jsd(rng, identities=8, effect=0.0, shared=0.0):
@@ -249,6 +255,48 @@ def test_tost_of_shares_ends_where_its_interval_touches_the_margin(margin, rng):
     other = tost(before, after, margin, clusters)
     assert (other.difference, other.p) == pytest.approx((-found.difference, found.p))
     assert tost(after, before, 0.9, clusters).p <= 1e-12  # no interval reaches so far
+
+
+def right(people, of=10):
+    """Right answers (1) of each person, as one list, and whose they are."""
+    return np.concatenate([np.arange(of) < n for n in people]).astype(float), np.repeat(np.arange(len(people)), of)
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "margin"), [((5, 4, 5), (7, 2, 7), 0.1), ((6, 5), (7, 4), 0.2), ((7, 4), (6, 5), 0.2)]
+)
+def test_a_few_people_whose_shorter_interval_is_of_the_smaller_size_are_no_proof(after, before, margin):
+    (new, clusters), (old, _) = right(after), right(before)
+    found = tost(new, old, margin, clusters)
+    assert max(-found.low, found.high) > margin
+    assert found.p > found.size
+
+
+def test_equivalent_means_that_the_interval_is_within_the_margin():
+    rng, shown = np.random.default_rng(2), 0
+    for _ in range(150):
+        count = rng.integers(2, 5)
+        before = rng.integers(0, 11, count)
+        after = np.clip(before + rng.integers(-2, 3, count), 0, 10)
+        (new, clusters), (old, _) = right(after), right(before)
+        margin = rng.choice([0.1, 0.2, 0.3])
+        found = tost(new, old, margin, clusters)
+        shown += found.equivalent
+        if found.equivalent:
+            assert -margin < found.low <= found.high < margin, (after, before, margin)
+    assert shown
+
+
+@pytest.mark.parametrize("change", [0.1, -0.1, 0.06, 0.05])
+def test_a_change_beyond_the_margin_is_never_equivalent(change):
+    """Its p is 1 less the largest size at which the interval reaches into the margin."""
+    before = np.full(12, 0.5) + np.tile([0.1, -0.1, 0.02], 4)
+    after = before + change + np.tile([0.03, 0.05, -0.01, -0.07], 3)
+    found = tost(after, before, 0.05)
+    assert 0.5 <= found.p < 1
+    touching = share_change(after, before, level=1 - 2 * (1 - found.p))
+    assert min(abs(touching.low), abs(touching.high)) == pytest.approx(0.05, abs=1e-6)
+    assert tost(before + 0.4, before, 0.05).p == pytest.approx(1)  # no interval reaches so far
 
 
 def test_fieller_holds_what_the_jackknife_of_the_difference_holds(rng):
@@ -553,6 +601,14 @@ def test_minimum_detectable_change_is_found_as_often_as_promised(rng):
         (lambda: mcnemar(2, -1), "two counts"),
         (lambda: mcnemar(1.5, 2), "two counts"),  # pyright: ignore
         (lambda: mcnemar(2, 1.5), "two counts"),  # pyright: ignore
+        (lambda: mcnemar(np.nan, 3), "two counts"),
+        (lambda: mcnemar(3, np.inf), "two counts"),
+        (lambda: tost([1.0, 0.0], [1.0, 0.0], size=0.9), "between 0 and 0.5, such as 0.05; got 0.9"),
+        (lambda: tost([1.0, 0.0], [1.0, 0.0], size=0.5), "between 0 and 0.5, such as 0.05; got 0.5"),
+        (lambda: tost([1.0, 0.0], [1.0, 0.0], size=0), "between 0 and 0.5"),
+        (lambda: jackknife([1.0, 0.0], [None, "a"]), "all text or all numbers, got NoneType, str"),
+        (lambda: powered([], []), "got 0, 0 and 0 of them"),
+        (lambda: powered([1.0, 2.0, 3.0], [1.0, 2.0]), "got 3, 2 and 3 of them"),
         (lambda: tost([1.0, 0.0], [1.0, 0.0], margin=0), "0.015 for 1.5 points"),
         (lambda: tost([1.0, 0.0], [1.0, 0.0], margin=1), "0.015 for 1.5 points"),
         (lambda: minimum_detectable_change(1, np.inf), "at least one item"),
@@ -629,10 +685,11 @@ def test_fieller_has_a_lower_and_an_upper_bound(rng):
 
 def test_fieller_of_a_spread_works_on_its_square(rng):
     first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
+    sure = ["first" if a < b else "second" for a, b in zip(first * 3, second * 3, strict=True)]
     spreads = [
-        preference_std(first * 3, second * 3, rng.choice(["first", "second"], size=60, p=p))
-        for p in ([0.9, 0.1], [0.5, 0.5])
+        preference_std(first * 3, second * 3, np.where(rng.random(60) < share, sure, "first")) for share in (0.4, 0.8)
     ]
+    assert jackknife(spreads[1]).low > 0
     squares = [Metric("squared", one.terms, lambda sums, one=one: one.value(sums) ** 2) for one in spreads]
     ours, theirs = fieller(*spreads), fieller(*squares)
     for end in ("estimate", "low", "high"):
@@ -645,6 +702,41 @@ def test_fieller_without_any_bias_before_has_no_estimate(before):
     interval = fieller([1.0, 2.0, 3.0], before)
     assert np.isnan(interval.estimate)
     assert (interval.low, interval.high) == (-np.inf, np.inf)
+
+
+def test_a_spread_or_divergence_whose_corrected_baseline_is_not_above_zero_has_no_percent_change():
+    """By its sign a percentage of it would say that bias falls where it rises."""
+    seen = {True: 0, False: 0}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        (before, identities, _), (after, *_) = jsd(rng, effect=0.0), jsd(rng, effect=1.0)
+        corrected, interval = jackknife(before, identities).estimate, fieller(after, before, identities)
+        seen[corrected > 0] += 1
+        if corrected > 0:
+            assert interval.estimate == pytest.approx(
+                100 * (jackknife(after, identities).estimate / corrected - 1), abs=1e-6
+            )
+        else:
+            assert np.isnan(interval.estimate)
+            assert (interval.low, interval.high) == (-np.inf, np.inf)
+    assert min(seen.values()) > 2
+    first, second = zip(*((a, b) for a in RACES for b in RACES if a != b), strict=True)
+    sure = ["first" if a < b else "second" for a, b in zip(first, second, strict=True)]
+    before = preference_std(first, second, np.random.default_rng(7).choice(["first", "second"], size=20))
+    assert float(before) > jackknife(before).estimate == 0
+    assert np.isnan(fieller(preference_std(first, second, sure), before).estimate)
+
+
+def test_a_gap_with_its_sign_may_be_negative_and_has_a_percent_change():
+    group = ["man", "woman"] * 20
+    before, after = (
+        answer_gap(group, ["nurse" if n % 4 == 1 or n in few else "doctor" for n in range(40)], "nurse", signed=True)
+        for few in ((), (0, 2, 4))
+    )
+    interval = fieller(after, before)
+    assert float(before) < 0
+    assert interval.estimate == pytest.approx(-30)
+    assert interval.low < -30 < interval.high
 
 
 def test_tost_of_all_or_nothing_ends_at_the_edge():
@@ -676,6 +768,14 @@ def test_tost_of_a_change_that_does_not_vary():
     assert (inside.low, inside.high) == pytest.approx((0.01, 0.01))
     shares = tost(np.full(30, 0.51), np.full(30, 0.5), 0.02)
     assert not shares.equivalent  # thirty people are no proof that others change as little
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_tost_of_a_change_that_is_the_margin_and_does_not_vary(sign):
+    before = np.array([2.0, 3.0, 4.0, 7.7])
+    found = tost(before + sign * 0.5, before, 0.5)
+    assert (found.p, found.equivalent) == (0.5, False)
+    assert tost(before + sign * 0.6, before, 0.5).p == 1
 
 
 def test_a_permutation_test_is_repeatable_and_its_seed_matters(rng):
@@ -944,6 +1044,13 @@ def test_share_change_has_a_width_where_nothing_varies_and_stays_in_range():
     assert fall.low == -1 < fall.high < -0.5
 
 
+def test_the_change_of_a_share_that_is_not_defined_has_no_interval():
+    for terms in ([[1.0, 1], [0, 0], [0, 0]], [[0.0, 0], [0, 0], [0, 0]]):
+        share = Metric("share", np.array(terms), lambda sums: ratio(sums[:, 0], sums[:, 1]))
+        found = share_change(share, share)
+        assert np.isnan([found.estimate, found.low, found.high]).all()
+
+
 def test_a_value_that_is_the_same_for_everybody_has_an_interval_for_those_who_may_differ():
     """At most so many of others are unlike ten people who are all alike; at the ends it is Wilson's interval."""
     clusters, answers = np.repeat(np.arange(10), 10), np.tile(np.arange(10) < 4, 10).astype(float)
@@ -974,3 +1081,13 @@ def test_share_change_holds_the_truth_as_often_as_it_says():
         change = share_change(new.ravel(), old.ravel(), clusters)
         held += change.low <= truth <= change.high
     assert 180 <= held < 200
+
+
+@pytest.mark.parametrize("c", [0.1, 0.3, 0.7, 4.0])
+def test_a_judge_that_gives_all_labelled_items_one_score_says_nothing(c):
+    """Whatever that score is: rounding does not decide whether the other items count."""
+    labels = [0.2, 0.5, 0.9, 0.1, None, None, None]
+    found = jackknife(powered([c] * 4 + [c + 0.4] * 3, labels))
+    alone = jackknife(powered([4.0] * 4 + [4.4] * 3, labels))
+    assert (found.estimate, found.low, found.high) == pytest.approx((alone.estimate, alone.low, alone.high))
+    assert float(powered([c] * 4 + [c + 0.4] * 3, labels)) == pytest.approx(np.mean([0.2, 0.5, 0.9, 0.1]))

@@ -248,7 +248,11 @@ class Comparison:
 
     @property
     def corrected_change(self) -> Interval | None:
-        """The change between values corrected for small-sample bias (jackknife), with Fieller's interval."""
+        """The change between values corrected for small-sample bias (jackknife), with Fieller's interval.
+
+        Its estimate is NaN where the corrected value before is zero or has another sign than the published one: a
+        divergence or a spread corrected to below zero. Nothing can be said in percent of such a value.
+        """
         if self.baseline is None or len(set(self.after.clusters)) < 2:
             return None
         after, before = self.after.signed() or self.after.metric(), self.before.signed() or self.before.metric()

@@ -96,10 +96,12 @@ def _count(answers: Counter[str], kind: str, common: list[str]) -> int:
 
 
 def comparison_html(comparison: "Comparison") -> str:
-    """The model before and after, and every metric with its interval and change."""
+    """The model before and after, and every metric that both have with its interval and change."""
     before, after = comparison.before, comparison.after
     rows = []
     for name in before.names:
+        if name not in after.metrics:
+            continue
         change = comparison.change(name)
         values = (_span(before.interval(name)), _span(comparison.value(name)))
         rows.append((name, *values, "-" if change is None else f"{_span(change, '+.1f')} %"))
@@ -113,9 +115,14 @@ def comparison_html(comparison: "Comparison") -> str:
 
 
 def comparison_frame(comparison: "Comparison") -> Any:
-    """A data frame with a row for each metric. p, of the sign-flip test, is that of the first, the published one."""
+    """A data frame with a row for each metric that both runs have.
+
+    p, of the sign-flip test, is that of the first, the published one.
+    """
     rows = []
     for number, name in enumerate(comparison.before.names):
+        if name not in comparison.after.metrics:
+            continue
         intervals = {
             "before": comparison.before.interval(name),
             "after": comparison.value(name),

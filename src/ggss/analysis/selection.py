@@ -95,10 +95,15 @@ def average_flip_rate(comparisons: Sequence[Comparison]) -> Interval | None:
 def spill_over(comparisons: Sequence[Comparison], attribute: str) -> FlipChange | None:
     """Whose answer depends on an attribute, before and after: the mean over tasks under one steering.
 
-    It is spill-over if the attribute is not the one that is steered. None if no task shows it or can be read.
+    It is spill-over if the attribute is not the one that is steered. A task that shows no such attribute, or of which
+    one run cannot be read, is left out; None if no task remains.
     """
     name = f"{attribute}{FLIP_RATE}"
-    tasks = [task for task in comparisons if name in task.before.metrics]
+    tasks = [
+        task
+        for task in comparisons
+        if all(name in run.metrics and math.isfinite(run.value(name)) for run in (task.before, task.after))
+    ]
     everyone = _everyone(tasks)
     if len(everyone) < 2:
         return None

@@ -350,13 +350,12 @@ def side_lines(
 def _percent(interval: "Interval | None") -> str:
     if interval is None:
         return "-"
-    if math.isinf(interval.low) and math.isinf(interval.high):
-        return f"{interval.estimate:+.0f} % [no bound]"
     low, middle, high = (
         f"{value:+.0f}" if not math.isnan(value) else "-"
         for value in (interval.low, interval.estimate, interval.high)
     )
-    return f"{middle} % [{low}, {high}]"
+    unbounded = math.isinf(interval.low) and math.isinf(interval.high)
+    return f"{middle} % [no bound]" if unbounded else f"{middle} % [{low}, {high}]"
 
 
 def p_value(value: float | None) -> str:

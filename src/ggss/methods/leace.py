@@ -136,11 +136,16 @@ def fit_erasure(activations: Activations, attribute: Attribute, options: LeaceOp
 
 
 def shrunk_variances(variances: Tensor, count: int, width: int) -> Tensor:
-    """concept-erasure's `optimal_linear_shrinkage` of a D x D covariance, given its non-zero eigenvalues only."""
+    """concept-erasure's `optimal_linear_shrinkage` of a D x D covariance, given its non-zero eigenvalues only.
+
+    Of few images its alpha may be negative, and then the largest variance becomes the smallest, or negative. The
+    package's formula leaves it so; here alpha is 0 there, which makes all variances alike.
+    """
     trace, squares = variances.sum(), (variances**2).sum()
     target = trace**2 / width  # |Sigma0|^2, and equally <S, Sigma0>, for Sigma0 = trace / D * identity
     eps = torch.finfo(torch.float64).eps
     alpha = 1 - (trace**2 * target / count + eps) / (squares * target - target**2 + eps)
+    alpha = alpha.clamp(0, 1)
     return alpha * variances + (1 - alpha) * trace / width
 
 

@@ -260,7 +260,9 @@ def slope(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: s
 
     def value(sums: Array) -> Array:
         n, sx, sy, sxy, sxx = sums.T
-        return ratio(n * sxy - sx * sy, n * sxx - sx * sx)
+        spread = n * sxx - sx * sx
+        spread = np.where(spread > 1e-9 * n * sxx, spread, 0)  # of one value it is rounding
+        return ratio(n * sxy - sx * sy, spread)
 
     return Metric(name, terms, value, int((inside & ~read).sum()), asked=int(inside.sum()))
 
@@ -321,32 +323,34 @@ def intersection_gaps(answers: Answers) -> dict[str, Metric]:
                              p[a] + p[b] - p: what neither attribute alone explains
 
     Small cells always differ: both are too high in small samples, so compare them with `ggss.stats.label_null`. Empty
-    unless every cell of the first two attributes is shown by at least PEOPLE_IN_A_CELL people, and answers are few
-    different words (not numbers).
+    unless all pictures have both attributes, every cell of them is shown by at least PEOPLE_IN_A_CELL people, and
+    there are answers that can be read: few different words (not numbers).
     """
     shown = answers.items[0].attributes[0]
     if any(len(item.attributes) != 1 for item in answers.items) or len(shown) < 2:
         return {}
     about = answers.about
     other = next(name for name in shown if name != about)
+    attributes = [item.attributes[0] for item in answers.items]
+    if not all({about, other} <= of.keys() for of in attributes):
+        return {}
     inside = [i for i, item in enumerate(answers.items) if item.question == answers.items[0].question]
     readable = {answers.parsed[i] for i in inside} - {None}
     cells: dict[tuple[str, str], set[str]] = {}
     for i in inside:
-        of = answers.items[i].attributes[0]
-        cells.setdefault((of[about], of[other]), set()).add(answers.items[i].cluster)
+        cells.setdefault((attributes[i][about], attributes[i][other]), set()).add(answers.items[i].cluster)
     sides = [sorted({cell[k] for cell in cells}) for k in (0, 1)]
     complete = len(cells) == len(sides[0]) * len(sides[1]) and min(map(len, sides)) > 1
     people = min(len(clusters) for clusters in cells.values())
-    if not complete or people < PEOPLE_IN_A_CELL or not all(isinstance(word, str) for word in readable):
+    are_words = bool(readable) and all(isinstance(word, str) for word in readable)
+    if not complete or people < PEOPLE_IN_A_CELL or not are_words:
         return {}
     columns = {word: k for k, word in enumerate(sorted(readable))}
-    evidence = np.zeros((len(answers.items), max(len(columns), 1)))
+    evidence = np.zeros((len(answers.items), len(columns)))
     for i in inside:
         if answers.parsed[i] is not None:
             evidence[i, columns[answers.parsed[i]]] = 1
     order = {cell: k for k, cell in enumerate((a, b) for a in sides[0] for b in sides[1])}
-    attributes = [item.attributes[0] for item in answers.items]
     groups = np.array([order.get((of[about], of[other]), 0) for of in attributes])
     shape, lost = (len(sides[0]), len(sides[1])), sum(answers.parsed[i] is None for i in inside)
 
@@ -401,8 +405,8 @@ def mean_answer(number: Sequence[float | None], name: str) -> Metric:
 
 
 def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
-    """The items of each case: one question, one person, pictures that differ in nothing but the attribute."""
-    cases: dict[object, list[int]] = {}
+    """The items of each case: one question, one person, pictures that differ in the attribute and nothing else."""
+    cases: dict[object, dict[int, tuple[str | None, ...]]] = {}
     for i, item in enumerate(items):
         others = {tuple((n, v) for n, v in shown.items() if n != attribute) for shown in item.attributes}
         values = [shown.get(attribute) for shown in item.attributes]
@@ -410,8 +414,8 @@ def _cases(items: Sequence[Item], attribute: str) -> list[list[int]]:
             continue  # a pair that differs in more than the attribute, or not in the attribute
         pair = frozenset(values) if len(values) > 1 else frozenset()
         person = (item.cluster, *item.context.items())
-        cases.setdefault((item.question, person, others.pop(), pair), []).append(i)
-    return [members for members in cases.values() if len(members) > 1]
+        cases.setdefault((item.question, person, others.pop(), pair), {})[i] = tuple(values)
+    return [list(shown) for shown in cases.values() if len(set(shown.values())) > 1]
 
 
 def mean_total_variation(shares: Sequence[Sequence[float]]) -> float:

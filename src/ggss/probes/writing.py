@@ -281,7 +281,7 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
     texts: list[Text | None] = list(answers.parsed)
     every = np.full(len(texts), True)
     measured: dict[str, Metric] = {}
-    for measure in _measures(texts):
+    for measure in _measures(answers.items):
         numbers = [None if text is None else text.measures.get(measure) for text in texts]
         share = measure in SHARES
         name = f"{about}_{measure}"
@@ -309,12 +309,10 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
     return measured
 
 
-def _measures(texts: Sequence[Text | None]) -> list[str]:
-    """What is measured, the first first; a measure of lexicons only if a text that is no refusal has it."""
-    present = dict.fromkeys(name for text in texts if text is not None for name in text.measures)
-    order = (COMPETENCE, WARMTH, SENTIMENT)
-    others = [name for name in present if name not in (*order, LENGTH, *SHARES)]
-    return [*order, *others, LENGTH, *SHARES]
+def _measures(items: Sequence[Item]) -> list[str]:
+    """What is measured, the first first: the same for all answers to these items, even if every text is a refusal."""
+    own = dict.fromkeys(name for item in items for name in item.lexicons if name not in (*LEXICONS, MENTION))
+    return [COMPETENCE, WARMTH, SENTIMENT, *own, LENGTH, *SHARES]
 
 
 def _distance(texts: Sequence[Text]) -> float:

@@ -335,8 +335,9 @@ def all_metrics(figures: Figures) -> Table | str:
             if comparison is None:
                 continue
             for name in comparison.before.names:
-                entries = (_metric(comparison.before, name), _metric(comparison.after, name))
-                rows.append(Row(f"{task}: {name}", entries, cells.model_title(model)))
+                if name in comparison.after.metrics:
+                    entries = (_metric(comparison.before, name), _metric(comparison.after, name))
+                    rows.append(Row(f"{task}: {name}", entries, cells.model_title(model)))
     if not rows:
         return "needs runs of ggss on the bias tasks"
     return Table(

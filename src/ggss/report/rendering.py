@@ -25,7 +25,7 @@ class Figure:
 
     words: printed instead of the number, for a further interval of the number in the line above. centre: the estimate
     that the interval is about, if that is not the number itself. It is printed with the bounds if it differs from the
-    number in the digits shown, because the interval need not contain the number then.
+    number in the digits shown, because the interval need not contain the number then. If it is NaN, "-" is printed.
     """
 
     value: float
@@ -53,8 +53,9 @@ class Figure:
         """What is printed after the number: unit, bounds, mark."""
         unit = f" {self.unit}" if self.unit and math.isfinite(self.value) and not self.words else ""
         bounds = f" [{self.bounds()}]" if self.interval else ""
-        if bounds and self.centre is not None and (centre := _number(self.centre, self.spec)) != self.number():
-            bounds = f" ({centre}{bounds})"
+        if bounds and self.centre is not None:
+            centre = "-" if math.isnan(self.centre) else _number(self.centre, self.spec)
+            bounds = bounds if centre == self.number() else f" ({centre}{bounds})"
         return f"{unit}{bounds}{self.mark}"
 
 

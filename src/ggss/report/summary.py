@@ -289,7 +289,7 @@ def _mean_words(published: Interval, corrected: Interval | None) -> str:
     plain = f"{number(published.estimate, '+.0f')} %"
     if corrected is None:
         return plain
-    own = f"{number(corrected.estimate, '+.0f')} %"
+    own = "–" if math.isnan(corrected.estimate) else f"{number(corrected.estimate, '+.0f')} %"
     interval = bounds(corrected.low, corrected.high, "+.0f")
     return f"{plain} {interval}" if own == plain else f"{plain} ({own} {interval})"
 

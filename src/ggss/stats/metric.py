@@ -234,11 +234,18 @@ def ratio(part: Array, total: Array) -> Array:
 
 
 def cluster_codes(clusters: ArrayLike, items: int) -> tuple[NDArray[np.intp], int]:
-    """The number of each item's cluster, and the number of clusters; InputError if there are fewer than two."""
+    """The number of each item's cluster, and the number of clusters.
+
+    InputError for fewer than two, and for labels of several kinds.
+    """
     labels = np.asarray(clusters)
     if labels.shape != (items,):
         raise InputError(f"{items} items need {items} cluster labels, got shape {labels.shape}")
-    names, codes = np.unique(labels, return_inverse=True)
+    try:
+        names, codes = np.unique(labels, return_inverse=True)
+    except TypeError:
+        kinds = ", ".join(sorted({type(label).__name__ for label in labels.tolist()}))
+        raise InputError(f"cluster labels are all text or all numbers, got {kinds}") from None
     if len(names) < 2:
         raise InputError(f"all {items} items are in one cluster, {str(names[0])!r}: at least two are needed")
     return codes, len(names)
@@ -304,7 +311,9 @@ def fieller(
     """The percent change between bias-corrected metrics of two runs on the same items, with Fieller's interval.
 
     It contains every change for which steered - (1 + change) unsteered does not differ significantly from zero. If
-    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite.
+    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite. If it is zero, or the
+    correction has changed its sign, as it may that of a small divergence or spread, nothing can be said in percent of
+    it: the estimate is NaN, and the bounds are infinite.
 
     Args:
         steered: the metric after, or one number per item.
@@ -333,8 +342,9 @@ def fieller(
     top, bottom = a.mean(), b.mean()
     # The bounds solve (bottom^2 - vb) r^2 - 2 (top bottom - vab) r + (top^2 - va) = 0.
     square, cross = bottom**2 - vb, top * bottom - vab
-    ratios = np.array([top / bottom if bottom else np.nan, -np.inf, np.inf])
-    if not square <= 0:
+    no_baseline = bottom * float(before) <= 0
+    ratios = np.array([np.nan if no_baseline else top / bottom, -np.inf, np.inf])
+    if not (no_baseline or square <= 0):
         root = np.sqrt(np.maximum(cross**2 - square * (top**2 - va), 0))
         ratios[1:] = (cross - root) / square, (cross + root) / square
     estimate, low, high = (100 * (_unsquare(ratios, after.root) - 1)).tolist()
@@ -370,7 +380,8 @@ def score_interval(
     share = min(max((estimate - least) / width, 0.0), 1.0)
     phi = dispersion(share, units * (error / width) ** 2)
     all_or_nothing = min((phi or unseen) * (units - 1) / units, 1.0) if phi or unseen < 1 else 1.0
-    z, t = scipy.stats.norm.ppf((1 + level) / 2), scipy.stats.t.ppf((1 + level) / 2, units - 1)
+    # The quantiles of scipy.stats, without its checks: an equivalence test asks for dozens of intervals.
+    z, t = scipy.special.ndtri((1 + level) / 2), scipy.special.stdtrit(units - 1, (1 + level) / 2)
     w = (z + (1 - all_or_nothing) * (t - z)) ** 2 * (phi or unseen) / units
     if phi:
         middle, half = share + w / 2, np.sqrt(w * (share * (1 - share) + w / 4))

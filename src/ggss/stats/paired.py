@@ -44,13 +44,13 @@ def mcnemar(b: int, c: int) -> float:
         The p-value.
 
     Raises:
-        InputError: for a negative number or a fraction.
+        InputError: for a number that is negative, a fraction, or not finite.
 
     Examples:
         >>> round(ggss.stats.mcnemar(1, 9), 4)
         0.0215
     """
-    if b < 0 or c < 0 or b != int(b) or c != int(c):
+    if not all(math.isfinite(count) and count >= 0 and count == int(count) for count in (b, c)):
         raise InputError(f"McNemar's test needs two counts of questions, got {b} and {c}")
     return min(1.0, 2 * float(scipy.stats.binom.cdf(min(b, c), b + c, 0.5)))
 
@@ -97,22 +97,22 @@ def tost(
 
     Right-or-wrong answers to independent questions use Tango's score statistic, which stays valid when almost no
     answer changed (a Wald test would take twenty unchanged answers as proof). Questions that share a picture
-    (`clusters`), and scores between 0 and 1, use the interval of `share_change`: the p-value is the smallest size at
-    which it lies within the margin. Other numbers use Student's t on the cluster totals: at least about 20 clusters
-    are needed.
+    (`clusters`), and scores between 0 and 1, use the interval of `share_change`: the p-value is the largest size at
+    which it reaches beyond the margin. Other numbers use Student's t on the cluster totals: at least about 20
+    clusters are needed.
 
     Args:
         steered: a score for each question, 1 for right and 0 for wrong.
         unsteered: the same before, in the same order.
         margin: a change within it counts as none; 0.015 is 1.5 points.
         clusters: each question's picture or identity; None: questions are independent.
-        size: of the test.
+        size: of the test, below 0.5.
 
     Returns:
         The change, its interval, and whether it was shown to lie within the margin.
 
     Raises:
-        InputError: for lists of unequal length, scores that are NaN, or a margin that is no share.
+        InputError: for lists of unequal length, scores that are NaN, a margin that is no share, or too large a size.
 
     Examples:
         >>> same = [1, 0] * 200
@@ -130,7 +130,8 @@ def tost(
         raise InputError("scores contain NaN: count an unreadable answer as wrong (0)")
     if not 0 < margin < 1:
         raise InputError(f"the margin is a share such as 0.015 for 1.5 points, got {margin}")
-    check_share(size, "the size of a test")
+    if not 0 < size < 0.5:
+        raise InputError(f"the size of an equivalence test lies between 0 and 0.5, such as 0.05; got {size}")
     right_or_wrong = bool(np.isin(after, (0, 1)).all() and np.isin(before, (0, 1)).all())
     if right_or_wrong and clusters is None:
         gained, lost = int(np.sum(after > before)), int(np.sum(after < before))
@@ -183,18 +184,29 @@ def share_change(
         (-1.0, True)
     """
     check_share(level, "a confidence level")
+    return _share_interval(*_share_units(after, before, clusters), level)
+
+
+def _share_units(
+    after: Metric | ArrayLike, before: Metric | ArrayLike, clusters: ArrayLike | None
+) -> tuple[Array, Array]:
+    """The pseudo-values of both shares, after and before."""
     new, old = (replace(as_metric(share), bounds=(0.0, 1.0)) for share in (after, before))
     check_paired(new, old)
-    x, y = (pseudovalues(share.by(clusters)) for share in (new, old))
+    return pseudovalues(new.by(clusters)), pseudovalues(old.by(clusters))
+
+
+def _share_interval(x: Array, y: Array, level: float) -> Interval:
+    """`share_change` of the pseudo-values after and before."""
     n, phis = len(x), [dispersion(float(units.mean()), float(units.var(ddof=1))) for units in (x, y)]
     (low_a, a, high_a), (low_b, b, high_b) = (
         score_interval(units.mean(), units.std(ddof=1) / math.sqrt(n), n, level, (0.0, 1.0), min(other or 1.0, 1.0))
         for units, other in ((x, phis[1]), (y, phis[0]))
     )
     r = _corrected_correlation(x, y, math.sqrt(phis[0] * phis[1]) * (n - 1) / n)
-    low = a - b - _newcombe(a - low_a, high_b - b, r)
-    high = a - b + _newcombe(high_a - a, b - low_b, r)
-    return Interval(a - b, max(-1.0, low), min(1.0, high), level, "newcombe", n, float(np.mean(~np.isfinite(x + y))))
+    ends = a - b - _newcombe(a - low_a, high_b - b, r), a - b + _newcombe(high_a - a, b - low_b, r)
+    low, high = np.clip(ends, -1, 1).tolist()  # unlike max and min, it keeps NaN
+    return Interval(a - b, low, high, level, "newcombe", n, float(np.mean(~np.isfinite(x + y))))
 
 
 def _corrected_correlation(x: Array, y: Array, phi: float) -> float:
@@ -262,24 +274,30 @@ def _score_tost(gained: int, lost: int, n: int, margin: float, size: float) -> E
 
 
 def _share_tost(after: Array, before: Array, clusters: ArrayLike | None, margin: float, size: float) -> Equivalence:
-    """By the interval of `share_change`: p is the size at which its further end is the margin."""
+    """By the interval of `share_change`: p is the largest size at which it reaches beyond the margin.
 
-    def interval(size: float) -> Interval:
-        return share_change(after, before, clusters, level=1 - 2 * size)
+    Of few units the interval of a smaller size may be the shorter one, so that it is not enough to find one size at
+    which its further end is the margin.
+    """
+    units = _share_units(after, before, clusters)
+    change, least, most = _share_interval(*units, 1 - 2 * size), 1e-12, 0.5 - 1e-9
+    difference = change.estimate
 
     def beyond(size: float) -> float:
-        """How far the interval reaches beyond the margin; if the change itself does, how far it does not reach it."""
-        change = interval(size)
+        """How far the interval reaches beyond the margin; if the change itself does, how far it reaches into it."""
+        other = _share_interval(*units, 1 - 2 * size)
         if abs(difference) < margin:
-            return max(change.high, -change.low) - margin
-        return margin - (change.low if difference > 0 else -change.high)
+            return max(other.high, -other.low) - margin
+        return margin - (other.low if difference > 0 else -other.high)
 
-    change, least, most = interval(size), 1e-12, 0.5 - 1e-9
-    difference = change.estimate
-    if beyond(least) * beyond(most) < 0:
-        p = scipy.optimize.brentq(beyond, least, most)
-    else:  # within the margin, or beyond it, at every size
-        p = least if abs(difference) < margin and beyond(least) <= 0 else most
+    sizes = np.array(sorted({*np.geomspace(most, least, 40), size}, reverse=True))
+    far = next((k for k, smaller in enumerate(sizes) if beyond(smaller) > 0), None)
+    if far is None:  # at no size
+        p = least
+    elif far == 0:  # at every size
+        p = sizes[0]
+    else:
+        p = scipy.optimize.brentq(beyond, sizes[far], sizes[far - 1])
     p = float(p if abs(difference) < margin else 1 - p)
     return Equivalence(difference, change.low, change.high, p, margin, size)
 
@@ -291,8 +309,9 @@ def _student_tost(change: Array, clusters: ArrayLike | None, margin: float, size
     residuals = np.bincount(codes, weights=change - difference)
     error = np.sqrt(count / (count - 1) * np.sum(residuals**2)) / n
     half = scipy.stats.t.ppf(1 - size, count - 1) * error
+    room = 0.0 if math.isclose(abs(difference), margin) else margin - abs(difference)
     with np.errstate(divide="ignore"):
-        step = (margin - abs(difference)) / error  # to the nearer end of the margin, whose p-value is the larger
+        step = room / error if room else 0.0  # to the nearer end of the margin, whose p-value is the larger
     p = float(scipy.stats.t.sf(step, count - 1))
     return Equivalence(difference, float(difference - half), float(difference + half), p, margin, size)
 
@@ -326,7 +345,7 @@ def prediction_powered(
         A metric, to be resampled and compared.
 
     Raises:
-        InputError: if a group has fewer than two labels.
+        InputError: if a group has fewer than two labels, or the lists are empty or of unequal length.
 
     Examples:
         >>> scores, labels = [1, 2, 3, 2, 4, 5], [1, 3, None, 2, 5, None]
@@ -334,6 +353,11 @@ def prediction_powered(
         >>> round(float(ggss.stats.prediction_powered(scores, labels, groups, lambda m: m[:, 1] - m[:, 0])), 2)
         1.77
     """
+    if not 0 < len(scores) == len(labels) == len(groups):
+        raise InputError(
+            f"{name}: each item needs a score, a label (or None) and a group, "
+            f"got {len(scores)}, {len(labels)} and {len(groups)} of them"
+        )
     read = np.array([score is not None for score in scores])
     labelled = read & np.array([label is not None for label in labels])
     few = np.bincount(groups[labelled], minlength=int(groups.max()) + 1).min() < 2
@@ -348,6 +372,7 @@ def prediction_powered(
         score, count, label, known, n, product, square = np.moveaxis(sums, 2, 0)  # [R, groups] each
         covariance = (product - ratio(known * label, n)).sum(1)
         variance = (square - ratio(known * known, n)).sum(1)
+        variance = np.where(variance > 1e-9 * square.sum(1), variance, 0)  # else it is rounding
         scale = (1 + ratio(n.sum(1), count.sum(1))) * variance
         tuned = np.nan_to_num(np.clip(ratio(covariance, scale), 0, 1))
         shift = np.where(count > 0, ratio(score, count) - ratio(known, n), 0)
