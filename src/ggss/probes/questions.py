@@ -525,7 +525,8 @@ def _sentence(details: Any) -> str:
 def questions_suite(file: str | Path, suite: Suite) -> Suite:
     """The suite of a file's questions, about the people that another suite's tasks are about.
 
-    InputError lists every mistake in the file, and every attribute that does not vary in these pictures.
+    InputError lists every mistake in the file, every name that makes a task which that suite has, and every attribute
+    that does not vary in these pictures.
     """
     questions, folder = read_questions(file), Path(file).parent
     if suite.people is None:
@@ -536,6 +537,8 @@ def questions_suite(file: str | Path, suite: Suite) -> Suite:
     about, prompts, mistakes = dict[str, str](), dict[str, Prompts](), list[str]()
     for task, question in questions.items():
         name = split_task(task)[1]
+        if task in suite.tasks:
+            mistakes.append(f"{name}: {task} is a task of the suite {suite.name}: choose another name")
         if not question.attribute and len(varied) != 1:
             mistakes.append(f"{name}: say which `attribute` it is about: {' or '.join(varied) or 'none'} varies")
         elif question.attribute and question.attribute not in varied:
