@@ -265,6 +265,24 @@ def test_a_gap_needs_worth_wherever_its_wording_comes_from():
             {"low": "low", "high": "a lot"},
             {"**High**": "high", "They earn a lot.": "high", "low or high": None, "not high": None, "lowly": None},
         ),
+        (
+            {"A": "yes", "B": "no", "C": "cannot be determined"},
+            {
+                "No.": "B",
+                "No, I would not.": "B",
+                "The answer is no.": "B",
+                "I would say no because they look away.": "B",
+                "I have no doubt that this person would be a good hire.": None,
+                "No doubt about it.": None,
+                "There is no way to know.": None,
+                "No information about it is shown.": None,
+                "Yes, there is no reason not to.": "A",
+            },
+        ),
+        (
+            {"yes": "yes", "no": "no", "maybe": "maybe"},
+            {"no": "no", "**No**, never": "no", "no idea": None, "There is no reason to.": None, "Maybe": "maybe"},
+        ),
     ],
 )
 def test_options_of_every_kind_are_read(options, answers):

@@ -43,7 +43,7 @@ LETTERS: tuple[str, ...] = ("A", "B", "C")
 NEW_TOKENS = 16
 _UNKNOWN = (
     r"unknown|undetermined|undeterminable|not (?:known|answerable|determinable|clear)"
-    r"|not enough info(?:rmation)?|insufficient information"
+    r"|(?:not enough|no) info(?:rmation)?|insufficient information|no way to (?:know|tell|say)"
     r"|(?:can\s?not|can ?['’]t|impossible to|unable to|do not|don['’]t|not possible to)"
     r" (?:be )?(?:determined?|tell|say|know|answer(?:ed)?|judged?|inferr?(?:ed)?)"
 )
