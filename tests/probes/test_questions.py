@@ -243,7 +243,9 @@ def test_a_name_that_a_probe_has_is_refused(write, monkeypatch):
 def test_a_name_that_makes_a_task_of_the_suite_is_refused(write, reflect):
     assert "writing-gender" in reflect.tasks
     letter = {"text": "Write about them.", "metric": "writing", "attribute": "race"}
-    with pytest.raises(InputError, match="gender: writing-gender is a task of the suite reflect: choose another name"):
+    with pytest.raises(
+        InputError, match="gender: writing-gender is a task of the suite reflect: choose another name"
+    ):
         questions_suite(write({"gender": letter}), reflect)
     assert questions_suite(write({"letter": letter}), reflect).tasks == ("writing-letter",)
 
