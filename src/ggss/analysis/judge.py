@@ -118,7 +118,8 @@ def judged_suite(run: Run, rubric: Mapping[str, RubricEntry]) -> Suite:
 def labelled(items: Sequence[Item], labels: Mapping[str, str]) -> tuple[Item, ...]:
     """The items with their human labels as right answers.
 
-    InputError for labels of other items or other options, and if a group has fewer than two: the correction needs them.
+    InputError for labels of other items or other options, and if a group has fewer than two, which the correction
+    needs.
     """
     known = {item.key: item for item in items}
     mistakes = [f"there is no item {key!r} in the run" for key in labels if key not in known]

@@ -256,7 +256,10 @@ def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def _named(answer: str, words: Mapping[str, Sequence[str]], goes_on: Collection[str]) -> str | None:
-    """As `named`; goes_on: the words that may follow, empty if any may. A "no" in "no way" or "no dog" names nothing."""
+    """As `named`; goes_on: the words that may follow, empty if any may.
+
+    The "no" of "no way" or "no dog" names no value.
+    """
     phrases_of = {value: {phrase.casefold() for phrase in phrases if phrase} for value, phrases in words.items()}
     phrases = set().union(*phrases_of.values())
     if not phrases:
