@@ -25,7 +25,8 @@ that of the first version.
 | FACET | a table of people: how many reviewers gave each label | occupation, gender, age, skin_tone, lighting |
 
 A label of FACET is the one that most reviewers gave, `na` if most could not say, none did or two are equal; its skin
-tone is the mean of theirs on Monk's scale, 1 to 10. A picture of FACET may show several people, so each is cut out by their bounding box.
+tone is the mean of theirs on Monk's scale, 1 to 10. A picture of FACET may show several people, so each is cut out by
+their bounding box.
 
 On the hub SocialCounterfactuals is parquet: each row has a picture, its `counterfactual_set`, and two attributes with
 their types (`a1_type`, `a1`, `a2_type`, `a2`). `extract` writes the pictures of one kind into files, unchanged, as
