@@ -231,6 +231,7 @@ def test_a_run_is_kept_read_and_compared_without_the_file(asked, tmp_path):
         ({"unknown": "D"}, "unknown: 'D' is no option"),
         ({"unknown": ""}, "unknown: say which option"),
         ({"told": {"x": "Z"}}, "told: 'Z' is no option"),
+        ({"told": {"": "A"}}, "told: a sentence is empty"),
         ({"stereotype": {RACES[0]: "C"}}, "stereotype: C says that the answer is not known"),
         ({"stereotype": {"martian": "A"}}, "no picture shows 'martian'"),
         ({"text": "Honest?\n{options}"}, "where the sentences of `told` belong"),

@@ -82,6 +82,11 @@ def test_each_question_is_a_task_about_the_suites_people(write, reflect):
     assert {len(item.images) for item in suite.items("win-rate-trust")} == {2}
 
 
+def test_options_that_are_words_are_listed_alone(write, reflect):
+    suite = questions_suite(write({"hire": HIRE | {"text": "Hire them?\n{options}"}}), reflect)
+    assert {item.prompt for item in suite.items("gap-hire")} == {"Hire them?\nyes\nno"}
+
+
 def test_a_gap_in_means_and_in_shares_by_hand(write, reflect):
     suite = questions_suite(write(FILE), reflect)
     said = dict(zip(RACES, "ABC", strict=True))
@@ -191,6 +196,15 @@ WRONG = {
     "options: those of win-rate are two letters, or the words first and second; seen yes, no": {"metric": "win-rate"},
     "worth: options of win-rate are the two pictures": {"metric": "win-rate", "worth": {"yes": 1, "no": 0}},
     "text: String should have at least 1 character": {"text": ""},
+    "text: it is empty": {"text": "   "},
+    "there is no metric ['gap']: did you mean 'gap'?": {"metric": ["gap"]},
+    "there is no metric {'gap': 1}: there are gap,": {"metric": {"gap": 1}},
+    "options: options are text, not ['yes']: put them in quotes": {"options": [["yes"], "no"]},
+    "options: options are text, not {'a': 'b'}: put them in quotes": {"options": [{"a": "b"}, "no"]},
+    "options: options are text, not ['no']: put them in quotes": {"options": {"A": "yes", "B": ["no"]}},
+    "options: A and C have the same text, 'Little'": {"options": {"A": "little", "B": "much", "C": " Little"}},
+    "options: yes and Yes have the same text, 'Yes'": {"options": ["yes", "no", "Yes"], "answer": "yes"},
+    "worth: it is 1 for every option, so the gap is always 0": {"worth": {"yes": 1, "no": 1}},
 }
 
 
