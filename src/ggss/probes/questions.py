@@ -39,6 +39,7 @@ The questions are asked about the people of a suite, those that its own tasks ar
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -286,7 +287,7 @@ def _checked_options(value: Any) -> dict[str, str]:
         raise ValueError(f"options are text, not {', '.join(dict.fromkeys(others))}: put them in quotes")
     options = dict(pairs)
     if len(options) < len(pairs):
-        repeated = sorted({word for word in value if value.count(word) > 1})
+        repeated = sorted(word for word, count in Counter(word for word, _ in pairs).items() if count > 1)
         raise ValueError(f"{', '.join(repeated)} is there more than once")
     if not all(part.strip() for pair in pairs for part in pair):
         raise ValueError("an option is empty")
