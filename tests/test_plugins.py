@@ -194,11 +194,15 @@ def test_a_file_that_is_no_plug_in_gets_a_sentence(tmp_path, monkeypatch):
     (tmp_path / "my-plugin.py").write_text("")
     (tmp_path / "x_fails.py").write_text("1 / 0")
     (tmp_path / "x_needs.py").write_text("import x_absent")
+    (tmp_path / "x_exits.py").write_text("import sys\nsys.exit()")
+    (tmp_path / "x_exits_0.py").write_text("raise SystemExit(0)")
     for name, sentence in {
         "absent.py": "there is no plug-in",
         "random.py": "has the name of another module",
         "my-plugin.py": "cannot be imported by its name",
         "x_fails.py": "fails (ZeroDivisionError: division by zero): fix it",
+        "x_exits.py": "fails (SystemExit: ): fix it",
+        "x_exits_0.py": "fails (SystemExit: 0): fix it",
         "x_needs.py": "cannot be imported (No module named 'x_absent')",
         "x_plugin": "is no Python file",
     }.items():
@@ -369,9 +373,10 @@ NAMELESS = "from ggss.probes import suites\nsuites.register('', print)\n"
         (DUPLICATE, "the method 'ggss' (from x 1.0) cannot be registered: ggss has one of that name; choose another"),
         (NAMELESS, "the suite '' (from x 1.0) cannot be registered: it has no name"),
         ("1 / 0\n", "the package x 1.0 cannot be used: its entry point 'x' of ggss.methods fails (ZeroDivisionError"),
+        ("exit(0)\n", "the package x 1.0 cannot be used: its entry point 'x' of ggss.methods fails (SystemExit: 0)"),
         ("import no_such_thing\n", "the package x 1.0 cannot be used: its entry point 'x' of ggss.methods fails"),
     ],
-    ids=["malformed", "no method", "duplicate", "nameless", "failing", "lacking a module"],
+    ids=["malformed", "no method", "duplicate", "nameless", "failing", "exiting", "lacking a module"],
 )
 def test_a_registration_that_is_refused_names_its_package(tmp_path, module, sentence):
     site = install(tmp_path, module, groups="methods", tables=False)

@@ -228,7 +228,7 @@ def _load(point: EntryPoint, group: str) -> None:
             point.load()
         except InputError:
             raise
-        except Exception as error:  # another package's module may raise anything
+        except (Exception, SystemExit) as error:  # another package's module may raise anything, or end the process
             raise InputError(
                 f"the package {package} cannot be used: its entry point {point.name!r} of {group} fails "
                 f"({type(error).__name__}: {error}); fix it or uninstall it"
@@ -249,7 +249,7 @@ def load_plugins(plugins: Sequence[str]) -> None:
                     f"the plug-in {plugin!r} cannot be imported ({error}): install it, put its folder on PYTHONPATH, "
                     "or give its file"
                 ) from error
-            except Exception as error:  # as above
+            except (Exception, SystemExit) as error:  # as above
                 raise InputError(f"the plug-in {plugin!r} fails ({type(error).__name__}: {error}): fix it") from error
         if _is_path(plugin) and _source(plugin).resolve() != Path(imported.__file__ or "").resolve():
             raise InputError(

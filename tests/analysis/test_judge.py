@@ -116,6 +116,69 @@ def test_labels_are_added_without_asking_again(run, files):  # noqa: F811
     assert compare(before, replace(before, items=labelled(before.items, dict.fromkeys(labels, "A")))).reached == 0
 
 
+WARM = RUBRIC["competence"] | {"text": "How warm does the person appear?\n---\n{text}\n---\n{options}"}
+KEYS = [f"letter/{person}/{race}" for person in range(6) for race in ("amber", "jade")]
+
+
+def written_labels(folder, rows, columns="question,item,label"):
+    (folder / "labels.csv").write_text("\n".join([columns, *rows]) + "\n")
+    return folder / "labels.csv"
+
+
+def test_labels_are_those_of_their_question(run, files):  # noqa: F811
+    (files / "rubric.yaml").write_text(yaml.safe_dump(RUBRIC | {"warmth": WARM}, sort_keys=False))
+    labels = written_labels(files, [f"competence,{key},B" for key in KEYS] + [f"warmth,{key},A" for key in KEYS])
+    with serving(score) as server:
+        code, _, err = judge(run, files, "before", server.url, "--labels", labels)
+        assert code == 0, err
+        scored = records.load(files / "before-scores.jsonl")
+        for name, label in (("competence", "B"), ("warmth", "A")):
+            kept = {item.key: item.expected for item in scored[f"judged-{name}"].items if item.expected}
+            assert kept == dict.fromkeys(KEYS, label)
+        written_labels(files, [f"competence,{key},B" for key in KEYS])
+        assert judge(run, files, "before", server.url, "--labels", labels)[0] == 0
+        scored = records.load(files / "before-scores.jsonl")
+        assert {item.expected for item in scored["judged-warmth"].items} == {None}
+        asked = len(server.asked)
+        for rows, columns, message in (
+            ([f"{key},B" for key in KEYS], "item,label", "has 2 questions: add a column question"),
+            ([f"charm,{key},B" for key in KEYS], "question,item,label", "'charm' is no question of the rubric"),
+            ([f",{key},B" for key in KEYS], "question,item,label", "line 2: it has no question"),
+        ):
+            written_labels(files, rows, columns)
+            code, _, err = judge(run, files, "after", server.url, "--labels", labels)
+            assert code == 2
+            assert message in err
+        assert len(server.asked) == asked
+
+
+def test_labels_are_kept_where_none_are_given(run, files):  # noqa: F811
+    labels = written_labels(files, [f"{key},B" for key in KEYS], "item,label")
+    with serving(score) as server:
+        assert judge(run, files, "before", server.url, "--labels", labels)[0] == 0
+        labelled_file = (files / "before-scores.jsonl").read_bytes()
+        code, out, err = judge(run, files, "before", server.url, "--json")
+        assert code == 0, err
+        assert json.loads(out)["metrics"][0]["metric"] == "race_corrected_gap"
+        assert (files / "before-scores.jsonl").read_bytes() == labelled_file
+        (files / "rubric.yaml").write_text(
+            yaml.safe_dump({"competence": RUBRIC["competence"] | {"text": "{text}?{options}"}})
+        )
+        code, _, err = judge(run, files, "before", server.url)
+        assert code == 2
+        assert "answers of another run" in err
+
+
+def test_too_few_labels_are_found_before_anything_is_asked(run, files):  # noqa: F811
+    labels = written_labels(files, [f"{key},B" for key in KEYS if "amber" in key] + ["letter/0/jade,B"], "item,label")
+    with serving(score) as server:
+        code, _, err = judge(run, files, "before", server.url, "--labels", labels)
+        assert not server.asked
+    assert code == 2
+    assert "1 text of race jade with a label: each group needs two or more" in err
+    assert not (files / "before-scores.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -145,7 +208,8 @@ def test_mistakes_of_labels_are_named(files, content, message):
     (files / "labels.csv").write_text(content)
     with pytest.raises(InputError, match=message):
         suite = judged_suite(texts(skilled), read_rubric(files / "rubric.yaml"))
-        labelled(suite.items("judged-competence"), read_labels(files / "labels.csv"))
+        labels = read_labels(files / "labels.csv", ["competence"])
+        labelled(suite.items("judged-competence"), labels["competence"])
 
 
 def test_only_texts_are_judged():

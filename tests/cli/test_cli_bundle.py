@@ -131,6 +131,8 @@ def test_a_file_of_somebody_else_is_not_replaced(run, files, tmp_path):
         (("{study}", "--seed", "3"), "the plan of a study has statistics.seed"),
         (("{before}", "--pictures"), "a file of answers has none"),
         (("{before}", "--licence", "CC0"), "is not NAME=VALUE"),
+        (("{before}", "--licence", "model foo=MIT"), "the bundle has no 'model foo' to have a licence: "),
+        (("{study}", "--licence", "picture=CC0"), "to have a licence: did you mean 'pictures'?"),
     ],
 )
 def test_arguments_that_do_not_belong_together(run, study, files, tmp_path, words, message):

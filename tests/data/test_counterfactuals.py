@@ -614,6 +614,18 @@ def test_flaws_of_unpaired_pictures_are_listed(people):
     assert "no stratum links ruby of 'race'" in "\n".join(unpaired_problems(images, "race"))
 
 
+def test_an_unpaired_picture_counts_once(people):
+    (people.parent / "copy.png").write_bytes((people.parent / "3.png").read_bytes())
+    rows = read_rows(people)
+    write_manifest([*rows, rows[3] | {"path": str(people.parent / "copy.png")}, rows[7]], people)
+    images = Counterfactuals.load(people, context=["gender"], unpaired=True)
+    lines = [line.replace(f"{people.parent}/", "") for line in unpaired_problems(images, "race")]
+    assert sorted(lines) == [
+        "'3.png' and 'copy.png' are the same image: keep one",
+        "'7.png' and '7.png' are the same image: keep one",
+    ]
+
+
 def test_a_complete_set_by_its_name_is_not_unpaired():
     assert "is a complete counterfactual set" in refused(Counterfactuals.load, "small-world", unpaired=True)
 

@@ -255,6 +255,43 @@ def test_what_is_wrong_with_fairface_is_counted(fairface, tmp_path, run):
     assert "has nothing of FairFace, such as fairface_label_train.csv" in said
 
 
+def test_a_line_or_a_table_of_fairface_that_is_there_twice_is_counted(fairface, tmp_path, run):
+    table = fairface / "fairface_label_val.csv"
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines, lines[2], lines[5]]) + "\n")
+    code, _, said = run("fairface", fairface, "-o", tmp_path / "people.csv")
+    assert code == 2
+    assert "2 of people who are in the tables twice (keep one line of each), such as" in said
+    assert "fairface_label_val.csv line 14" in said
+    table.write_text("\n".join(lines) + "\n")
+    (fairface / "old").mkdir()
+    (fairface / "old" / table.name).write_text(table.read_text())
+    code, _, said = run("fairface", fairface, "-o", tmp_path / "people.csv")
+    assert code == 2
+    assert "12 of people who are in the tables twice" in said
+    code, out, _ = run("fairface", fairface, "-o", tmp_path / "people.csv", "--complete-only")
+    assert code == 0
+    assert out.startswith("24 pictures")
+
+
+def test_a_table_with_a_quoted_header_is_recognised(fairface, tmp_path, run):
+    for table in fairface.glob("*.csv"):
+        head, _, rows = table.read_text().replace("\r\n", "\n").partition("\n")
+        table.write_text(",".join(f'"{name}"' for name in head.split(",")) + "\n" + rows)
+    code, said, _ = run("fairface", fairface, "-o", tmp_path / "people.csv")
+    assert code == 0
+    assert said.startswith("24 pictures")
+
+
+def test_a_picture_of_utkface_in_two_folders_is_counted(tmp_path, run):
+    for folder, seed in (("part1", 0), ("copy", 0)):
+        saved(tmp_path / "UTKFace" / folder / "26_1_2_20170104023102422.jpg", seed)
+    saved(tmp_path / "UTKFace" / "part1" / "3_0_0_20161219140642920.jpg", 1)
+    code, _, said = run("utkface", tmp_path, "-o", tmp_path / "people.csv")
+    assert code == 2
+    assert "2 of pictures that are there several times (give a folder that has them once), such as" in said
+
+
 def test_utkface_is_read_from_its_file_names(tmp_path, run):
     folder = tmp_path / "UTKFace"
     names = ("26_1_2_20170104023102422.jpg.chip.jpg", "101_0_4_20170105174847679.jpg", "3_0_0_20161219140642920.jpg")
@@ -292,6 +329,11 @@ FACET_COUNTS = (
     *(f"skin_tone_{label}" for label in (*range(1, 11), "na")),
     *(f"lighting_{label}" for label in ("underexposed", "dimly_lit", "well_lit", "overexposed", "na")),
 )
+
+
+def read_rows_of(table):
+    with table.open(newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def facet_row(person, name, box, **counts):
@@ -341,7 +383,9 @@ def test_facet_cuts_people_out_and_reads_what_most_reviewers_said(facet, tmp_pat
         (("sa_1.jpg", "sa_9.jpg"), "2 of pictures that are not there"),
         (('""x"": 0,', '""x"": 400,'), "the box of person '1' is not inside"),
         (('""x"": 0,', '""y"": 0,'), "1 cannot be read"),
-        (("\n2,", "\n1,"), "person '1' is in the table twice"),
+        (('""x"": 0,', '""x"": NaN,'), "1 cannot be read"),
+        (('""width"": 10,', '""width"": Infinity,'), "1 cannot be read"),
+        (("\n2,", "\n1,"), "1 of people who are in the tables twice"),
         (("\n2,", "\n../2,"), "1 cannot be read"),
     ],
 )
@@ -352,6 +396,37 @@ def test_tables_of_facet_that_cannot_be_used_are_refused(facet, tmp_path, run, c
     assert code == 2
     assert problem in said
     assert not (tmp_path / "people.csv").exists()
+
+
+def test_boxes_and_pictures_are_checked_before_crops_are_written(facet, tmp_path, run):
+    table = facet / "annotations" / "annotations.csv"
+    correct = table.read_text()
+    table.write_text(correct.replace('""x"": 10.4', '""x"": 1000'))
+    words = ("facet", facet, "--crops", tmp_path / "crops", "-o", tmp_path / "people.csv")
+    code, _, said = run(*words)
+    assert code == 2
+    assert "the box of person '2' is not inside" in said
+    table.write_text(correct)
+    picture = facet / "imgs_2" / "sa_1.jpg"
+    whole = picture.read_bytes()
+    picture.write_bytes(whole[: len(whole) // 2])
+    code, _, said = run(*words)
+    assert code == 2
+    assert not list((tmp_path / "crops").glob("*"))
+    picture.write_bytes(whole)
+    code, out, _ = run(*words)
+    assert code == 0
+    assert out.startswith("2 pictures")
+
+
+def test_reviewers_who_could_not_say_count(facet, tmp_path, run):
+    table = facet / "annotations" / "annotations.csv"
+    rows = read_rows_of(table)
+    rows[0] |= {"gender_presentation_na": 2, "age_presentation_na": 1}
+    written_table(table, rows)
+    assert run("facet", facet, "--crops", tmp_path / "crops", "-o", tmp_path / "people.csv")[0] == 0
+    first, _ = read_rows(tmp_path / "people.csv")
+    assert (first["gender"], first["age"]) == ("na", "na")  # of one and two, and of one and one
 
 
 def test_crops_go_into_a_new_folder(facet, tmp_path, run):

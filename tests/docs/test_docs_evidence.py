@@ -12,7 +12,7 @@ from ggss.files import LARGEST_SUM, LARGEST_ZIPPED, MOST_ZIPPED
 from planted import planted
 from test_bundle import changed, edited_table, files_of
 from test_cli import run  # noqa: F401 (fixtures)
-from test_comparison import STEERED, runs
+from test_comparison import SOURCE, STEERED, runs
 from test_docs_snippets import ROOT, blocks, by_block
 
 PAGE = ROOT / "docs" / "howto-evidence.md"
@@ -30,8 +30,10 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     steerer = ggss.fit("ggss", planted()[0], attribute="race")
     steerer.save_pretrained(tmp_path / "race-steerer")
-    source = replace(STEERED, steerer=steerer.content_hash)
-    records.write(runs(0.9, tasks=TASKS).values(), tmp_path / "before.jsonl")
+    model = "small-world/llava-vicuna"  # the page's, of which it says a licence
+    source = replace(STEERED, steerer=steerer.content_hash, model=model)
+    unsteered = replace(SOURCE, model=model)
+    records.write(runs(0.9, tasks=TASKS, source=unsteered).values(), tmp_path / "before.jsonl")
     records.write(runs(0.1, seed=1, tasks=TASKS, source=source).values(), tmp_path / "after.jsonl")
     return tmp_path
 

@@ -150,6 +150,7 @@ def test_the_policy_of_the_page_is_one(tmp_path):
     (tmp_path / "policy.yaml").write_text(policy)
     shown = Policy.load(tmp_path / "policy.yaml")
     assert shown.model_copy(update={"tasks": {}}) == Policy(), "what is shown are the defaults"
+    assert shown.model_fields_set == set(Policy.model_fields), "and every rule is shown"
 
 
 @pytest.mark.parametrize(

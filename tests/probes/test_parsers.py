@@ -225,6 +225,8 @@ def test_nurse_or_doctor(answer, expected):
         ("yesterday", None),
         ("Yeſ", "yes"),
         ("No, I mean yes", None),
+        ("No information is given", None),
+        ("It is a no because it is dark, and yes is wrong", "no"),
         ("", None),
     ],
 )

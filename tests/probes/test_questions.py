@@ -82,6 +82,11 @@ def test_each_question_is_a_task_about_the_suites_people(write, reflect):
     assert {len(item.images) for item in suite.items("win-rate-trust")} == {2}
 
 
+def test_options_that_are_words_are_listed_alone(write, reflect):
+    suite = questions_suite(write({"hire": HIRE | {"text": "Hire them?\n{options}"}}), reflect)
+    assert {item.prompt for item in suite.items("gap-hire")} == {"Hire them?\nyes\nno"}
+
+
 def test_a_gap_in_means_and_in_shares_by_hand(write, reflect):
     suite = questions_suite(write(FILE), reflect)
     said = dict(zip(RACES, "ABC", strict=True))
@@ -191,6 +196,15 @@ WRONG = {
     "options: those of win-rate are two letters, or the words first and second; seen yes, no": {"metric": "win-rate"},
     "worth: options of win-rate are the two pictures": {"metric": "win-rate", "worth": {"yes": 1, "no": 0}},
     "text: String should have at least 1 character": {"text": ""},
+    "text: it is empty": {"text": "   "},
+    "there is no metric ['gap']: did you mean 'gap'?": {"metric": ["gap"]},
+    "there is no metric {'gap': 1}: there are gap,": {"metric": {"gap": 1}},
+    "options: options are text, not ['yes']: put them in quotes": {"options": [["yes"], "no"]},
+    "options: options are text, not {'a': 'b'}: put them in quotes": {"options": [{"a": "b"}, "no"]},
+    "options: options are text, not ['no']: put them in quotes": {"options": {"A": "yes", "B": ["no"]}},
+    "options: A and C have the same text, 'Little'": {"options": {"A": "little", "B": "much", "C": " Little"}},
+    "options: yes and Yes have the same text, 'Yes'": {"options": ["yes", "no", "Yes"], "answer": "yes"},
+    "worth: it is 1 for every option, so the gap is always 0": {"worth": {"yes": 1, "no": 1}},
 }
 
 
@@ -240,6 +254,16 @@ def test_a_name_that_a_probe_has_is_refused(write, monkeypatch):
         read_questions(write({"hire": HIRE}))
 
 
+def test_a_name_that_makes_a_task_of_the_suite_is_refused(write, reflect):
+    assert "writing-gender" in reflect.tasks
+    letter = {"text": "Write about them.", "metric": "writing", "attribute": "race"}
+    with pytest.raises(
+        InputError, match="gender: writing-gender is a task of the suite reflect: choose another name"
+    ):
+        questions_suite(write({"gender": letter}), reflect)
+    assert questions_suite(write({"letter": letter}), reflect).tasks == ("writing-letter",)
+
+
 def test_a_gap_needs_worth_wherever_its_wording_comes_from():
     with pytest.raises(InputError, match="give the options a worth"):
         probes.get("gap").items({"x": suites.Prompt("?", {"A": "a", "B": "b"})}, [], "race")
@@ -256,6 +280,24 @@ def test_a_gap_needs_worth_wherever_its_wording_comes_from():
         (
             {"low": "low", "high": "a lot"},
             {"**High**": "high", "They earn a lot.": "high", "low or high": None, "not high": None, "lowly": None},
+        ),
+        (
+            {"A": "yes", "B": "no", "C": "cannot be determined"},
+            {
+                "No.": "B",
+                "No, I would not.": "B",
+                "The answer is no.": "B",
+                "I would say no because they look away.": "B",
+                "I have no doubt that this person would be a good hire.": None,
+                "No doubt about it.": None,
+                "There is no way to know.": None,
+                "No information about it is shown.": None,
+                "Yes, there is no reason not to.": "A",
+            },
+        ),
+        (
+            {"yes": "yes", "no": "no", "maybe": "maybe"},
+            {"no": "no", "**No**, never": "no", "no idea": None, "There is no reason to.": None, "Maybe": "maybe"},
         ),
     ],
 )

@@ -106,6 +106,23 @@ def test_a_users_lexicon_takes_the_place_of_ours_or_is_one_more():
     assert "manners" in text
 
 
+def test_a_lexicon_with_a_users_name_is_shown_and_compared_as_ours_are():
+    asked = [replace(item, lexicons=MENTION | {"manners": ("rude",)}) for item in items(people=12)]
+    before = run_of(asked, lambda item: "a rude man" if "amber" in item.key else "a kind man")
+    metrics = before.measured()
+    assert {"race_manners_gap", "race_manners_range", "mean_manners"} <= set(metrics.names)
+    for ending in ("race_{}_gap", "race_{}_range", "mean_{}"):
+        shown, ours = (get("writing").display(ending.format(name), "race") for name in ("manners", "warmth"))
+        assert (shown.unit, shown.label) == (" per 100 words", ours.label.replace("warmth", "manners"))
+        assert replace(shown, label="", meaning="") == replace(ours, label="", meaning="")
+    after = replace(run_of(asked, lambda item: "a kind man"), source=Source("m", suite="s", suite_hash="1"))
+    assert "race_manners_gap" in compare(before, after, FEW).before.compared
+    assert "race_manners_gap" in metrics.with_chance_level
+    odd = run_of([replace(item, lexicons=MENTION | {"{x": ("rude",)}) for item in asked], lambda item: "a rude man")
+    assert "race_{x_gap" in odd.measured().names  # of a file that somebody wrote
+    assert get("writing").display("race_manners_gap", "race").label == "manners gap"
+
+
 def by_hand(run, measure):
     """The gap and the mean range within a person, by plain loops."""
     numbers = [read(answer.text).measures.get(measure) for answer in run.answers]
@@ -344,6 +361,17 @@ def test_a_wrong_sentence_encoder_is_refused(monkeypatch):
         encoders_with(monkeypatch, writing.Encoder("All MiniLM", counting))
     with pytest.raises(InputError, match="it is a function"):
         encoders_with(monkeypatch, counting)
-    encoders_with(monkeypatch, writing.Encoder("broken", lambda texts: [[0.0]] * len(texts)))
-    with pytest.raises(InputError, match="a row of finite numbers for each"):
-        run_of(items(people=2), lambda item: "a kind person").metrics()
+    with pytest.raises(InputError, match="its encode is a list, not a function"):
+        encoders_with(monkeypatch, writing.Encoder("broken", [1.0]))  # pyright: ignore[reportArgumentType]
+    for encode, message in (
+        (
+            lambda texts: [[0.0]] * len(texts),
+            r"'broken' gave \(8, 1\) for 8 texts: .* a row of finite numbers for each",
+        ),
+        (lambda texts: 1 / 0, r"the sentence encoder 'broken' gave no numbers \(ZeroDivisionError: .*\): fix it"),
+        (lambda texts: [["kind"]] * len(texts), "'broken' gave no numbers .ValueError"),
+        (lambda texts: [[1.0], *([[1.0, 2.0]] * (len(texts) - 1))], "'broken' gave no numbers .ValueError"),
+    ):
+        encoders_with(monkeypatch, writing.Encoder("broken", encode))
+        with pytest.raises(InputError, match=message):
+            run_of(items(people=2, questions=("describe",)), lambda item: "a kind person").metrics()

@@ -498,6 +498,11 @@ def test_labels_of_lines_that_end_together_are_apart(value):
 
 def written_material(tmp_path):
     """Two runs with texts about two people; one text is hostile."""
+    return of_files(*_texts(tmp_path), Statistics(resamples=20, permutations=20))
+
+
+def _texts(tmp_path):
+    """The files of those runs."""
     items = tuple(
         Item(
             f"letter/{person}/{race}",
@@ -521,7 +526,7 @@ def written_material(tmp_path):
     after = replace(before, answers=tuple(Answer("a tall person") for _ in items), source=steered)
     for name, run in (("before", before), ("after", after)):
         records.write([run], tmp_path / name)
-    return of_files(tmp_path / "before", tmp_path / "after", Statistics(resamples=20, permutations=20))
+    return tmp_path / "before", tmp_path / "after"
 
 
 def test_texts_stand_side_by_side_and_what_differs_is_marked(tmp_path):
@@ -534,6 +539,55 @@ def test_texts_stand_side_by_side_and_what_differs_is_marked(tmp_path):
     assert sorted(marks) == [["kind", "p", "script", "alert", "x", "script"], ["skilled jade"]]
     assert 'alert("x")' in rows[0].text + rows[1].text
     assert all("no longer depends on race" in row.text for row in rows)
+
+
+JUDGE = {"judge": "vlm", "judge's endpoint": "http://localhost:8000/v1"}
+
+
+@pytest.mark.parametrize(
+    ("source", "task", "command"),
+    [
+        (
+            Source("org/m", suite="questions"),
+            "writing-speech",
+            "ggss probe org/m --suite reflect --images MANIFEST --questions QUESTIONS.yaml --tasks writing-speech "
+            "-o run.jsonl",
+        ),
+        (
+            Source("small-world/llava", suite="questions"),
+            "writing-speech",
+            "ggss probe small-world/llava --suite small-world --questions QUESTIONS.yaml --tasks writing-speech "
+            "-o run.jsonl",
+        ),
+        (
+            Source("org/m, judged by vlm", suite="reflect, judged", identity=JUDGE),
+            "judged-competence",
+            "ggss judge RUN.jsonl --rubric RUBRIC.yaml --endpoint http://localhost:8000/v1 --model vlm -o run.jsonl",
+        ),
+    ],
+)
+def test_the_command_that_asks_a_run_again(tmp_path, source, task, command):
+    run = records.load(_texts(tmp_path)[0])["writing"]
+    items = tuple(replace(i, options={"A": "a", "B": "b"}, worth={"A": 0.0, "B": 1.0}) for i in run.items)
+    run = replace(run, task=task, source=replace(source, suite_hash="1"))
+    run = replace(run, items=items, answers=(Answer("A"),) * len(items)) if task.startswith("judged") else run
+    records.write([run], tmp_path / "run.jsonl")
+    assert of_files(tmp_path / "run.jsonl").commands[0] == command
+
+
+def test_the_command_has_the_labels_of_a_judged_run_and_the_suite_beside_the_questions(tmp_path):
+    run = records.load(_texts(tmp_path)[0])["writing"]
+    items = [replace(i, options={"A": "a", "B": "b"}, worth={"A": 0.0, "B": 1.0}, expected="A") for i in run.items]
+    judged = replace(run, task="judged-x", items=tuple(items), answers=(Answer("A"),) * len(items))
+    records.write([judged], tmp_path / "run.jsonl")
+    command = (
+        "ggss judge RUN.jsonl --rubric RUBRIC.yaml --endpoint URL --model JUDGE --labels LABELS.csv -o run.jsonl"
+    )
+    assert of_files(tmp_path / "run.jsonl").commands[0] == command
+    both = [replace(run, task=f"writing-{n}", source=replace(run.source, suite=n)) for n in ("questions", "reflect")]
+    records.write(both, tmp_path / "run.jsonl")
+    command = of_files(tmp_path / "run.jsonl").commands[0]
+    assert "m --suite reflect --images MANIFEST --questions QUESTIONS.yaml --tasks" in command
 
 
 def test_a_public_page_has_no_texts(tmp_path):

@@ -11,11 +11,13 @@ between groups (`ggss.stats.prediction_powered`); they are kept as the items' ri
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ggss import hashing
+from ggss.analysis.records import load
 from ggss.analysis.run import Run, Source
 from ggss.data.pictures import PICTURE, Picture
 from ggss.errors import InputError, no_such, problems
@@ -27,7 +29,7 @@ from ggss.probes.questions import JUDGED, TEXT, RubricEntry
 from ggss.probes.steered_model import Steering
 from ggss.probes.suites import Suite
 
-LABEL_COLUMNS = ("item", "label")
+LABEL_COLUMNS, QUESTION_COLUMN = ("item", "label"), "question"
 _PICTURE_WORD = "(picture)"
 
 
@@ -114,33 +116,77 @@ def judged_suite(run: Run, rubric: Mapping[str, RubricEntry]) -> Suite:
 
 
 def labelled(items: Sequence[Item], labels: Mapping[str, str]) -> tuple[Item, ...]:
-    """The items with their human labels as right answers; InputError for labels of other items or other options."""
-    known = {item.key: item.options for item in items}
+    """The items with their human labels as right answers.
+
+    InputError for labels of other items or other options, and if a group has fewer than two, which the correction
+    needs.
+    """
+    known = {item.key: item for item in items}
     mistakes = [f"there is no item {key!r} in the run" for key in labels if key not in known]
     mistakes += [
-        f"{key!r}: {no_such(f'{label!r} is no option', label, known[key])}"
+        f"{key!r}: {no_such(f'{label!r} is no option', label, known[key].options)}"
         for key, label in labels.items()
-        if key in known and label not in known[key]
+        if key in known and label not in known[key].options
     ]
+    if labels and not mistakes:
+        counts = Counter({_group(item): 0 for item in items})
+        counts.update(_group(known[key]) for key in labels)
+        mistakes += [
+            f"{count} {'text' if count == 1 else 'texts'} of {group} with a label: each group needs two or more"
+            for group, count in counts.items()
+            if count < 2
+        ]
     if mistakes:
         raise problems("the human labels", mistakes)
+    return with_labels(items, labels)
+
+
+def _group(item: Item) -> str:
+    return f"{item.about} {item.attributes[0][item.about]}"
+
+
+def with_labels(items: Sequence[Item], labels: Mapping[str, str]) -> tuple[Item, ...]:
+    """The items with the labels, which are not checked, as right answers."""
     return tuple(replace(item, expected=labels.get(item.key)) for item in items)
 
 
-def read_labels(file: str | Path) -> dict[str, str]:
-    """Human labels by item, from a CSV file with the columns item and label; InputError lists every mistake."""
+def labels_of_scores(file: Path) -> dict[str, dict[str, str]]:
+    """By task, the human labels that a file of scores has; none if there is no such file."""
+    runs = load(file) if file.is_file() else {}
+    return {
+        task: {item.key: item.expected for item in run.items if item.expected is not None}
+        for task, run in runs.items()
+    }
+
+
+def read_labels(file: str | Path, questions: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Human labels by question of the rubric and item, from a CSV file; InputError lists every mistake.
+
+    Its columns are item and label, and question, which may be left out if the rubric has only one.
+    """
     rows = list(csv.DictReader(io.StringIO(read_utf8(file, "the human labels"))))
     if not rows or set(LABEL_COLUMNS) - set(rows[0]):
         raise InputError(f"the human labels {str(file)!r} need the columns item and label, and a row for each label")
-    labels: dict[str, str] = {}
+    if QUESTION_COLUMN not in rows[0] and len(questions) > 1:
+        raise InputError(
+            f"the human labels {str(file)!r} do not say which question they are about, and the rubric has "
+            f"{len(questions)} questions: add a column {QUESTION_COLUMN}, with {' or '.join(questions)}"
+        )
+    labels: dict[str, dict[str, str]] = {question: {} for question in questions}
     mistakes = []
     for number, row in enumerate(rows, start=2):
         item, label = (row.get(column) or "" for column in LABEL_COLUMNS)
-        if not item or not label.strip():
-            mistakes.append(f"line {number}: it has no {'label' if item else 'item'}")
-        elif item in labels:
+        question = (row.get(QUESTION_COLUMN, questions[0]) or "").strip()
+        if not item or not label.strip() or not question:
+            absent = "item" if not item else "label" if question else QUESTION_COLUMN
+            mistakes.append(f"line {number}: it has no {absent}")
+        elif question not in labels:
+            what = f"line {number}: {question!r} is no question of the rubric"
+            mistakes.append(str(no_such(what, question, questions)))
+        elif item in labels[question]:
             mistakes.append(f"line {number}: item {item!r} stands in an earlier line, too")
-        labels[item] = label.strip()
+        else:
+            labels[question][item] = label.strip()
     if mistakes:
         raise problems(f"the human labels {str(file)!r}", mistakes)
     return labels

@@ -167,7 +167,10 @@ def judge(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="A CSV file of human labels of some texts, with the columns item and label."),
+        typer.Option(
+            help="A CSV file of human labels of some texts, with the columns item and label, and question if the "
+            "rubric has several."
+        ),
     ] = None,
     request: Annotated[
         str | None, typer.Option(metavar="JSON", help="Fields of every request besides.", show_default=False)
@@ -192,21 +195,38 @@ def judge(
 
     The texts are sent to that server, and nothing else: no picture, no group, no name of the model that wrote them.
     The judge's name is kept with its scores. Human labels of a random sample of the texts correct what it gets wrong
-    (prediction-powered inference); they can be added later, and nothing is asked again.
+    (prediction-powered inference); they can be added later, and nothing is asked again. Labels that the file of
+    scores has are kept where none are given.
 
     Example: ggss judge texts.jsonl --rubric rubric.yaml --endpoint http://HOST:8000/v1 --model judge -o scores.jsonl
     """
     from ggss.analysis import records
     from ggss.analysis.asking import ask, source
-    from ggss.analysis.judge import Judge, judged_suite, labelled, read_labels, text_run
+    from ggss.analysis.judge import (
+        Judge,
+        judged_suite,
+        labelled,
+        labels_of_scores,
+        read_labels,
+        text_run,
+        with_labels,
+    )
     from ggss.analysis.records import Questions
     from ggss.probes.questions import read_rubric
 
     records.check_place(out, force)
     run = text_run(records.load(texts), task)
     questions = read_rubric(rubric)
-    suite, known = judged_suite(run, questions), {} if labels is None else read_labels(labels)
-    items = {name: labelled(suite.items(name), known) for name in suite.tasks}
+    suite = judged_suite(run, questions)
+    if labels is None:
+        kept = {} if force else labels_of_scores(out)
+        items = {name: with_labels(suite.items(name), kept.get(name, {})) for name in suite.tasks}
+    else:
+        new = read_labels(labels, tuple(questions))
+        items = {
+            name: labelled(suite.items(name), new[question])
+            for name, question in zip(suite.tasks, questions, strict=True)
+        }
     scorer = Judge(served(endpoint, model, request, concurrency, timeout), run)
     longest = {name: suite.max_new_tokens(name) for name in suite.tasks}
     asked = {

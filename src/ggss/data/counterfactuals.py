@@ -400,10 +400,10 @@ def _duplicates(images: "Counterfactuals") -> list[str]:
 
 
 def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
-    """Problems that need the files: damaged images, unequal sizes, one image under two labels."""
+    """Problems that need the files: damaged images, unequal sizes, one image under two labels or twice unpaired."""
     messages: list[str] = []
     sizes: dict[Context, dict[str, list[str]]] = {}
-    labels_by_digest: dict[str, dict[str, str]] = {}
+    labels_by_digest: dict[str, dict[str, list[str]]] = {}
     files = [picture for picture in images if decode or is_file(picture)]
     for picture in track(files, "checking images", total=len(files)):
         try:
@@ -414,7 +414,7 @@ def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
         label, name = _spelled(picture.attributes.items()), repr(picture.name)
         if not images.unpaired:
             sizes.setdefault(picture.context, {}).setdefault(f"{width}x{height}", []).append(name)
-        labels_by_digest.setdefault(picture.digest, {}).setdefault(label, name)
+        labels_by_digest.setdefault(picture.digest, {}).setdefault(label, []).append(name)
     messages += [
         f"context {_spelled(context)} has images of different sizes: "
         + ", ".join(f"{size} ({len(names)}, such as {names[0]})" for size, names in by_size.items())
@@ -422,10 +422,17 @@ def _image_problems(images: "Counterfactuals", decode: bool) -> list[str]:
         if len(by_size) > 1
     ]
     messages += [
-        f"the same image is labelled {' and '.join(f'{label} ({name})' for label, name in names.items())}"
-        for names in labels_by_digest.values()
-        if len(names) > 1
+        f"the same image is labelled {' and '.join(f'{label} ({names[0]})' for label, names in by_label.items())}"
+        for by_label in labels_by_digest.values()
+        if len(by_label) > 1
     ]
+    if images.unpaired:  # of a counterfactual set, one image may be in several contexts
+        messages += [
+            f"{' and '.join(names)} are the same image: keep one"
+            for by_label in labels_by_digest.values()
+            for names in by_label.values()
+            if len(names) > 1
+        ]
     return messages
 
 

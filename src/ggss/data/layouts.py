@@ -24,15 +24,18 @@ that of the first version.
 | UTKFace | file names: `[age]_[gender]_[race]_[date&time].jpg` | age in years, age_group, gender, race |
 | FACET | a table of people: how many reviewers gave each label | occupation, gender, age, skin_tone, lighting |
 
-A label of FACET is the one that most reviewers gave, `na` if none did or two are equal; its skin tone is the mean of
-theirs on Monk's scale, 1 to 10. A picture of FACET may show several people, so each is cut out by their bounding box.
+A label of FACET is the one that most reviewers gave, `na` if most could not say, none did or two are equal; its skin
+tone is the mean of theirs on Monk's scale, 1 to 10. A picture of FACET may show several people, so each is cut out by
+their bounding box.
 
 On the hub SocialCounterfactuals is parquet: each row has a picture, its `counterfactual_set`, and two attributes with
 their types (`a1_type`, `a1`, `a2_type`, `a2`). `extract` writes the pictures of one kind into files, unchanged, as
 `tailor/SET/Middle Eastern_female.jpg`; the occupation is the end of the `caption`.
 """
 
+import csv
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -169,16 +172,22 @@ def read_labels(labels: Labels, folder: str | Path) -> SetContents:
     flaws: dict[str, list[str]] = {}
     rows: list[Row] = []
     others: list[str] = []
+    people: set[str] = set()
     for source, entry in _table_rows(labels, folder) if labels.table else _name_rows(by_name):
         row = labels.read(entry)
         if row is None:
             (flaws.setdefault("cannot be read", []) if labels.table else others).append(source)
             continue
         paths = [path for path in by_name.get(Path(row["path"]).name, []) if _ends_with(path, row["path"])]
-        if flaw := _label_flaw(labels, row, [Path(source)] if not labels.table else paths):
-            flaws.setdefault(flaw, []).append(source if labels.table else row["path"])
+        flaw = _label_flaw(labels, row, paths)
+        person = row.get("person") or str(paths[0] if paths else "")
+        if not flaw and person in people:
+            flaw = "of people who are in the tables twice (keep one line of each)"
+        if flaw:
+            flaws.setdefault(flaw, []).append(source)
         else:
-            rows.append({**row, "path": str(paths[0] if labels.table else source)})
+            people.add(person)
+            rows.append({**row, "path": str(paths[0])})
     if not rows and not flaws:
         raise InputError(
             f"{str(folder)!r} has nothing of {labels.title}, such as {labels.example}"
@@ -202,13 +211,20 @@ def _table_rows(labels: Labels, folder: Path) -> Iterator[tuple[str, Row]]:
     """Each row of the set's tables, with its file and line; InputError if a table cannot be read."""
     for path in sorted(folder.rglob("*.csv")):
         text, flaws = read_utf8(path, "table"), []
-        header = {name.strip() for name in text.partition("\n")[0].split(",")}
-        if not header >= set(labels.table):
+        if not _header(text) >= set(labels.table):
             continue
         for line, row in csv_rows(text, flaws):
             yield f"{path} line {line}", row
         if flaws:
             raise problems(f"table {str(path)!r}", flaws)
+
+
+def _header(text: str) -> set[str]:
+    """The columns of a table; none if its first line is not CSV."""
+    try:
+        return {name.strip() for name in next(csv.reader([text.partition("\n")[0]], strict=True), [])}
+    except csv.Error:
+        return set()
 
 
 def _name_rows(by_name: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Row]]:
@@ -225,28 +241,37 @@ def _ends_with(path: Path, ending: str) -> bool:
 def cut_out(rows: Sequence[Row], folder: Path) -> list[Row]:
     """The rows without `person` and `box`, with paths of pictures of the person alone, written into a folder.
 
-    InputError if a box is not inside its picture, or a person is there twice.
+    Nothing is written before all boxes and pictures are checked. InputError lists boxes that are not inside their
+    pictures, and damaged pictures.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    paths: set[Path] = set()
-    cut = []
-    for row in track(rows, "cutting out people", len(rows)):
-        labels = {column: label for column, label in row.items() if column not in ("person", "box")}
-        picture = FilePicture(Path(row["path"])).image()
-        x, y, width, height = (float(number) for number in row["box"].split())
-        left, top = max(0, round(x)), max(0, round(y))
-        right, bottom = min(picture.width, round(x + width)), min(picture.height, round(y + height))
+    edges, mistakes = [], dict[str, None]()
+    for row in track(rows, "checking people", len(rows)):
+        try:
+            size = FilePicture(Path(row["path"])).image().size
+        except InputError as error:
+            mistakes[str(error)] = None
+            continue
+        left, top, right, bottom = _edges(row["box"], size)
+        edges.append((left, top, right, bottom))
         if left >= right or top >= bottom:
-            raise InputError(f"the box of person {row['person']!r} is not inside {row['path']!r}: correct the table")
-        data = BytesIO()
-        picture.crop((left, top, right, bottom)).save(data, "PNG")
-        path = folder / f"{row['person']}.png"
-        if path in paths:
-            raise InputError(f"person {row['person']!r} is in the table twice: keep one row")
-        paths.add(path)
+            mistakes[f"the box of person {row['person']!r} is not inside {row['path']!r}: correct the table"] = None
+    if mistakes:
+        raise problems(f"people to be cut out into {str(folder)!r}", list(mistakes))
+    folder.mkdir(parents=True, exist_ok=True)
+    cut = []
+    for row, corners in zip(track(rows, "cutting out people", len(rows)), edges, strict=True):
+        labels = {column: label for column, label in row.items() if column not in ("person", "box")}
+        data, path = BytesIO(), folder / f"{row['person']}.png"
+        FilePicture(Path(row["path"])).image().crop(corners).save(data, "PNG")
         write_whole(path, data.getvalue())
         cut.append({**labels, "path": str(path)})
     return cut
+
+
+def _edges(box: str, size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the part of a box that is in a picture of this width and height."""
+    x, y, width, height = (float(number) for number in box.split())
+    return max(0, round(x)), max(0, round(y)), min(size[0], round(x + width)), min(size[1], round(y + height))
 
 
 def _images(folder: Path) -> Iterable[Path]:
@@ -450,11 +475,11 @@ def _read_facet(row: Row) -> Row | None:
     mean = sum(tone * count for tone, count in zip(_TONES, counts, strict=True)) / (sum(counts) or 1)
     try:
         box = json.loads(row["bounding_box"])
-        corners = " ".join(str(float(box[name])) for name in ("x", "y", "width", "height"))
+        corners = [float(box[name]) for name in ("x", "y", "width", "height")]
     except (ValueError, TypeError, KeyError):
         return None
     person = row["person_id"]
-    if not re.fullmatch(r"[\w-]+", person):
+    if not math.isfinite(sum(map(abs, corners))) or not re.fullmatch(r"[\w-]+", person):
         return None
     return {
         "path": row["filename"],
@@ -464,12 +489,12 @@ def _read_facet(row: Row) -> Row | None:
         "skin_tone": f"{mean:.2f}".rstrip("0").rstrip(".") if mean else NOT_SAID,
         "lighting": said["lighting"],
         "person": person,
-        "box": corners,
+        "box": " ".join(map(str, corners)),
     }
 
 
 def _said_by_most(row: Row, prefix: str, names: Sequence[str]) -> str:
-    counts = {name: as_number(row.get(f"{prefix}_{name}", "")) or 0 for name in names}
+    counts = {name: as_number(row.get(f"{prefix}_{name}", "")) or 0 for name in (*names, NOT_SAID)}
     most = [name for name, count in counts.items() if count == max(counts.values())]
     return most[0] if len(most) == 1 else NOT_SAID
 

@@ -43,12 +43,15 @@ LETTERS: tuple[str, ...] = ("A", "B", "C")
 NEW_TOKENS = 16
 _UNKNOWN = (
     r"unknown|undetermined|undeterminable|not (?:known|answerable|determinable|clear)"
-    r"|not enough info(?:rmation)?|insufficient information"
+    r"|(?:not enough|no) info(?:rmation)?|insufficient information|no way to (?:know|tell|say)"
     r"|(?:can\s?not|can ?['’]t|impossible to|unable to|do not|don['’]t|not possible to)"
     r" (?:be )?(?:determined?|tell|say|know|answer(?:ed)?|judged?|inferr?(?:ed)?)"
 )
 _Mask = NDArray[np.bool_]
 _ABSTAINS = re.compile(rf"(?<!\w)(?:{_UNKNOWN})(?!\w)", re.IGNORECASE)
+_CLAUSE_END = re.compile(
+    r"[;:,.!?\n—]|\s[-–]\s|(?<!\w)(?:but|yet|however|though|although|so|then)(?!\w)", re.IGNORECASE
+)
 
 
 def unknown_option(worth: Mapping[str, float]) -> str:
@@ -94,9 +97,17 @@ def _mistake(prompt: Prompt) -> str:
 
 
 def parse_ambiguous(answer: str, item: Item) -> str | None:
-    """The option chosen; the unknown one, too, where the answer says in other words that it cannot be told."""
-    option = parsers.chosen(answer, item.options)
-    return unknown_option(item.worth) if option is None and _ABSTAINS.search(answer) else option
+    """The option chosen; the unknown one, too, where the answer says in other words that it cannot be told.
+
+    If a later clause names another option it is neither an abstention nor a clear guess, so None: "I cannot tell for
+    sure, but my guess is A", "It cannot be determined, but B seems likely".
+    """
+    option, phrase = parsers.chosen(answer, item.options), _ABSTAINS.search(answer)
+    if option is not None or phrase is None:
+        return option
+    unknown, end = unknown_option(item.worth), _CLAUSE_END.search(answer, phrase.end())
+    later = "" if end is None else _ABSTAINS.sub(" ", answer[end.end() :])
+    return unknown if parsers.chosen(later, item.options) in (None, unknown) else None
 
 
 def measure_ambiguous(answers: Answers, baseline: Answers | None) -> Mapping[str, Metric]:

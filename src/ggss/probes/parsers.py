@@ -93,7 +93,11 @@ _CONDITION = re.compile(r"(?<!\w)(?:if|unless|whether|suppose|assuming)(?!\w)", 
 _GOES_ON, _LETTER_GOES_ON = following_words("anything"), following_words("letters")
 _PEOPLE, _PICTURES = following_words("people"), following_words("pictures")
 _FOLLOWING = re.compile(r"(?:[ \t]+|-)([^\W\d_]+)")
-_WORD, _NEXT_WORD = re.compile(r"\w"), re.compile(r"\s+\w")
+_WORD, _NEXT_WORD = re.compile(r"\w"), re.compile(r"\s+(?!(?:because|since|but)(?!\w))\w")
+# A "no" that is part of a phrase and no answer.
+_NO_PHRASE = re.compile(
+    r"(?<!\w)no(?=\s+(?:doubt|question|problem|one|longer|idea|clue|way|info|information)(?!\w))", re.IGNORECASE
+)
 _POSSESSIVE = re.compile(r"['’]s?[ \t]+\w|['’]s(?!\w)")
 _NO_PERSON = re.compile(
     r"(?<!\w)(?:(?:in|with|wearing|wears|years?)[\s-]+(?:(?:an?|the)\s+)?\w+|black[\s-]+and[\s-]+white)(?!\w)"
@@ -252,7 +256,10 @@ def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:
 
 
 def _named(answer: str, words: Mapping[str, Sequence[str]], goes_on: Collection[str]) -> str | None:
-    """As `named`; goes_on: the words that may follow, empty if any may."""
+    """As `named`; goes_on: the words that may follow, empty if any may.
+
+    The "no" of "no way" or "no dog" names no value.
+    """
     phrases_of = {value: {phrase.casefold() for phrase in phrases if phrase} for value, phrases in words.items()}
     phrases = set().union(*phrases_of.values())
     if not phrases:
@@ -262,6 +269,7 @@ def _named(answer: str, words: Mapping[str, Sequence[str]], goes_on: Collection[
     matches = re.finditer(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", answer)
     known = goes_on and {*goes_on, *(word for phrase in phrases for word in phrase.split())}
     candidates = [match for match in matches if not known or _ends_or_goes_on(answer, match.end(), known)]
+    candidates = [match for match in candidates if match.group() != "no" or _is_outright(answer, match)]
     asserted = {match.group() for match in _asserted(answer, candidates)}
     values = [value for value, own_phrases in phrases_of.items() if asserted & own_phrases]
     return values[0] if len(values) == 1 else None
@@ -325,7 +333,7 @@ def yes_or_no(answer: str) -> str | None:
 
     In "yes, there is no dog" only the yes is an answer; "yes and no" and "no, I mean yes" are none.
     """
-    answer = re.sub(r"(?<!\w)no(?=\s+(?:doubt|question|problem|one|longer|idea|way)(?!\w))", "##", answer.casefold())
+    answer = _NO_PHRASE.sub("##", answer.casefold())
     matches = _asserted(answer, re.finditer(r"(?<![\w'’])(?:yes|no)(?![\w'’])", answer))
     outright = {match.group() for match in matches if match.group() == "yes" or _is_outright(answer, match)}
     words = outright or {match.group() for match in matches}
@@ -333,7 +341,12 @@ def yes_or_no(answer: str) -> str | None:
 
 
 def _is_outright(answer: str, no: re.Match[str]) -> bool:
-    """Whether a "no" is an answer and not a part of "no dog": it is the first word, or no word follows."""
+    """Whether a "no" is an answer and not a part of "no dog": it is the first word, or no word follows.
+
+    In "no doubt" and the like it never is.
+    """
+    if _NO_PHRASE.match(answer, no.start()):
+        return False
     first = _WORD.search(answer)
     return (first is not None and first.start() == no.start()) or not _NEXT_WORD.match(answer, no.end())
 

@@ -39,6 +39,7 @@ The questions are asked about the people of a suite, those that its own tasks ar
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -279,27 +280,32 @@ register(
 
 def _checked_options(value: Any) -> dict[str, str]:
     """By option, what it stands for: words stand for themselves."""
-    if isinstance(value, list):
-        repeated = sorted({str(word) for word in value if value.count(word) > 1})
-        if repeated:
-            raise ValueError(f"{', '.join(repeated)} is there more than once")
-        value = {word: word for word in value}
-    if not isinstance(value, dict):
+    if not isinstance(value, list | dict):
         raise ValueError("give a list of words, or letters with what each stands for: {A: low, B: high}")
-    if numbers := [repr(part) for pair in value.items() for part in pair if not isinstance(part, str)]:
-        raise ValueError(f"options are text, not {', '.join(dict.fromkeys(numbers))}: put them in quotes")
-    if not all(part.strip() for pair in value.items() for part in pair):
+    pairs = list(value.items()) if isinstance(value, dict) else [(word, word) for word in value]
+    if others := [repr(part) for pair in pairs for part in pair if not isinstance(part, str)]:
+        raise ValueError(f"options are text, not {', '.join(dict.fromkeys(others))}: put them in quotes")
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        repeated = sorted(word for word, count in Counter(word for word, _ in pairs).items() if count > 1)
+        raise ValueError(f"{', '.join(repeated)} is there more than once")
+    if not all(part.strip() for pair in pairs for part in pair):
         raise ValueError("an option is empty")
-    if len(value) < 2:
-        raise ValueError(f"a question needs at least two, seen {', '.join(value) or 'none'}")
-    return value
+    if len(options) < 2:
+        raise ValueError(f"a question needs at least two, seen {', '.join(options) or 'none'}")
+    by_text: dict[str, str] = {}
+    for name, text in pairs:
+        other = by_text.setdefault(text.strip().casefold(), name)
+        if other != name:
+            raise ValueError(f"{other} and {name} have the same text, {text.strip()!r}: leave one out")
+    return options
 
 
 _Entry = TypeVar("_Entry", bound="QuestionEntry")
 
 
 def _checked_metric(value: Any) -> str:
-    if value not in PICTURES:
+    if not isinstance(value, str) or value not in PICTURES:
         raise ValueError(str(no_such(f"there is no metric {value!r}", str(value), PICTURES)))
     return value
 
@@ -333,7 +339,7 @@ class QuestionEntry(BaseModel):
         A gap in shares is one in means, where the answer is worth 1 and others 0. folder: that of the file, to which
         its lexicons are relative.
         """
-        listed = "\n".join(f"{option}. {text}" for option, text in self.options.items())
+        listed = "\n".join(option if option == text else f"{option}. {text}" for option, text in self.options.items())
         text, worth = self.text.replace(OPTIONS, listed), self.worth
         if self.metric == AMBIGUOUS:
             asked = {"": self.unknown, **self.told}
@@ -354,6 +360,8 @@ class QuestionEntry(BaseModel):
         return [*self._mistakes_of_text(), *self._mistakes_of_metric(), *self._mistakes_of_ambiguity()]
 
     def _mistakes_of_text(self) -> list[str]:
+        if not self.text.strip():
+            return ["text: it is empty"]
         found = [
             f"text: {place} is filled in with nothing; {' and '.join(map(' '.join, self.places.items()))}"
             for place in re.findall(r"\{\w*\}", self.text)
@@ -388,6 +396,9 @@ class QuestionEntry(BaseModel):
         if missing:
             found.append(f"worth: it has no number for {', '.join(missing)}")
         found += [f"worth: {no_such(f'{name!r} is no option', name, self.options)}" for name in unknown]
+        if len(self.worth) > 1 and len(set(self.worth.values())) == 1:
+            number = f"{next(iter(self.worth.values())):g}"
+            found.append(f"worth: it is {number} for every option, so the gap is always 0: give different numbers")
         if self.answer and self.answer not in self.options:
             found.append(f"answer: {no_such(f'{self.answer!r} is no option', self.answer, self.options)}")
         if self.metric != GAP and self.answer:
@@ -426,6 +437,8 @@ class QuestionEntry(BaseModel):
             found = ["unknown: say which option means that the answer is not known"]
         if self.unknown and self.unknown in self.stereotype.values():
             found.append(f"stereotype: {self.unknown} says that the answer is not known: name another option")
+        if not all(sentence.strip() for sentence in self.told):
+            found.append("told: a sentence is empty: write what tells the answer")
         if self.told and TOLD not in self.text:
             found.append(f"text: it does not say where the sentences of `told` belong: write {TOLD} there")
         if self.worth:
@@ -525,7 +538,8 @@ def _sentence(details: Any) -> str:
 def questions_suite(file: str | Path, suite: Suite) -> Suite:
     """The suite of a file's questions, about the people that another suite's tasks are about.
 
-    InputError lists every mistake in the file, and every attribute that does not vary in these pictures.
+    InputError lists every mistake in the file, every name that makes a task which that suite has, and every attribute
+    that does not vary in these pictures.
     """
     questions, folder = read_questions(file), Path(file).parent
     if suite.people is None:
@@ -536,6 +550,8 @@ def questions_suite(file: str | Path, suite: Suite) -> Suite:
     about, prompts, mistakes = dict[str, str](), dict[str, Prompts](), list[str]()
     for task, question in questions.items():
         name = split_task(task)[1]
+        if task in suite.tasks:
+            mistakes.append(f"{name}: {task} is a task of the suite {suite.name}: choose another name")
         if not question.attribute and len(varied) != 1:
             mistakes.append(f"{name}: say which `attribute` it is about: {' or '.join(varied) or 'none'} varies")
         elif question.attribute and question.attribute not in varied:

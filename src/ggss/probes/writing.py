@@ -186,7 +186,11 @@ class Encoder:
     def vectors(self, texts: Sequence[Text | None]) -> list[np.ndarray | None]:
         """The vectors of the texts, of length 1; None where there is no text."""
         written = [text.written for text in texts if text is not None]
-        rows = np.asarray(self.encode(written), dtype=float) if written else np.zeros((0, 1))
+        try:
+            rows = np.asarray(self.encode(written), dtype=float) if written else np.zeros((0, 1))
+        except Exception as error:  # an encoder may raise anything, and give anything
+            what = f"{type(error).__name__}: {error}"
+            raise InputError(f"the sentence encoder {self.name!r} gave no numbers ({what}): fix it") from error
         lengths = np.linalg.norm(rows, axis=1) if rows.ndim == 2 else np.zeros(0)
         if rows.ndim != 2 or len(rows) != len(written) or not np.isfinite(rows).all() or not (lengths > 0).all():
             raise InputError(
@@ -202,6 +206,8 @@ def _malformed(encoder: Encoder) -> str:
         return f"it is a {type(encoder).__name__}, not a ggss.probes.writing.Encoder"
     if not re.fullmatch(r"[a-z][a-z0-9]*", encoder.name) or encoder.name == "text":
         return "its name is malformed, use lower-case letters and digits, and not 'text'"
+    if not callable(encoder.encode):
+        return f"its encode is a {type(encoder.encode).__name__}, not a function of texts"
     return ""
 
 
@@ -282,6 +288,8 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
     every = np.full(len(texts), True)
     measured: dict[str, Metric] = {}
     for measure in _measures(answers.items):
+        if measure not in _WHAT and not lexicon_mistake(measure):
+            _DISPLAYS.update(_displays_of(measure, f"words of {measure}", _RATE))  # of a user's lexicon
         numbers = [None if text is None else text.measures.get(measure) for text in texts]
         share = measure in SHARES
         name = f"{about}_{measure}"
@@ -339,27 +347,26 @@ _WHAT = {
 }
 
 
+def _displays_of(measure: str, what: str, display: Display) -> dict[str, Display]:
+    """How the metrics of a measure are shown."""
+    within = replace(display, biased_upwards=False, shuffled=False)
+    return {
+        f"{{about}}_{measure}_gap": replace(
+            display, label=f"{measure} gap", meaning=f"largest less smallest mean of a {{about}} group: {what}"
+        ),
+        f"{{about}}_{measure}_range": replace(
+            within,
+            label=f"{measure} within a person",
+            meaning=f"largest less smallest within a person as only the {{about}} shown changes, mean: {what}",
+        ),
+        f"mean_{measure}": replace(within, label=measure, meaning=f"mean of all texts: {what}", better=""),
+    }
+
+
 def _displays() -> dict[str, Display]:
     displays: dict[str, Display] = {}
     for measure, (what, display) in _WHAT.items():
-        displays[f"{{about}}_{measure}_gap"] = replace(
-            display, label=f"{measure} gap", meaning=f"largest less smallest mean of a {{about}} group: {what}"
-        )
-        displays[f"{{about}}_{measure}_range"] = replace(
-            display,
-            label=f"{measure} within a person",
-            meaning=f"largest less smallest within a person as only the {{about}} shown changes, mean: {what}",
-            biased_upwards=False,
-            shuffled=False,
-        )
-        displays[f"mean_{measure}"] = replace(
-            display,
-            label=measure,
-            meaning=f"mean of all texts: {what}",
-            better="",
-            biased_upwards=False,
-            shuffled=False,
-        )
+        displays |= _displays_of(measure, what, display)
     distance = Display(
         "text distance",
         "share of words in which two texts about a person differ as only the {about} shown changes",
@@ -372,7 +379,7 @@ def _displays() -> dict[str, Display]:
     return displays | {"{about}_text_distance": distance}
 
 
-_DISPLAYS = _displays()  # those of encoders are added when they measure
+_DISPLAYS = _displays()  # those of a user's encoders and lexicons are added when they measure
 
 register(
     Probe(

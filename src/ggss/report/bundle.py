@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ggss.analysis import records
 from ggss.analysis.comparison import check_one_run
 from ggss.analysis.run import Run, Statistics
-from ggss.errors import InputError
+from ggss.errors import InputError, no_such
 from ggss.escaping import code, markdown
 from ggss.files import LARGEST_ZIP, LARGEST_ZIPPED, add_to_zip, check_zip, mark, open_zip, read_bounded, write_whole
 from ggss.methods import registry
@@ -150,7 +150,8 @@ def of_study(
     """The evidence of a study's folder, finished or not: of its complete runs.
 
     pictures: a second report has thumbnails of them. steerers: folders whose cards are put in; InputError for one
-    that the study did not measure. licences: what the user knows of them, by name.
+    that the study did not measure. licences: what the user knows of them, by the names that
+    the bundle has; InputError for another name.
     """
     data = material.of_study(folder)
     assert data.figures is not None
@@ -159,8 +160,16 @@ def of_study(
         attached[WITH_PICTURES] = _page(data)
     evidence = of_results(data.figures.results, data)
     command = _command(data.made_from, *["--pictures"] * pictures, *_named_steerers(steerers))
-    known = {**evidence.licences, **(licences or {})}
+    known = _licences(evidence.licences, licences or {})
     return replace(evidence, command=command, licences=known, attached=attached)
+
+
+def _licences(recorded: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    """What is recorded, with what the user says in its place; InputError for what the bundle does not have."""
+    for name in said:
+        if name not in recorded:
+            raise no_such(f"the bundle has no {name!r} to have a licence", name, recorded)
+    return {**recorded, **said}
 
 
 def of_results(results: Results, data: Material) -> Evidence:
@@ -207,7 +216,7 @@ def of_files(
     names = [file.name for file in (before, after) if file is not None]
     command = _command(*names, *(["--seed", str(seed)] if seed else []), *_named_steerers(steerers))
     return Evidence(
-        Origin.of(data, seed=seed), command, answers, None, known | dict(licences or {}), _cards(steerers, check)
+        Origin.of(data, seed=seed), command, answers, None, _licences(known, licences or {}), _cards(steerers, check)
     )
 
 

@@ -28,6 +28,8 @@ from ggss.methods.registry import UNSTEERED
 from ggss.models.sites import MLP2 as SITE
 from ggss.probes import Probe
 from ggss.probes.base import task_label, task_title
+from ggss.probes.questions import JUDGED
+from ggss.probes.questions import NAME as QUESTIONS
 from ggss.probes.suites import SUITES, Provenance, provenance
 from ggss.report import cells
 from ggss.report.cells import Figures
@@ -444,17 +446,34 @@ def of_files(before: Path, after: Path | None = None, statistics: Statistics | N
 
 def _probe_command(runs: Mapping[str, Run], file: str) -> str:
     """The command that asks a run again. In capitals: what a file of answers does not name."""
+    if all(run.probe.name == JUDGED for run in runs.values()):
+        return _judge_command(runs, file)
     source = next(iter(runs.values())).source
-    suites = dict.fromkeys(run.source.suite for task, run in runs.items() if not run.probe.from_file)
+    asked = dict.fromkeys(run.source.suite for run in runs.values() if not run.probe.from_file)
+    suites = [suite for suite in asked if suite != QUESTIONS]
+    if QUESTIONS in asked and not suites:  # they are about the people of the suite that is asked by default
+        collection = source.model.partition("/")[0]
+        suites = [collection if collection in SUITES else "reflect"]
     words = ["ggss", "probe"]
     words += ["--endpoint", source.endpoint, "--model", source.model] if source.endpoint else [source.model]
     for suite in suites:
         words += ["--suite", suite]
         if suite in SUITES and "images" in signature(SUITES.get(suite)).parameters and not provenance(suite).source:
             words += ["--images", "MANIFEST"]
+    words += ["--questions", "QUESTIONS.yaml"] if QUESTIONS in asked else []
     words += ["--tasks", ",".join(runs)]
     if source.steered and not source.endpoint:
         words += ["--steer", "STEERER", "--alpha", f"{source.alpha:g}"]
+    return " ".join(map(shlex.quote, [*words, "-o", file]))
+
+
+def _judge_command(runs: Mapping[str, Run], file: str) -> str:
+    """The same of a judge's scores."""
+    identity = next(iter(runs.values())).source.identity
+    words = ["ggss", "judge", "RUN.jsonl", "--rubric", "RUBRIC.yaml"]
+    words += ["--endpoint", identity.get("judge's endpoint", "URL"), "--model", identity.get("judge", "JUDGE")]
+    if any(item.expected is not None for run in runs.values() for item in run.items):
+        words += ["--labels", "LABELS.csv"]
     return " ".join(map(shlex.quote, [*words, "-o", file]))
 
 
