@@ -28,6 +28,7 @@ from test_invariants import TABLE
 SITE = "projection-mlp2"
 AFFINE = {*AFFINE_METHODS, "auto", "none", "prompt", "directional-ablation", "rlace", "sfid"}
 AFFINE |= {"splince", "splince-pace", "leopard"}
+AFFINE |= {"pace-kernel"}  # fitted to so few people it is pace; test_pace_kernel.py has the other case
 QUESTION = "which person is a nurse ?"
 
 
