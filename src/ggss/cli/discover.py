@@ -138,6 +138,7 @@ def discover(
     if neutral is not None and not chosen.takes_neutral:
         using = [name for name in registry.names() if registry.get(name).takes_neutral]
         raise InputError(f"{method} does not use neutral pictures; leave out --neutral, or use {', '.join(using)}")
+    registry.check_neutral_given(chosen, neutral is not None)
     neutral_pictures = None if neutral is None else folder_of_pictures(neutral).shrunk(max_side)
 
     from ggss.activations import SITE
@@ -161,7 +162,7 @@ def discover(
         neutral_acts = None
         if neutral_pictures is not None:
             neutral_acts = collect(
-                vlm, neutral_pictures, where, keep_tokens=not summarise, summarise=summarise, batch_size=batch_size
+                vlm, neutral_pictures, where, keep_tokens=with_tokens, summarise=summarise, batch_size=batch_size
             )
     target = attribute[0] if len(attribute) == 1 else tuple(attribute)
     steerer = fit(method, acts, attribute=target, neutral=neutral_acts, **method_options)

@@ -60,6 +60,7 @@ class Method:
     prompt_suffix: the text appended to every prompt; only the prompt baseline has one.
     takes_statistics: statistics of the tokens will do instead of tokens (`collect(summarise=True)`).
     takes_neutral: `fit` has a fourth argument, `neutral`: activations of pictures that show nobody, or None.
+    needs_neutral: it cannot be fitted without them.
     takes_unpaired: it needs no more than covariances with the labels (`subspace.targets`), so that pictures may be
     unpaired, and an attribute ordered.
     fit_live: for a method that learns from a live model's answers; its `fit` raises. It gets (vlm, questions, sites,
@@ -76,6 +77,7 @@ class Method:
     steers: bool = True
     prompt_suffix: str = ""
     takes_neutral: bool = False
+    needs_neutral: bool = False
     takes_unpaired: bool = False
     fit_live: Callable[..., Mapping[str, Fitted]] | None = None
 
@@ -91,8 +93,17 @@ register, names, get = METHODS.register, METHODS.names, METHODS.get
 
 
 def fitted_names() -> list[str]:
-    """The names of the methods that are fitted to activations: all but those that need a live model."""
-    return [name for name in names() if get(name).fit_live is None]
+    """The methods that discovery pictures alone will do for: they need no live model and no neutral pictures."""
+    return [name for name in names() if get(name).fit_live is None and not get(name).needs_neutral]
+
+
+def check_neutral_given(method: Method, given: bool) -> None:
+    """InputError if the method needs neutral pictures and none are given."""
+    if method.needs_neutral and not given:
+        raise InputError(
+            f"{method.name} needs neutral pictures, in which the attribute cannot be seen, and there are none: "
+            f"ggss.fit({method.name!r}, activations, attribute, neutral=...), or ggss discover --neutral FOLDER"
+        )
 
 
 def check_pairing(method: Method, unpaired: bool, ordered: Iterable[str] = ()) -> None:

@@ -18,7 +18,16 @@ from ggss.data.counterfactuals import asked_of_numbers
 from ggss.errors import InputError
 from ggss.methods import operator, registry
 from ggss.methods.diagnostics import matching, principal_cosines, probe_tokens
-from ggss.methods.registry import Attribute, Fitted, LiveQuestion, Method, check_pairing, checked_options, get
+from ggss.methods.registry import (
+    Attribute,
+    Fitted,
+    LiveQuestion,
+    Method,
+    check_neutral_given,
+    check_pairing,
+    checked_options,
+    get,
+)
 from ggss.methods.subspace import targets
 from ggss.steering.attach import LEARNED_FROM
 from ggss.steering.steerer import MATCHING, Steerer
@@ -48,7 +57,8 @@ def fit(
         name: a method, see `ggss.methods.names()`.
         activations: of a counterfactual set, or of unpaired pictures, from `collect`.
         attribute: a column of the activations' attributes, or a tuple of several for their intersections.
-        neutral: the tokens of pictures that show nobody, at the same sites, for a method that uses them (`pace`).
+        neutral: activations of pictures that show nobody, at the same sites, for a method that uses them (`pace`) or
+            needs them (`biopro`).
         **options: of the method; the defaults are the paper's.
 
     Returns:
@@ -57,7 +67,7 @@ def fit(
     Raises:
         InputError: for an unknown method, option or attribute (with the nearest name), a counterfactual table that is
             not complete, unpaired pictures or an ordered attribute for a method that cannot take them, and a method
-            that needs tokens where there are none.
+            that needs tokens or neutral pictures where there are none.
 
     Examples:
         >>> fitted = ggss.fit("ggss", acts, attribute="race", kappa=10)
@@ -66,6 +76,7 @@ def fit(
     """
     method = get(name)
     checked = checked_options(method, options)
+    check_neutral_given(method, neutral is not None)
     if isinstance(attribute, list):
         attribute = tuple(attribute)
     columns = (attribute,) if isinstance(attribute, str) else attribute
@@ -175,7 +186,8 @@ def _check_neutral(method: Method, activations: Activations, neutral: Activation
             raise InputError(
                 f"neutral tokens at {site} are {neutral_width} wide, those of the discovery pictures {width}"
             )
-    _check_tokens(method, neutral)
+    if method.needs_tokens:
+        _check_tokens(method, neutral)
 
 
 def _check_tokens(method: Method, activations: Activations) -> None:

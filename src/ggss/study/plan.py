@@ -368,6 +368,8 @@ def contradictions(plan: Plan) -> list[str]:
             messages.append(f"methods: {error}")
         if registry.get(method.name).fit_live is not None:
             messages.append(f"methods: {method.name!r} learns from a live model's answers, and a plan cannot fit it")
+        if registry.get(method.name).needs_neutral:
+            messages.append(f"methods: {method.name!r} needs neutral pictures, and a plan has none")
         limits = (("model", method.models, models), ("task", method.tasks, plan.tasks))
         for what, chosen, known in (*limits, ("alpha", method.alphas, plan.alphas)):
             messages += [
