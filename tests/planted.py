@@ -25,3 +25,15 @@ def planted(identities=12, width=64, count=6, noise=0.05, seed=0):
                 attributes.append({"race": RACES[r], "gender": gender})
                 contexts.append(("nurse" if identity % 2 else "cook", identity))
     return Activations(tokens, attributes, contexts), axes
+
+
+def nobody(count=40, hint=0.1, noise=0.05, seed=1):
+    """Neutral pictures in the space of `planted()`: anyone's other traits, and a small part in the axes of race."""
+    axes = planted(identities=1)[1]
+    generator = torch.Generator().manual_seed(seed)
+    tokens = []
+    for _ in range(count):
+        other = torch.randn(20, generator=generator) @ axes[:, 5:25].T * 0.5
+        trace = hint * torch.randn(4, generator=generator) @ axes[:, :4].T
+        tokens.append(3 * axes[:, 40] + other + trace + noise * torch.randn(6, len(axes), generator=generator))
+    return Activations(tokens, [{}] * count, range(count))

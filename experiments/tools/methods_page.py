@@ -6,6 +6,7 @@ from itertools import groupby
 
 from ggss.methods import projection, registry, spherical, subspace
 from ggss.methods.registry import Method
+from ggss_rivals import ala
 
 OPENING = """# Methods
 
@@ -33,6 +34,24 @@ otherwise here; [rivals.md](rivals.md) has their results beside GGSS.
 `dso` learns from the answers of a live model, so it has a call of its own, which no plan can make:
 `ggss.fit_live("dso", vlm, questions, "race")`. `ggss.probes.steered_model.live_questions` makes the questions from a
 suite's items about discovery pictures.
+
+`biopro` cannot be fitted without neutral pictures, in which the attribute cannot be seen:
+`ggss.fit("biopro", activations, "race", neutral=others)`, or `ggss discover --method biopro --neutral FOLDER`. A plan
+has none.
+
+### `ala`, which is no method
+
+It changes answers and no activations, so it is in no list, and has calls of its own:
+
+```python
+from ggss_rivals.ala import LogitAdjustment
+
+adjustment = LogitAdjustment.fit(activations, "race", items, answers)   # unsteered answers about discovery pictures
+adjustment.adjusted(others, their_answers, rows, alpha=1.0).answers     # rows: the mean rows of each item's pictures
+```
+
+{ala}
+Reference: {reference}.
 """
 
 SHARED = """## What the methods share
@@ -103,7 +122,7 @@ def page() -> str:
         parts.append(_words(module))
         parts += [f"Reference: {reference}.\n" for reference in dict.fromkeys(method.reference for method in own)]
         parts.append(_options(own))
-    parts += [RIVALS, SHARED]
+    parts += [RIVALS.format(ala=_words(ala.__name__), reference=ala.REFERENCE), SHARED]
     for module, title in (
         (subspace, "The counterfactual subspace"),
         (spherical, "Gate, slerp and hard projection on the sphere"),

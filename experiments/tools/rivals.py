@@ -1,7 +1,7 @@
 """`make rivals`: docs/rivals.md from a folder of studies/rivals.yaml, `python -m experiments.tools.rivals FOLDER`.
 
-No plan can fit `dso`: `rivals_live` has fitted it on the same discovery pictures, and asked the same questions. Where
-it has not been run, the page has no row for it.
+No plan can fit `dso`, `ala` and `biopro`: `rivals_live` has fitted them on the same discovery pictures, and asked the
+same questions. Where it has not been run, the page has no rows for them.
 """
 
 import json
@@ -9,10 +9,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.tools.rivals_live import LIVE, QUESTIONS, LiveRows
+from experiments.tools.rivals_live import BIOPRO, LIVE, NEUTRAL, QUESTIONS, LiveRows
 from ggss.analysis.comparison import Comparison, compare
 from ggss.methods import registry
 from ggss.study.results import Results
+from ggss_rivals import ala
+from ggss_rivals.biopro import BioProOptions
 from ggss_rivals.dso import DsoOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "rivals.md"
@@ -82,7 +84,7 @@ def table(results: Results, model: str, live: LiveRows) -> list[str]:
 
 
 def measured(live: LiveRows, model: str) -> list[str]:
-    """The live methods whose answers are there."""
+    """Those that no plan can fit whose answers are there."""
     return [label for label in LIVE if live.finished(model, label)]
 
 
@@ -152,6 +154,7 @@ def page(results: Results, live: LiveRows) -> str:
     plan = results.plan
     usual = DsoOptions.model_construct()
     passes, bound = usual.passes, usual.kl
+    quantile = BioProOptions.model_construct().quantile
     parts = [
         f"""# Rivals from other papers, in the small world
 
@@ -168,19 +171,27 @@ points (TOST). About {plan.limit} items a task, on identities that no method was
 published 2AFC metric uses only the pairs whose two orders name the same picture, so few answers decide it where
 steering works ([results.md](results.md)); beside it is the net preference, over all answers.
 
-Left out: the gate of BioPro (arXiv 2512.00807), which debiases pictures in which the attribute cannot be seen and
-leaves the others alone: here it can be seen in every picture, and the rule that decides could not be read. Adaptive
-logit adjustment (ALA, ICLR 2026) corrects the logits of single words while text is written, by classifiers of picture
-and text: it does not steer activations, and its tasks are captions, not answers of one letter.
-
 `auto` chooses a method and its k on held-out people of the discovery set, without asking the model
-(`ggss discover --method auto`). `dso` is learned from the answers of the live model to about {QUESTIONS} questions of
-each bias task about the discovery pictures. On the same tasks it is measured here, about other people and another
-occupation. All other methods have seen no answer. The budget of `dso` is {passes} passes over
+(`ggss discover --method auto`). `dso` and `ala` are learned from the answers of the live model to about {QUESTIONS}
+questions of each bias task about the discovery pictures. On the same tasks they are measured here, about other people
+and another occupation. All other methods have seen no answer. The budget of `dso` is {passes} passes over
 the questions, and the bound on the KL divergence of its answers from the unsteered ones is {bound:g}.
 Where the KL ends far below the bound, the multiplier rose too far and the budget was too small to come back: such
 rows show less than the method can do. It also steers image tokens only, not the language model's norms as its paper
 does.
+
+`ala` (adaptive logit adjustment) is a baseline outside activations. The model answers as it is, and then the
+probabilities of the options are corrected, by a classifier of the picture and by what the answers to the same
+question had in common with each value. So it knows questions, not an attribute: answers to all others stay as they
+are. It never saw those of SmallStar, so it cannot change them, which says nothing about its cost elsewhere. Its paper
+corrects words while text is written; [methods.md](methods.md#ala-which-is-no-method) says what is left out.
+
+`biopro` debiases only pictures in which the attribute cannot be seen. The rule of its paper that decides could not be
+read. Here a picture is neutral if its part in the subspace is no larger than that of {quantile:.0%} of {NEUTRAL}
+scenes without people. **In the bias tasks race can be seen in every picture, so it should change nothing there.**
+That is its purpose, and no failure. What it is made for, bias about people who cannot be made out, is not measured
+here. SmallStar also has scenes, which it projects. Where scenes have as much along race as portraits do, portraits
+count as neutral, too, and it is a plain projection; below each table is how many do.
 """
     ]
     parts.append(all_worlds(results))
@@ -201,8 +212,9 @@ does.
 
 def notes(results: Results) -> str:
     names = {results.plan.method(label).name for label in results.methods[1:]} - {"ggss", "svd-pooled-euclidean"}
-    names |= {"dso"}
+    names |= {"dso", BIOPRO}
     cited = [f"- `{name}`: {registry.get(name).reference}." for name in registry.names() if name in names]
+    cited.append(f"- `{ala.LABEL}`: {ala.REFERENCE}.")
     return "## References\n\n" + "\n".join(cited) + "\n"
 
 

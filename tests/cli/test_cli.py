@@ -263,6 +263,12 @@ def test_discover_with_neutral_pictures_and_by_itself(run, model, faces, tmp_pat
     code, _, err = run(*asked, "--neutral", neutral)
     assert code == 2
     assert "ggss does not use neutral pictures" in err
+    code, _, err = run(*asked, "--method", "biopro")
+    assert code == 2
+    assert "biopro needs neutral pictures, in which the attribute cannot be seen" in err
+    code, out, err = run(*asked, "--method", "biopro", "--neutral", neutral, "--json")
+    assert code == 0, err
+    assert json.loads(out)["diagnostics"]["projection-mlp2"]["neutral_pictures"] == 3
     (neutral / "3.png").write_bytes(b"no picture")
     code, _, err = run(*asked, "--method", "pace", "--neutral", neutral)
     assert code == 2

@@ -10,7 +10,7 @@ from sklearn.model_selection import cross_val_score
 
 import ggss
 from ggss.methods import operator
-from planted import planted
+from planted import nobody, planted
 from rounding import assert_same
 
 SITE = "projection-mlp2"
@@ -63,6 +63,7 @@ TABLE = [
     "wring",
     "leopard",
     "mimic",
+    "biopro",
 ]
 ROTATIONS = {"angular-steering", "spherical-steering", "wring"}
 RIVALS = TABLE[TABLE.index("directional-ablation") :]
@@ -78,11 +79,12 @@ GATED = {"ggss", "leace-gated", "ggss-no-slerp", "gated-euclidean", "gated-eucli
     "pace-gated",
     "fairsteer",
     "spherical-steering",
+    "biopro",
 }
 # Their assumptions are not those of the planted data, where attributes have no dimensions and no sparse features of
 # their own. test_rivals.py has data on which they hide an attribute. Spherical steering weakens all that a token
-# shows alike (test_rotation.py).
-ASSUMING = {"sfid", "sae", "spherical-steering"}
+# shows alike (test_rotation.py). BioPro leaves alone what shows the attribute (test_biopro.py).
+ASSUMING = {"sfid", "sae", "spherical-steering", "biopro"}
 
 
 @cache
@@ -90,14 +92,22 @@ def data():
     return planted()[0]
 
 
+def fit(name, acts, attribute="race", **options):
+    if ggss.methods.get(name).needs_neutral:
+        options["neutral"] = nobody()
+    return ggss.fit(name, acts, attribute=attribute, **options)
+
+
 @cache
 def fitted(name):
-    return ggss.fit(name, data(), attribute="race")
+    return fit(name, data())
 
 
 def batch(images=3, name=""):
-    """Tokens of fresh images, and which image each is of. For a method that steers only what it knows, known ones."""
+    """Tokens of fresh images, and which image each is of. For a method that steers only some, images it steers."""
     tokens = planted(identities=2, seed=0 if name == "fairsteer" else 5)[0].tokens
+    if name == "biopro":
+        tokens = nobody(images, hint=0.05, seed=2).tokens
     return torch.cat([tokens[i] for i in range(images)]), torch.arange(images).repeat_interleave(6)
 
 
@@ -168,7 +178,7 @@ def test_save_and_load_are_bit_exact(name, tmp_path):
 @every
 def test_fitting_twice_gives_the_same_numbers(name):
     """To the bit: the same tensors take the same code path. A worker that replaces a killed one relies on it."""
-    first, second = fitted(name).operators[SITE], ggss.fit(name, data(), attribute="race").operators[SITE]
+    first, second = fitted(name).operators[SITE], fit(name, data()).operators[SITE]
     assert all(torch.equal(tensor, second.tensors()[key]) for key, tensor in first.tensors().items())
     assert first.scalars() == second.scalars()
 
@@ -211,7 +221,7 @@ def test_rows_that_are_not_finite_or_of_another_width_are_refused(name):
 def test_two_values_are_enough(name):
     rows, images = batch()
     options = {"separation": 0.3} if name == "sae" else {}  # one axis of 25 has no feature to itself
-    steerer = ggss.fit(name, data(), attribute="gender", **options)
+    steerer = fit(name, data(), "gender", **options)
     assert steerer.values == ("man", "woman")
     assert torch.isfinite(steerer.steer(rows, images)).all()
 
