@@ -41,14 +41,9 @@ has none.
 
 ### `ala`, which is no method
 
-It changes answers and no activations, so it is in no list, and has calls of its own:
-
-```python
-from ggss_rivals.ala import LogitAdjustment
-
-adjustment = LogitAdjustment.fit(activations, "race", items, answers)   # unsteered answers about discovery pictures
-adjustment.adjusted(others, their_answers, rows, alpha=1.0).answers     # rows: the mean rows of each item's pictures
-```
+It changes answers and no activations, so it is in no list, and has calls of its own.
+`ggss_rivals.ala.LogitAdjustment.fit` learns from activations, and from the unsteered answers to items about discovery
+pictures; `adjusted` corrects the answers to other items.
 
 {ala}
 Reference: {reference}.

@@ -1,7 +1,7 @@
 """`ala`: adaptive logit adjustment (ICLR 2026), a baseline outside activations. The model's answers are corrected.
 
     p(v | x)          the probability that picture x shows value v: logistic regression on the mean row of the image
-    assoc[q, j, v, o] how much more question q is answered with o where its picture j shows v; log probabilities
+    assoc[q, j, v, o] by how much log p(o), the answer o to question q, is larger where its picture j shows v
     log p'(o) = log p(o) - alpha sum_j sum_v p(v | x_j) assoc[q, j, v, o] + constant          the p'(o) sum to 1
 
 assoc is what the answers to a question about discovery pictures have in common with the values shown, by least
@@ -11,7 +11,7 @@ squares over its items i, with v_ij the value that picture j of item i shows:
 
 For a question about one picture it is the mean of log p(o) where v is shown, minus the mean over values. A question
 about two pictures (2AFC) has an association for each place. With two pictures some values may meet more often than
-others; least squares does not count the one picture's effect for the other's, as means would.
+others; least squares does not count one picture's effect as the other's, which means would do.
 
 **What the paper does.** Captions and answers in free text. At each step of generation a classifier of the image and a
 classifier of the text say which attribute each shows. Gradients say how much each word matters to the text's

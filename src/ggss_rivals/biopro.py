@@ -13,8 +13,8 @@ calibration term, and it extends to continuous variables such as brightness.
 
 **What is from the paper, and what is a reading.** The abstract and public summaries could be read, its equations not.
 From the paper: the subspace, the orthogonal projection, and that neutral inputs alone are projected. A reading: how
-neutral inputs are told. Here a picture is neutral if its part in the subspace is no larger than that of known neutral
-pictures, so these must be given (`neutral=`, or `--neutral FOLDER`). The projection is around the origin, as
+a neutral input is recognised. Here a picture is neutral if its part in the subspace is no larger than that of known
+neutral pictures, so these must be given (`neutral=`, or `--neutral FOLDER`). The projection is around the origin, as
 `directional-ablation` is. The subspace is that of `svd-pooled-euclidean`.
 
 **Left out and done otherwise.** Pictures in place of captions: the embeddings are mean rows of a site, and each site
