@@ -23,7 +23,7 @@ from ggss.steering.export import AFFINE_METHODS, ProofFailed
 from ggss.steering.exported_files import RECORD
 from ggss.steering.steerer import Steerer
 from planted import planted
-from test_invariants import TABLE
+from test_invariants import TABLE, fit
 
 SITE = "projection-mlp2"
 AFFINE = {*AFFINE_METHODS, "auto", "none", "prompt", "directional-ablation", "rlace", "sfid"}
@@ -34,7 +34,7 @@ QUESTION = "which person is a nurse ?"
 
 @cache
 def operator(method):
-    return ggss.fit(method, planted(identities=8)[0], attribute="race").operators[SITE]
+    return fit(method, planted(identities=8)[0]).operators[SITE]
 
 
 def images_of(count=40):
