@@ -161,9 +161,7 @@ def classes(activations: Activations, attribute: Attribute) -> Classes:
     values = activations.groups(attribute).values
     for value, count in Counter(labels).items():
         if count < 2:
-            raise InputError(
-                f"value {value!r} of {attribute!r} has one image; a classifier needs two of each or more"
-            )
+            raise InputError(f"value {value!r} of {attribute!r} has one image: each value needs two or more")
     return Classes(values, torch.tensor([values.index(label) for label in labels]))
 
 
