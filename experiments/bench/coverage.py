@@ -14,6 +14,7 @@ from ggss.stats.metric import pseudovalues
 
 Array = NDArray[np.float64]
 GOAL = (0.93, 0.97)
+TINY = 1e-9  # rounding
 FEWEST = 6  # signs that are all alike in less than 5 % of cases: 2 of 2^6
 METHODS = ("percentile, items", "percentile, clusters", "BCa, clusters", "jackknife or Fieller, clusters")
 
@@ -43,14 +44,12 @@ class Held:
 def held(found: Sequence[Interval], truth: float, samples: Sequence[Metric] = ()) -> Held:
     """samples: what the intervals are of, by identity, where identities vary symmetrically around a truth of 0."""
     middle, low, high = np.array([(one.estimate, one.low, one.high) for one in found]).T
-    factors = (1.0, 0.95, 1.05)
-    shares = (
-        float(
-            np.mean((middle + f * (low - middle) - 1e-12 <= truth) & (truth <= middle + f * (high - middle) + 1e-12))
-        )
-        for f in factors
+    share, nearer, further = (
+        float(np.mean((middle + f * (low - middle) - TINY <= truth) & (truth <= middle + f * (high - middle) + TINY)))
+        for f in (1.0, 0.95, 1.05)
     )
-    return Held(*shares, float(np.mean([indistinct(sample) for sample in samples])) if samples else 0.0)
+    least = float(np.mean([indistinct(sample) for sample in samples])) if samples else 0.0
+    return Held(share, nearer, further, least)
 
 
 def indistinct(sample: Metric) -> bool:
@@ -59,7 +58,7 @@ def indistinct(sample: Metric) -> bool:
     Given how far units are from 0, all their signs are equally likely. Of five signs all are alike in 2 of 32 cases,
     which is more than 5 %. So every interval that is right for all symmetric distributions holds 0.
     """
-    return int((np.abs(pseudovalues(sample)) > 1e-9).sum()) < FEWEST
+    return int((np.abs(pseudovalues(sample)) > TINY).sum()) < FEWEST
 
 
 @dataclass(frozen=True)
