@@ -18,7 +18,7 @@ from ggss.smallworld.bias_questions import HABITS, UNSHOWN, UNSHOWN_QUESTIONS, a
 from ggss.smallworld.bias_questions import guessed_from_score as guessed
 from ggss.smallworld.bias_questions import unshown_effect as effect
 from ggss.smallworld.people import GENDERS, RACES
-from ggss.stats import Interval, jackknife
+from ggss.stats import jackknife
 from ggss.stats.metric import Array
 
 STUDIES, IDENTITIES = 1000, (8, 12, 24)
@@ -31,6 +31,8 @@ NAMES = {
     "abstention_indigo": "abstention of one group",
     "bias_amber": "bias score of one group",
 }
+SYMMETRIC = {"abstaining": ("signed_race_bias_ambiguous", "bias_amber")}
+"""Measures that are as likely to be above as below 0, by habit."""
 
 TEXT = f"""### Ambiguous questions
 
@@ -119,12 +121,13 @@ def covered(habit: str, identities: int, count: int, seed: int) -> dict[str, Hel
     """By measure, how often the jackknife's interval over identities holds the truth."""
     rng, true = np.random.default_rng(seed), truth(habit)
     clusters = [item.cluster for item in items(identities)]
-    found: dict[str, list[Interval]] = {name: [] for name in NAMES}
-    for _ in range(count):
-        measured = measure_ambiguous(drawn(rng, habit, identities), None)
-        for name in NAMES:
-            found[name].append(jackknife(measured[name], clusters))
-    return {name: held(intervals, true[name]) for name, intervals in found.items()}
+    studies = [measure_ambiguous(drawn(rng, habit, identities), None) for _ in range(count)]
+    found = {}
+    for name in NAMES:
+        samples = [measured[name].by(clusters) for measured in studies]
+        symmetric = samples if name in SYMMETRIC.get(habit, ()) else ()
+        found[name] = held([jackknife(sample) for sample in samples], true[name], symmetric)
+    return found
 
 
 def section(count: int = STUDIES) -> str:

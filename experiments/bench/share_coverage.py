@@ -61,14 +61,16 @@ def of_change(
     alike: an identity that is high before is high after.
     """
     rng, clusters = np.random.default_rng(seed), _clusters(identities)
-    students, newcombe = [], []
+    students, newcombe, changes = [], [], []
     for _ in range(count):
         ranks = rng.random((2, identities))
         old, new = _right(rng, identities, before, ranks[0]), _right(rng, identities, after, ranks[int(not alike)])
         students.append(jackknife(new - old, clusters))
         newcombe.append(share_change(new, old, clusters))
+        changes.append(mean(new - old).by(clusters))
     width = float(np.mean([one.high - one.low for one in newcombe]))
-    return held(students, after - before), held(newcombe, after - before), width
+    symmetric = changes if after == before else ()
+    return held(students, after - before, symmetric), held(newcombe, after - before, symmetric), width
 
 
 def section(count: int = STUDIES) -> str:

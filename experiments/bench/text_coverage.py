@@ -16,7 +16,7 @@ from ggss.analysis.run import Run, Source
 from ggss.data.pictures import AbsentPicture
 from ggss.models.reading import Answer
 from ggss.probes import Item
-from ggss.stats import Interval, jackknife, label_null
+from ggss.stats import Metric, jackknife, label_null
 
 STUDIES = 1000  # a line
 MANY = 20_000  # identities by which a truth is known that has no formula
@@ -53,6 +53,11 @@ class World:
     refusal: tuple[float, float] = (0.05, 0.2)
     warmth: float = 0.5
     alike: float = 0.15  # standard deviation over identities of a probability
+
+    @property
+    def exchangeable(self) -> bool:
+        """Whether the groups differ in nothing: then gaps are as likely to be above as below 0."""
+        return all(len(set(of_group)) == 1 for of_group in (self.competence, self.refusal))
 
     def text(self, rng: Rng, group: int, shift: float) -> str:
         if rng.random() < self.refusal[group]:
@@ -103,9 +108,13 @@ TESTED = ("competence", "warmth", "sentiment", "length", "refusal")
 
 @cache
 def truth(world: World) -> dict[str, float]:
-    """Each metric, of very many identities."""
+    """Each metric: 0, or that of very many identities."""
     measured = world.run(np.random.default_rng(99), MANY).metrics()
-    return {name: float(measured[name]) for name in MEASURES}
+    return {name: 0.0 if zero(world, name) else float(measured[name]) for name in MEASURES}
+
+
+def zero(world: World, name: str) -> bool:
+    return world.exchangeable and name.startswith("signed_")
 
 
 @dataclass(frozen=True)
@@ -118,19 +127,22 @@ class Found:
 
 def found(world: World, identities: int, count: int, seed: int, draws: int = 199) -> Found:
     rng, known = np.random.default_rng(seed), truth(world)
-    intervals: dict[str, list[Interval]] = {name: [] for name in MEASURES}
+    samples: dict[str, list[Metric]] = {name: [] for name in MEASURES}
     above: dict[str, list[bool]] = {name: [] for name in TESTED}
     for number in range(count):
         run = world.run(rng, identities)
         measured, people = run.metrics(), run.clusters
         sets = run.measured().sets
         for name in MEASURES:
-            intervals[name].append(jackknife(measured[name], people))
+            samples[name].append(measured[name].by(people))
         for name in TESTED:
             null = label_null(measured[f"race_{name}_gap"], sets, draws=draws, seed=number)
             above[name].append(null.p <= 0.05)
     return Found(
-        {name: held(found, known[name]) for name, found in intervals.items()},
+        {
+            name: held([jackknife(sample) for sample in of], known[name], of if zero(world, name) else ())
+            for name, of in samples.items()
+        },
         {name: float(np.mean(often)) for name, often in above.items()},
     )
 

@@ -40,8 +40,11 @@ protocol; a line counts how often the 95 % interval holds the truth, and how oft
 within the goal: coverage 93 to 97 %, size at most 5.5 %. In the tables of shares, ambiguous questions and texts, a
 coverage outside of the goal has another beside it: that of an interval whose ends are 5 % nearer to the estimate, if
 it covers too often, or 5 % further off. Where few different studies can happen (eight identities whose answers are
-nearly all alike) coverage goes in steps, and one step may lead from one side of the goal to the other. It shows that
-the statistics are sound, not that any model's answers follow this simulation."""
+nearly all alike) coverage goes in steps, and one step may lead from one side of the goal to the other. *Every valid
+one*: where the truth is 0 and fewer than six identities differ from it, no test of 5 % can tell it from 0 (of five
+signs all are alike in 6 % of cases), so an interval that is right for all symmetric distributions holds it; the
+number is the share of such studies. It shows that the statistics are sound, not that any model's answers follow this
+simulation."""
 
 INTERVALS = """What to use: **`jackknife(metric, clusters)`** for a value, **`fieller(steered, unsteered, clusters)`**
 for a percent change, with identities (biographies) as clusters. The percentile bootstrap is the paper's and stays the

@@ -1,6 +1,7 @@
 """That the measurer of the measurers runs, says what it did, and sees a broken interval for what it is."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from experiments.bench import (
     studies,
     validity,
 )
-from experiments.bench.coverage import SETTINGS, Setting, coverage, held
+from experiments.bench.coverage import SETTINGS, Setting, coverage, held, indistinct
 from experiments.bench.rejections import TRIALS, Trial, rejections
 from ggss.probes.ambiguous import measure_ambiguous
-from ggss.stats import Interval
+from ggss.stats import Interval, mean
 
 
 def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
@@ -97,6 +98,18 @@ def test_a_coverage_outside_of_the_goal_has_that_of_other_ends_beside_it():
     assert str(held(intervals, 0.99)) == "100.0 % (nearer: 0.0 %)"
     assert str(held(intervals, 1.02)) == "0.0 % (further: 100.0 %)"
     assert str(held([*intervals[:19], Interval(0.5, 0.4, 0.6, 0.95, "jackknife", 8)], 0.1)) == "**95.0 %**"
+
+
+def test_five_signs_tell_nothing_from_zero_and_six_do():
+    """Checked by the exact test: the share of sign patterns whose sum is at least as far from 0."""
+    for differ in range(1, 9):
+        values = np.array([1.0] * differ + [0.0] * (8 - differ))
+        signs = np.array(list(product((-1, 1), repeat=8)))
+        p = float(np.mean(np.abs(signs @ values) >= values.sum()))
+        assert indistinct(mean(values)) == (p > 0.05), differ
+    intervals = [Interval(0.0, -1.0, 1.0, 0.95, "jackknife", 8)] * 4
+    samples = [mean([1.0] * 5 + [0.0] * 3)] * 4
+    assert str(held(intervals, 0.0, samples)) == "100.0 % (nearer: 100.0 %; every valid one: 100.0 %)"
 
 
 def test_the_page_has_the_section_on_shares():

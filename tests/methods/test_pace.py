@@ -21,6 +21,7 @@ from ggss.methods.pace import (
     chosen_shrinkage,
     contrasts_of,
     directions,
+    largest_eigenvectors,
     mixed,
     neutral_moments,
     part_weights,
@@ -688,3 +689,37 @@ def test_tokens_that_overflow_when_squared_are_a_sentence():
     huge = ggss.Activations([1e20 * tokens for tokens in acts.tokens], acts.attributes, acts.contexts)
     with pytest.raises(ggss.InputError, match=r"tokens of size .*e\+2\d overflow float32 when squared"):
         ggss.fit("pace", huge, attribute="race")
+
+
+def two_valued(parts=150, width=320, identities=8):
+    """Two values with opposite contrasts, exactly: all tokens are small whole numbers. Contrasts are fewer than D."""
+    generator = torch.Generator().manual_seed(0)
+    effect = torch.randint(-4, 5, (parts, width), generator=generator).float()
+    tokens, attributes, contexts = [], [], []
+    for identity in range(identities):
+        person = torch.randint(-2, 3, (parts, width), generator=generator).float()
+        for sign, gender in zip((1, -1), GENDERS, strict=True):
+            tokens.append(person + sign * effect)
+            attributes.append({"gender": gender})
+            contexts.append(identity)
+    return tokens, attributes, contexts
+
+
+def test_two_values_whose_contrasts_are_opposite():
+    """The sum of all contrasts is zero, and so is the image of whatever is the same for both values."""
+    steerer = ggss.fit("pace", ggss.Activations(*two_valued()), attribute="gender")
+    assert isinstance(steerer.operators[SITE], Oblique)
+    contrasts = torch.randn(150, 320, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    both = torch.stack([contrasts, -contrasts], 1)
+    values, vectors = largest_eigenvectors(both, 5)
+    expected = torch.linalg.eigvalsh(2 * contrasts.T @ contrasts).flip(0)[:5]
+    torch.testing.assert_close(values, expected)
+    torch.testing.assert_close(vectors.T @ vectors, torch.eye(5, dtype=torch.float64))
+
+
+def test_versions_that_are_one_picture_have_no_directions():
+    tokens, attributes, contexts = two_valued()
+    copies = [tokens[image - image % 2] for image in range(len(tokens))]
+    steerer = ggss.fit("pace", ggss.Activations(copies, attributes, contexts), attribute="gender")
+    assert isinstance(steerer.operators[SITE], Identity)
+    assert "Nothing is removed for 'gender'" in steerer.diagnostics[SITE]["warnings"][0]

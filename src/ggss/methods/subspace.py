@@ -52,6 +52,7 @@ POSITIONS = 256  # read at once: a block of 5 values x 256 positions x 4096 numb
 ITERATIONS = 1000  # of the regression's solver, at most
 TOLERANCE = 1e-9  # of the regression's solver, and of singular values relative to the largest
 CONVERGED = 1e-3  # the largest gradient of the loss, relative to the weights, that counts as zero
+START_SEED = 42  # of the eigenvalue solver's first vector
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,15 @@ def oriented(basis: Tensor) -> Tensor:
 def top_eigenvectors(gram: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest eigenvalues of a symmetric matrix, largest first, and their vectors [D, k].
 
-    Computed by Lanczos iteration to machine precision.
+    Computed by Lanczos iteration to machine precision, from a start that is random but always the same: one made of
+    the matrix itself may be mapped to zero. The contrasts of two values are opposite, and then its diagonal is.
     """
     from scipy.sparse.linalg import eigsh
 
-    start = torch.ones(len(gram), dtype=torch.float64) @ gram  # any start will do, but not a random one
-    values, vectors = eigsh(gram.numpy(), k, which="LA", v0=(start + gram.diagonal()).numpy())
+    if not gram.any():
+        return gram.new_zeros(k), torch.eye(len(gram), k, dtype=gram.dtype)
+    start = torch.randn(len(gram), generator=torch.Generator().manual_seed(START_SEED), dtype=torch.float64)
+    values, vectors = eigsh(gram.numpy(), k, which="LA", v0=start.numpy())
     order = values.argsort()[::-1]
     return torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy())
 
@@ -157,9 +161,7 @@ def classes(activations: Activations, attribute: Attribute) -> Classes:
     values = activations.groups(attribute).values
     for value, count in Counter(labels).items():
         if count < 2:
-            raise InputError(
-                f"value {value!r} of {attribute!r} has one image; a classifier needs two of each or more"
-            )
+            raise InputError(f"value {value!r} of {attribute!r} has one image: each value needs two or more")
     return Classes(values, torch.tensor([values.index(label) for label in labels]))
 
 
