@@ -243,6 +243,17 @@ def test_the_folder_of_a_plan_is_searched_for_its_plug_ins(tmp_path):
     assert f"there is no plug-in '{here}/y.py'" in done.stderr
 
 
+def test_a_module_that_is_imported_by_itself_names_its_package_and_so_does_a_script():
+    code = (
+        "import dataclasses\n"
+        "import ggss_rivals.dso\n"
+        "from ggss.methods.registry import METHODS, register\n"
+        "register(dataclasses.replace(METHODS.get('dso'), name='x-method'))\n"
+        "print(METHODS.package('dso'), METHODS.package('x-method'), METHODS.package('ggss'))\n"
+    )
+    assert python(code).stdout.split() == ["ggss_rivals", "__main__", "ggss"]
+
+
 def test_what_belongs_to_ggss_stays_its_own_whoever_imports_it_first(tmp_path):
     """The package's module is imported for its method, and imports all of ggss's probes on the way."""
     code = (

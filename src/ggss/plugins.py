@@ -61,7 +61,9 @@ def _registrar() -> _Registrar:
         frame = frame.f_back
     if caller is None or (frame and _is_ours(frame)):
         return _Registrar(OURS)
-    return _Registrar(_package, caller.f_globals.get("__name__", ""), caller.f_code.co_filename)
+    module = caller.f_globals.get("__name__", "")
+    package = module.partition(".")[0] if _package == OURS else _package  # imported by itself, or a script
+    return _Registrar(package, module, caller.f_code.co_filename)
 
 
 def _is_ours(frame: FrameType) -> bool:
