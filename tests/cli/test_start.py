@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ FITTING = "sklearn matplotlib scipy.stats"
 MODELS = "transformers.modeling_utils torch._dynamo"
 
 
+@cache
+def brought() -> set[str]:
+    """What transformers imports by itself before it can generate: 5.18 imports scikit-learn where it is installed."""
+    code = "import sys, transformers.generation.utils\nprint(*(set(sys.argv[1].split()) & set(sys.modules)))"
+    return set(subprocess.run([sys.executable, "-c", code, FITTING], capture_output=True, text=True).stdout.split())
+
+
 def imported(names: str, *commands: tuple[str, ...]) -> str:
     """Which of the named modules are imported when the commands have been run, one after the other."""
     lines = ["|".join(command) for command in commands]
@@ -49,11 +57,11 @@ def imported(names: str, *commands: tuple[str, ...]) -> str:
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_a_command_that_runs_no_model_imports_none(absent, command):
-    assert imported(absent, command) == ""
+    assert set(imported(absent, command).split()) <= (brought() if command[0] == "study" else set())
 
 
 def test_asking_and_examining_import_no_statistics(tmp_path):
     noise(0).save(tmp_path / "face.png")
     ask = ("ask", "small-world/llava-vicuna", str(tmp_path / "face.png"), "how much does this person earn ?")
     seen = imported(f"torch {FITTING} ggss.stats ggss.report ggss.study", ask, ("doctor", "small-world/qwen3-vl"))
-    assert seen == "torch"
+    assert {"torch"} <= set(seen.split()) <= {"torch"} | brought()

@@ -181,6 +181,8 @@ def test_learned_prompts_are_refused(tiny):
         Vlm(peft.get_peft_model(vlm.model, config), vlm.processor)
 
 
+# transformers 5.18 warns of the inputs' device, which accelerate sees to.
+@pytest.mark.filterwarnings("ignore:You are calling .generate:UserWarning")
 @pytest.mark.parametrize("name", ["pixtral", "qwen3-vl"])
 @pytest.mark.parametrize("where", ["cpu", "disk"])
 def test_a_model_whose_weights_are_elsewhere(tiny, pictures, tmp_path, name, where):
