@@ -60,6 +60,10 @@ class Condition:
     def name(self) -> str:
         return f"{self.method}-{self.attribute.replace(',', '-')}" if self.attribute else self.method
 
+    @property
+    def attributes(self) -> list[str]:
+        return self.attribute.split(",") if self.attribute else []
+
 
 def conditions(methods: Sequence[str] = METHODS) -> list[Condition]:
     """The unsteered model, each method for each attribute, and PACE for both at once; the most telling first."""
