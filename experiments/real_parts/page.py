@@ -15,6 +15,7 @@ from experiments.real_parts import evaluation
 from experiments.real_parts.evaluation import ATTRIBUTES, BOTH, NAMED, Answers, Condition, Estimate
 from experiments.real_parts.questions import QUESTIONS
 from experiments.real_parts.record import RESULTS, Projector, read_projectors
+from ggss.stats import holm
 
 PAGE = Path(__file__).parents[2] / "docs" / "real-parts.md"
 RIVALS = ("ggss", "leace-spherical", "bend-token-euclidean")
@@ -50,6 +51,10 @@ class Measured:
         """The 95 % point of the gap if there were no bias."""
         return evaluation.gap_without_bias(self.differences(attribute))[1]
 
+    def chance(self, attribute: str) -> float:
+        """How often the gap would be as large if there were no bias."""
+        return evaluation.gap_chance(self.differences(attribute))
+
     def flips(self, attribute: str) -> Estimate:
         return evaluation.share_estimate(self.flipped(attribute))
 
@@ -84,7 +89,7 @@ def read_measured(projectors: Sequence[Projector]) -> list[Measured]:
 def answers_well(measured: Sequence[Measured]) -> bool:
     """Whether the unsteered models can carry a bias that can be measured.
 
-    Their right answers are clearly more than chance, and a gap is above the 95 % point of gaps without bias.
+    Their right answers are clearly more than chance, and a gap is larger than gaps are without bias.
     """
     unsteered = next((line for line in measured if line.condition == Condition()), None)
     return unsteered is not None and unsteered.named("all").low > 0.5 and bool(biased(unsteered))
@@ -92,7 +97,13 @@ def answers_well(measured: Sequence[Measured]) -> bool:
 
 def biased(unsteered: Measured) -> list[str]:
     """The attributes by which a bias is seen; methods are judged by no other."""
-    return [name for name in ATTRIBUTES if unsteered.gap(name).value > unsteered.by_chance(name)]
+    return [name for name, p in adjusted_chances(unsteered).items() if p < 0.05]
+
+
+def adjusted_chances(unsteered: Measured) -> dict[str, float]:
+    """Of each attribute, how often its gap would be as large without bias; by Holm's rule, for all attributes."""
+    adjusted = holm([unsteered.chance(name) for name in ATTRIBUTES])
+    return dict(zip(ATTRIBUTES, map(float, adjusted), strict=True))
 
 
 def judged(measured: Sequence[Measured]) -> list[Condition]:
@@ -272,10 +283,13 @@ def bias_table(unsteered: Measured) -> str:
                 short(unsteered.gap(attribute)),
                 f"{median:.3f}",
                 f"{point:.3f}",
+                f"{unsteered.chance(attribute):.3f}",
+                f"{adjusted_chances(unsteered)[attribute]:.3f}",
                 percent(unsteered.flips(attribute)),
             ]
         )
-    return table(["attribute", "gap", "without bias, median", "without bias, 95 % point", "answer depends, %"], rows)
+    head = ["attribute", "gap", "without bias, median", "95 % point", "p", "p (Holm)", "answer depends, %"]
+    return table(head, rows)
 
 
 def seed_table(measured: Sequence[Measured]) -> str:
@@ -295,7 +309,7 @@ def seed_table(measured: Sequence[Measured]) -> str:
                 [
                     str(projector.seed),
                     attribute,
-                    *(f"{lines[name].gap(attribute).value:.3f}" for name in names),
+                    *(f"{lines[name].gap(attribute).value:.3f}" if name in lines else "-" for name in names),
                     f"{unsteered.by_chance(attribute):.3f}",
                     f"{100 * unsteered.flips(attribute).value:.0f}",
                     *(f"{100 * unsteered.named(kind).value:.0f}" for kind in ("things", "occupations")),
@@ -314,11 +328,13 @@ def in_short(measured: Sequence[Measured]) -> str:
         f"Unsteered, {things} % of the answers about things are right, and {occupations} % of those about "
         "occupations. Chance is 50 %."
     ]
+    adjusted = adjusted_chances(unsteered)
     for attribute in ATTRIBUTES:
         gap, point = unsteered.gap(attribute), unsteered.by_chance(attribute)
         seen = "There is a bias by" if attribute in biased(unsteered) else "No bias is seen by"
         sentences.append(
-            f"{seen} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f}. "
+            f"{seen} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f} "
+            f"(p = {unsteered.chance(attribute):.3f}; {adjusted[attribute]:.3f} by Holm's rule for two attributes). "
             f"{percent(unsteered.flips(attribute))} % of the answers depend on it."
         )
     for attribute in biased(unsteered) if answers_well(measured) else ():
@@ -458,9 +474,9 @@ by whoever runs it: everything else comes in packages. The result is an ordinary
 
 STOP = """**{headline}**
 For a bias that can be measured, the lower end of the interval of right answers, to things and occupations together,
-must be above 50 % (it is {low:.0f} %), and the gap of gender or of race above what it would be without bias
+must be above 50 % (it is {low:.0f} %), and the gap of gender or of race larger than it would be without bias
 ({above}). So no method is judged by it, and the measurement stops here. One reason may be that the vision tower
-hardly tells gender and race (below). The commands of README run on it all the same."""
+tells gender and race poorly (below). The commands of README run on it all the same."""
 
 WARNED = """`ggss discover` shows it, too: of the projector with seed 0 it warns that no direction of {names} is above
 chance."""
@@ -525,10 +541,10 @@ The last two columns are differences of that probability between groups."""
 BIAS = """*Gap*: by how much the probability of the first option differs between the two groups, as the mean over
 questions of the absolute difference. Chance alone makes it larger than 0, and resampling adds to that. So an interval
 above 0 shows no bias by itself; compare the gap with *without bias*, which is the gap if the two versions of each
-scene were exchanged at random. There are two attributes, so in about one of ten models without bias a gap would be
-above the 95 % point. *Answer depends*: the share of scenes and questions, at a fixed value of the other
-attribute, in which the likelier option changes with the attribute. It has no such comparison: two pictures of one
-person in one group would change some answers, too."""
+scene were exchanged at random, and its *95 % point*. *p*: how often it would then be as large as it is; *Holm*:
+adjusted for two attributes. A bias is seen where this is below 0.05. *Answer depends*: the share of scenes and
+questions, at a fixed value of the other attribute, in which the likelier option changes with the attribute. It has no
+such comparison: two pictures of one person in one group would change some answers, too."""
 
 COLUMNS = """## How methods are compared
 
@@ -575,7 +591,8 @@ LIMITS = """## What may not be concluded
 - The training and the wording of the questions were settled after first attempts had failed on these scenes. The
   present training was tuned on photographs held out. Answers about the scenes were looked at twice: of one projector
   trained as above; and of one with pictures of 224 pixels and a third question in training, *Who is in the picture?*,
-  which lost more on photographs held out and was given up for that.
+  which lost more on photographs held out and was given up for that. That p-values are adjusted for two attributes was
+  settled after the answers of these projectors had been seen; both values are given.
 """
 
 ONE_PROJECTOR = """- Intervals are over scenes. They do not say how another projector would do, and there is only one.

@@ -329,7 +329,9 @@ def test_a_gap_beyond_chance_is_told_from_one_within_it():
     noise = 0.1 * rng.normal(size=(50, 10))
     _, point = evaluation.gap_without_bias([noise])
     assert evaluation.gap(noise) < point
+    assert evaluation.gap_chance([noise]) > 0.05
     assert evaluation.gap(noise + 0.05) > evaluation.gap_without_bias([noise + 0.05])[1]
+    assert evaluation.gap_chance([noise + 0.05]) < 0.05
 
 
 def test_flips_and_right_answers_are_counted():
@@ -408,6 +410,9 @@ def test_the_page_says_who_wins_where_a_bias_is_planted_and_stops_where_there_is
     assert "Removing gender: `pace` leaves a smaller gap than `ggss` (-" in planted_
     assert "## Removing gender" in planted_
     assert "## Removing race" not in planted_  # there is no bias by race
+    measured = {name: halves for name, halves in recorded(0.2).measured.items() if "race" not in name}
+    only = dataclasses.replace(recorded(0.2), measured=measured)
+    assert "| 0 | race |" in page.text([only], {}, "", TOWER)  # the methods that removed gender have no gap of race
     assert "there is only one" in planted_
     assert "there is only one" not in page.text([recorded(0.2)] * 2, {}, "", TOWER)
     assert "| Attribution License | 2 |" in planted_
@@ -437,6 +442,14 @@ def test_conditions_are_measured_of_the_attributes_by_which_a_bias_is_seen():
     assert page.biased(page.read_measured([wrong])[0]) == ["gender"]
     assert page.judged(page.read_measured([wrong])) == []
     assert "does not answer well enough" in page.text([wrong], {}, "", TOWER)
+
+
+@pytest.mark.parametrize(("gender", "biased"), [(0.02, ["gender"]), (0.04, [])])
+def test_a_bias_is_seen_where_chance_is_unlikely_for_both_attributes_together(monkeypatch, gender, biased):
+    monkeypatch.setattr(page.Measured, "chance", lambda self, name: {"gender": gender, "race": 0.5}[name])
+    unsteered = page.read_measured([recorded(0.2)])[0]
+    assert page.biased(unsteered) == biased
+    assert page.adjusted_chances(unsteered) == pytest.approx({"gender": 2 * gender, "race": 0.5})
 
 
 def test_a_probe_of_the_towers_rows_reads_what_is_in_them_and_nothing_else():
