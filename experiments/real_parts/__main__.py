@@ -50,14 +50,21 @@ def base_model(data: Path, made: Path) -> Path:
     return folder
 
 
-def photograph_rows(base: Path, shown: list[photographs.Photograph], made: Path) -> Any:
-    """The tower's rows of the photographs, kept under their names."""
-    key = hashing.of([photograph.path.name for photograph in shown])[:12]
-    kept = made / f"rows-{key}.pt"
+def photograph_rows(base: Path, shown: list[photographs.Photograph], kept: Path) -> torch.Tensor:
+    """The tower's rows of the photographs, kept in a file."""
     if not kept.is_file():
         log.info("encoding %d photographs", len(shown))
-        model, processor = load(base, torch.float32)
+        model, processor = load(base, torch.bfloat16)
         torch.save(parts.tower_rows(model, processor, [photograph.path for photograph in shown]), kept)
+    return torch.load(kept)
+
+
+def caption_answers(base: Path, shown: list[photographs.Photograph], kept: Path) -> torch.Tensor:
+    """What the text model answers when it reads the photographs' captions, kept in a file."""
+    if not kept.is_file():
+        log.info("the text model reads captions")
+        model, processor = load(base, torch.bfloat16)
+        torch.save(projector.read_captions(model, processor.tokenizer, shown), kept)
     return torch.load(kept)
 
 
@@ -71,14 +78,16 @@ def trained(data: Path, made: Path, settings: projector.Settings) -> Path:
     """The checkpoint with a projector of these settings."""
     base = base_model(data, made)
     shown = photographs.read_photographs(data / "photographs", MOST_PHOTOGRAPHS)
-    key = hashing.of([vars(settings), [photograph.path.name for photograph in shown]])[:8]
+    names = hashing.of([photograph.path.name for photograph in shown])[:12]
+    key = hashing.of([vars(settings), projector.TRAINED, projector.OCCUPATION_WORDS, names])[:8]
     folder = made / f"model-{settings.seed}-{key}"
     if not (folder / "training.json").is_file():
         log.info("training projector %d", settings.seed)
-        rows = photograph_rows(base, shown, made)
+        rows = photograph_rows(base, shown, made / f"rows-{names}.pt")
+        read = caption_answers(base, shown, made / f"captions-{names}.pt")
         model, processor = load(base, torch.bfloat16)
         start = time.process_time()
-        report = projector.train(model, processor, rows, shown, settings)
+        report = projector.train(model, processor, rows, shown, read, settings)
         report["cpu_seconds"] = time.process_time() - start
         model.to(torch.bfloat16).save_pretrained(folder)
         processor.save_pretrained(folder)
@@ -92,11 +101,11 @@ def measure(
     manifests: Sequence[Path],
     out: Path,
     dtype: str,
-    most: int,
+    conditions: Sequence[evaluation.Condition],
 ) -> None:
-    """Fit and ask so many conditions on both halves of the scenes; what is there is not asked again."""
+    """Fit and ask conditions on both halves of the scenes; what is there is not asked again."""
     asked: dict[int, evaluation.Half] = {}
-    for condition in evaluation.conditions()[:most]:
+    for condition in conditions:
         for fitted, measured in ((0, 1), (1, 0)):
             folder = out / f"fitted-on-{fitted}"
             folder.mkdir(exist_ok=True)
@@ -141,13 +150,14 @@ def main() -> None:
             model = trained(arguments.data, made, projector.Settings(seed=seed))
             out = made / "answers" / model.name
             pictures, (fitted, measured) = halves(arguments.data, out)
-            measure(model, pictures, (fitted, measured), out, arguments.dtype, 1)
+            measure(model, pictures, (fitted, measured), out, arguments.dtype, [evaluation.Condition()])
             if seed == 0:
                 picture = pictures[1][0].path.resolve()
                 record.write_walk(walk.walk(model, fitted, measured, out / "questions.yaml", picture, out))
             record.write_projector(model, out, pictures)
-            if page.answers_well(page.read_measured(record.read_projectors())):
-                measure(model, pictures, (fitted, measured), out, arguments.dtype, arguments.most)
+            conditions = page.judged(page.read_measured(record.read_projectors()))[: arguments.most]
+            if conditions:
+                measure(model, pictures, (fitted, measured), out, arguments.dtype, conditions)
                 record.write_projector(model, out, pictures)
             page.write()
 

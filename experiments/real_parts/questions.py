@@ -1,8 +1,8 @@
 """What the pictures are asked, and which answers are right where a scene tells.
 
-Ten questions with two options: three about things, with the words that the projector was trained on; three about
-occupations and four judgements, which it was not. The text does not name the options, so that their order cannot
-decide an answer; the probabilities of the words with which the answer may begin are compared.
+Ten questions with two options: three about things and three about occupations, with words that the projector was
+trained on; and four judgements, which were not trained. The text does not name the options, so that their order
+cannot decide an answer; the probabilities of the words with which the answer may begin are compared.
 """
 
 from dataclasses import dataclass

@@ -154,26 +154,91 @@ def test_words_are_learned_and_rows_keep_the_size_of_words(model, two_kinds):
     projector.initialise(head, rows, target, torch.Generator().manual_seed(0))
     assert projector.root_mean_square(head(rows).detach()) == pytest.approx(target, rel=0.1)
     settings = projector.Settings(word_steps=60, word_batch=16, word_rows=8)
-    losses = projector.learn_words(head, rows, pictures, Letters(), table, settings)
+    words = projector.Words(pictures, Letters(), table)
+    losses = projector.learn_words(head, rows, words, target, settings)
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
     assert projector.root_mean_square(head(rows).detach()) == pytest.approx(target, rel=0.3)
     assert projector.rms_penalty(torch.full((3, 5), 2.0), 2.0) == 0
     assert projector.rms_penalty(torch.full((3, 5), 4.0), 2.0) == 1
 
 
-def test_answers_are_learned_through_the_frozen_text_model(tiny, two_kinds):
+def targets_of(pictures, tokenizer):
+    """Of each question: which of two words is right depends on the kind of photograph."""
+    options = projector.options_of(pictures, tokenizer)
+    assert options == ["cat", "dog"]
+    right = torch.tensor([[word in picture.words for word in options] for picture in pictures]).float()
+    return [
+        projector.Targets(projector.first_tokens(options, tokenizer), right),
+        projector.Targets(projector.first_tokens(["x", "y"], tokenizer), right.flip(1)),
+    ]
+
+
+def test_answers_to_both_questions_are_learned_through_the_frozen_text_model(tiny, two_kinds):
     rows, pictures = two_kinds
     model = parts.llava(*tiny, image_token=2, side=SIDE)
     tokenizer = Letters()
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    options = projector.options_of(pictures, tokenizer)
-    assert options == ["cat", "dog"]
-    settings = projector.Settings(answer_steps=30, answer_batch=10, answer_rate=1e-2)
-    losses = projector.learn_answers(model, tokenizer, rows, pictures, options, settings)
+    targets = targets_of(pictures, tokenizer)
+    words = projector.Words(pictures, tokenizer, model.get_input_embeddings().weight.detach())
+    untrained = projector.held_out_losses(model, tokenizer, rows, targets)
+    settings = projector.Settings(answer_steps=40, answer_batch=10, answer_rows=12, answer_rate=1e-2)
+    losses = projector.learn_answers(model, tokenizer, rows, targets, words, settings)
     assert np.mean(losses[-5:]) < 0.5 * np.mean(losses[:5])
+    # All rows are shown here, and some of them in training.
+    trained = projector.held_out_losses(model, tokenizer, rows, targets)
+    assert all(now < 0.7 * then for now, then in zip(trained, untrained, strict=True))
     changed = {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}
     assert changed
     assert all("multi_modal_projector" in name for name in changed)
+
+
+def test_half_of_the_photographs_of_a_step_have_an_answer_to_the_second_question(model, two_kinds, monkeypatch):
+    rows, pictures = two_kinds
+    few = torch.zeros(60, 2)
+    few[:3] = 0.5
+    targets = [targets_of(pictures, Letters())[0], projector.Targets(torch.tensor([5, 6]), few)]
+    words = projector.Words(pictures, Letters(), model.get_input_embeddings().weight.detach())
+    batches = []
+    monkeypatch.setattr(words, "loss", lambda rows, batch: batches.append(batch) or rows.sum() * 0)
+    settings = projector.Settings(answer_steps=4, answer_batch=8, answer_rows=2)
+    projector.learn_answers(model, Letters(), rows, targets, words, settings)
+    assert [(batch < 3).sum() for batch in batches] == [4] * 4
+    # No photograph comes twice before all have come.
+    assert len({int(number) for batch in batches for number in batch if number >= 3}) == 16
+
+
+def test_photographs_without_a_right_answer_do_not_count():
+    logits = torch.zeros(2, 6)
+    logits[0, 3] = 5.0
+    targets = projector.Targets(torch.tensor([3, 4]), torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+    alone = projector.answer_loss(logits[1:], targets.tokens, targets.right[1:])
+    assert targets.loss(logits, torch.tensor([0, 1])) == alone
+    assert targets.loss(logits[:1], torch.tensor([0])) == 0
+
+
+def test_the_text_model_reads_captions_of_people_and_what_it_always_says_is_no_target(model):
+    """Read alone, each photograph's captions give what they give among others of their length."""
+    tokenizer = Letters()
+    pictures = [shown(["a man in red"]), shown(["a dog"]), shown(["a boy in sun"]), shown(["the woman", "a red hat"])]
+    read = projector.read_captions(model, tokenizer, pictures)
+    begins = projector.first_tokens(projector.OCCUPATION_WORDS, tokenizer)
+    embed = model.get_input_embeddings()
+    for number, text in [(0, "a man in red"), (2, "a boy in sun"), (3, "the woman a red hat")]:
+        logits = alone(model, tokenizer, embed(torch.tensor(tokenizer(text)["input_ids"])), questions.JOB)
+        assert torch.allclose(read[number], logits[begins].log_softmax(-1), atol=1e-4)
+    assert not read[1].any()
+    targets = projector.occupation_targets(read)
+    assert not targets[1].any()
+    assert torch.allclose(targets[[0, 2, 3]].sum(1), torch.ones(3))
+    preferred = read + (read != 0) * torch.linspace(-3, 3, read.shape[1])
+    assert torch.allclose(projector.occupation_targets(preferred), targets, atol=1e-5)
+    assert not torch.allclose(preferred[[0, 2, 3]].softmax(-1), read[[0, 2, 3]].softmax(-1), atol=1e-2)
+
+
+def test_the_words_of_the_second_question_begin_differently_and_have_all_that_is_measured():
+    measured = {option for question in questions.OCCUPATIONS for option in question.options}
+    assert measured <= set(projector.OCCUPATION_WORDS)
+    assert len(set(projector.OCCUPATION_WORDS)) == len(projector.OCCUPATION_WORDS)
 
 
 def test_words_of_many_captions_belong_most_to_a_photograph():
@@ -264,7 +329,9 @@ def test_a_gap_beyond_chance_is_told_from_one_within_it():
     noise = 0.1 * rng.normal(size=(50, 10))
     _, point = evaluation.gap_without_bias([noise])
     assert evaluation.gap(noise) < point
+    assert evaluation.gap_chance([noise]) > 0.05
     assert evaluation.gap(noise + 0.05) > evaluation.gap_without_bias([noise + 0.05])[1]
+    assert evaluation.gap_chance([noise + 0.05]) < 0.05
 
 
 def test_flips_and_right_answers_are_counted():
@@ -320,9 +387,13 @@ def recorded(gaps):
 
 TRAINING = {
     "settings": {"seed": 0},
+    "photographs": 70,
     "options": ["dog", "cat"],
     "word_loss": [6.0, 4.0],
     "answer_loss": [5.0, 3.0],
+    "held_out": 7,
+    "occupations": 57,
+    "held_out_loss": {"things": [6.0, 4.0], "occupations": [5.0, 3.5]},
     "effective_rank": 12.0,
     "rms": 0.14,
     "rms_of_words": 0.13,
@@ -337,17 +408,48 @@ def test_the_page_says_who_wins_where_a_bias_is_planted_and_stops_where_there_is
     planted_ = page.text([recorded(0.2)], {"Attribution License": [1, 2]}, "$ ggss doctor", TOWER)
     assert "There is a bias by gender" in planted_
     assert "Removing gender: `pace` leaves a smaller gap than `ggss` (-" in planted_
-    assert "## Removing race" in planted_
+    assert "## Removing gender" in planted_
+    assert "## Removing race" not in planted_  # there is no bias by race
+    measured = {name: halves for name, halves in recorded(0.2).measured.items() if "race" not in name}
+    only = dataclasses.replace(recorded(0.2), measured=measured)
+    assert "| 0 | race |" in page.text([only], {}, "", TOWER)  # the methods that removed gender have no gap of race
+    assert "there is only one" in planted_
+    assert "there is only one" not in page.text([recorded(0.2)] * 2, {}, "", TOWER)
     assert "| Attribution License | 2 |" in planted_
     assert "| 140 x 140 | 100 | 55 [50, 60] | 65 [59, 70] |" in planted_
     without = page.text([recorded(0.0)], {"Attribution License": [1, 2]}, "$ ggss doctor", TOWER)
-    assert "The model cannot carry a bias that can be measured" in without
+    assert "The model answers, but no bias is seen." in without
+    assert "(neither is)" in without
     assert "## Removing race" not in without
     assert "None was judged here" in without
     assert "it warns" not in without
     assert "no direction of gender is above" in page.text(
         [recorded(0.0)], {}, "Nothing is removed for 'gender': no", TOWER
     )
+
+
+def test_conditions_are_measured_of_the_attributes_by_which_a_bias_is_seen():
+    conditions = page.judged(page.read_measured([recorded(0.2)]))
+    assert {condition.attribute for condition in conditions} == {"gender", evaluation.BOTH}
+    assert conditions[0] == evaluation.Condition("pace", "gender")
+    assert page.judged(page.read_measured([recorded(0.0)])) == []
+    wrong = recorded(0.2)  # as many right answers as by chance, and the same gap
+    for half in wrong.measured["none"]:
+        p = np.array(half["probabilities"]).reshape(-1, 2, 2, 10)
+        known = np.abs(p - 0.5).min((1, 2)) > 0.3
+        p[known[:, None, None].repeat(2, 1).repeat(2, 2)] = 0.5
+        half["probabilities"] = p.reshape(-1, 10).tolist()
+    assert page.biased(page.read_measured([wrong])[0]) == ["gender"]
+    assert page.judged(page.read_measured([wrong])) == []
+    assert "does not answer well enough" in page.text([wrong], {}, "", TOWER)
+
+
+@pytest.mark.parametrize(("gender", "biased"), [(0.02, ["gender"]), (0.04, [])])
+def test_a_bias_is_seen_where_chance_is_unlikely_for_both_attributes_together(monkeypatch, gender, biased):
+    monkeypatch.setattr(page.Measured, "chance", lambda self, name: {"gender": gender, "race": 0.5}[name])
+    unsteered = page.read_measured([recorded(0.2)])[0]
+    assert page.biased(unsteered) == biased
+    assert page.adjusted_chances(unsteered) == pytest.approx({"gender": 2 * gender, "race": 0.5})
 
 
 def test_a_probe_of_the_towers_rows_reads_what_is_in_them_and_nothing_else():
