@@ -144,7 +144,7 @@ race (mean of MCQ and 2AFC), at the best of the strengths {strengths} with at mo
 The strength is chosen on the same answers, for every method alike, so all are a little too good. *none*: every
 strength costs more, and the cheapest is shown. The last column is the mean over the nine models of
 [the dial](dial.md), at strength 1: change of bias (MCQ and net preference) and cost.
-[A model of real parts](real-parts.md) did not answer well enough to judge a method by it.
+[A model of real parts](real-parts.md) shows no bias that could be removed, so no method is judged by it.
 
 {chr(10).join(lines)}
 """
