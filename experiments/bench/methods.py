@@ -25,6 +25,8 @@ WIDTH, TOKENS, IMAGES = 4096, 2880, 400
 FEW_TOKENS, FEW_IMAGES = 64, 100  # where all tokens of all images are read
 VALUES = ("amber", "coral", "indigo", "jade", "pearl")
 MOST = 30
+ABLATIONS = [name for name in registry.names() if name.startswith("pace-") and name != "pace-kernel"]
+MEASURED = [name for name in registry.fitted_names() if name not in (*ABLATIONS, "auto")]
 
 
 def run() -> list[dict[str, Any]]:
@@ -34,7 +36,7 @@ def run() -> list[dict[str, Any]]:
     reference = 0.0
     with tempfile.TemporaryDirectory() as folder:
         pooled, with_tokens = activations(), activations(Path(folder) / "tokens")
-        for name in (own for own in registry.fitted_names() if not own.startswith("pace-") and own != "auto"):
+        for name in MEASURED:
             needs_tokens = registry.get(name).needs_tokens
             seconds, steerer = timed_fit(name, with_tokens if needs_tokens else pooled)
             reference = seconds if name == "ggss" else reference
@@ -56,7 +58,8 @@ def activations(folder: Path | None = None) -> ggss.Activations:
         rows = Rows(means)
     else:
         rows = stored((mean + torch.randn(FEW_TOKENS, WIDTH, generator=generator) for mean in means), folder)
-    attributes = [{"race": value} for _ in people for value in VALUES]
+    jobs = ("cook", "nurse")  # a column to keep, for methods that keep one
+    attributes = [{"race": value, "occupation": jobs[n % 2]} for n in range(len(people)) for value in VALUES]
     return ggss.Activations.from_rows({SITE: rows}, attributes, [i // len(VALUES) for i in range(images)])
 
 

@@ -438,7 +438,7 @@ def test_registry_refuses_duplicates_and_malformed_probes(monkeypatch):
     probe = register(a_probe())
     assert get("salary-test") is probe
     assert names()[-1] == "salary-test"
-    with pytest.raises(ValueError, match="ggss has one of that name"):
+    with pytest.raises(ValueError, match="test_metrics has one of that name"):
         register(a_probe())
     for name in ("", "Two Words", "-x", "x_y"):
         with pytest.raises(ValueError, match="malformed"):
