@@ -1,9 +1,11 @@
 """What `make bench` measures: processes of their own start and say what was asked, and every method can be fitted."""
 
 import pytest
+import torch
 
 from experiments.bench import methods, steer
 from experiments.bench.timing import in_own_process
+from ggss.methods.pace_kernel import KernelContrast
 
 
 def test_steering_needs_at_most_one_copy_of_the_tokens():
@@ -20,3 +22,13 @@ def test_a_method_can_be_fitted_to_what_is_measured(tmp_path, monkeypatch, name)
     seconds, steerer = methods.timed_fit(name, methods.activations(tmp_path))
     assert seconds >= 0
     assert steerer.method == name
+
+
+def test_the_kernel_is_measured_as_large_as_it_can_be(monkeypatch):
+    monkeypatch.setattr(methods, "WIDTH", 128)
+    operator = methods.kernel_steerer().operators[methods.SITE]
+    rows = torch.randn(5, 128)
+    steered = torch.empty_like(rows)
+    operator(rows, torch.ones(5, 1), None, steered)
+    assert isinstance(operator, KernelContrast)
+    assert not torch.equal(steered, rows)
