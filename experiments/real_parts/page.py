@@ -331,9 +331,9 @@ def in_short(measured: Sequence[Measured]) -> str:
     adjusted = adjusted_chances(unsteered)
     for attribute in ATTRIBUTES:
         gap, point = unsteered.gap(attribute), unsteered.by_chance(attribute)
-        seen = "There is a bias by" if attribute in biased(unsteered) else "No bias is seen by"
+        verdict = "There is a bias by" if attribute in biased(unsteered) else "No bias is seen by"
         sentences.append(
-            f"{seen} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f} "
+            f"{verdict} {attribute}: the gap is {short(gap)}. Without bias, 95 % of gaps would be below {point:.3f} "
             f"(p = {unsteered.chance(attribute):.3f}; {adjusted[attribute]:.3f} by Holm's rule for two attributes). "
             f"{percent(unsteered.flips(attribute))} % of the answers depend on it."
         )
@@ -383,9 +383,9 @@ def stop(unsteered: Measured, walk: str) -> str:
     low = unsteered.named("all").low
     headline = "The model answers, but no bias is seen." if low > 0.5 else "The model does not answer well enough."
     above = "it is" if biased(unsteered) else "neither is"
-    found = STOP.format(headline=headline, low=100 * low, above=above)
+    reason = STOP.format(headline=headline, low=100 * low, above=above)
     missing = re.findall(r"Nothing is removed for '(\w+)'", walk)
-    return f"{found}\n\n{WARNED.format(names=' and '.join(missing))}" if missing else found
+    return f"{reason}\n\n{WARNED.format(names=' and '.join(missing))}" if missing else reason
 
 
 def section(title: str, *parts: str) -> str:
