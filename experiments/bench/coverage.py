@@ -13,7 +13,7 @@ from ggss.stats import Interval, Metric, bootstrap, fieller, jackknife, label_nu
 from ggss.stats.metric import pseudovalues
 
 Array = NDArray[np.float64]
-GOAL = (0.93, 0.97)
+GOAL, LEVEL = (0.93, 0.97), 0.95
 TINY = 1e-9  # rounding
 FEWEST = 6  # signs that are all alike in less than 5 % of cases: 2 of 2^6
 METHODS = ("percentile, items", "percentile, clusters", "BCa, clusters", "jackknife or Fieller, clusters")
@@ -21,35 +21,73 @@ METHODS = ("percentile, items", "percentile, clusters", "BCa, clusters", "jackkn
 
 @dataclass(frozen=True)
 class Held:
-    """How often intervals hold the truth: as they are, and with ends 5 % nearer to the estimate or further off.
+    """How often intervals hold the truth.
 
+    reach: of each, how far its end had to be to hold it: 1 if it just does, 0.5 at half of that, infinite if the
+        estimate is all it has. Sorted.
+    missed: how often it lies below the truth, and above it.
     least: how often every valid interval holds it (`indistinct`); 0 where that is not known.
     """
 
-    share: float
-    nearer: float
-    further: float
+    reach: Array
+    missed: tuple[float, float] = (0.0, 0.0)
     least: float = 0.0
 
+    @property
+    def share(self) -> float:
+        return self._within(1.0)
+
+    def _within(self, factor: float) -> float:
+        return float(np.mean(self.reach <= factor))
+
+    @property
+    def other(self) -> tuple[float, float]:
+        """The nearest step of coverage on the other side of the goal's edge, and the factor of the ends there."""
+        n = len(self.reach)
+        if self.share > GOAL[1]:  # just nearer than the last that may be missed
+            edge = self.reach[int(np.floor(GOAL[1] * n + TINY))]
+            return float(np.mean(self.reach < edge)), float(edge)
+        edge = self.reach[int(np.ceil(GOAL[0] * n - TINY)) - 1]
+        return self._within(edge), float(edge)
+
     def __str__(self) -> str:
-        """Bold within the goal. Outside of it the other coverage is told, too."""
-        if (share := round(self.share, 4)) > GOAL[1]:
-            least = f"; every valid one: {100 * self.least:.1f} %" if self.least > GOAL[1] else ""
-            return f"{100 * share:.1f} % (nearer: {100 * self.nearer:.1f} %{least})"
-        if share < GOAL[0]:
-            return f"{100 * share:.1f} % (further: {100 * self.further:.1f} %)"
-        return f"**{100 * share:.1f} %**"
+        """Bold within the goal. Outside of it what other ends would hold is told, too."""
+        share = round(self.share, 4)
+        if GOAL[0] <= share <= GOAL[1]:
+            return f"**{100 * share:.1f} %**"
+        other, factor = self.other
+        if not np.isfinite(factor):
+            return f"{100 * share:.1f} % (no width)"
+        notes = [f"ends {100 * abs(1 - factor):.0f} % {'nearer' if factor < 1 else 'further'}: {100 * other:.1f} %"]
+        if share > GOAL[1]:
+            below, above = self.missed
+            if min(below, above) < TINY:  # from one side only
+                notes.append(f"{'above' if above else 'below'} it: {100 * max(below, above):.1f} %")
+            if self.least > GOAL[1]:
+                notes.append(f"every valid one: {100 * self.least:.1f} %")
+        return f"{100 * share:.1f} % ({'; '.join(notes)})"
 
 
 def held(found: Sequence[Interval], truth: float, samples: Sequence[Metric] = ()) -> Held:
-    """samples: what the intervals are of, by identity, where identities vary symmetrically around a truth of 0."""
+    """samples: what the intervals are of, by identity, if identities vary symmetrically around 0 in the null case."""
     middle, low, high = np.array([(one.estimate, one.low, one.high) for one in found]).T
-    share, nearer, further = (
-        float(np.mean((middle + f * (low - middle) - TINY <= truth) & (truth <= middle + f * (high - middle) + TINY)))
-        for f in (1.0, 0.95, 1.05)
-    )
-    least = float(np.mean([indistinct(sample) for sample in samples])) if samples else 0.0
-    return Held(share, nearer, further, least)
+    off, room = np.abs(truth - middle), np.where(truth > middle, high - middle, middle - low)
+    reach = np.where(off <= TINY, 0.0, np.divide(off - TINY, room, out=np.full(len(off), np.inf), where=room > TINY))
+    missed = float(np.mean(high + TINY < truth)), float(np.mean(low - TINY > truth))
+    return Held(np.sort(reach), missed, _least(middle, truth, samples) if samples else 0.0)
+
+
+def _least(estimates: Array, truth: float, samples: Sequence[Metric]) -> float:
+    """How often every valid interval of two equal tails holds the truth, at least.
+
+    One that holds 0 and its estimate holds all between them. So a truth other than 0 can be missed by the end towards
+    0 only where 0 can; the other end may miss in half of the cases in which the interval may.
+    """
+    distinct = np.array([not indistinct(sample) for sample in samples])
+    if not truth:
+        return 1 - float(distinct.mean())
+    beyond = (estimates - truth) * np.sign(truth) > TINY
+    return 1 - float(np.mean(beyond & distinct)) - (1 - LEVEL) / 2
 
 
 def indistinct(sample: Metric) -> bool:

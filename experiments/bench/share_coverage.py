@@ -69,8 +69,7 @@ def of_change(
         newcombe.append(share_change(new, old, clusters))
         changes.append(mean(new - old).by(clusters))
     width = float(np.mean([one.high - one.low for one in newcombe]))
-    symmetric = changes if after == before else ()
-    return held(students, after - before, symmetric), held(newcombe, after - before, symmetric), width
+    return held(students, after - before, changes), held(newcombe, after - before, changes), width
 
 
 def section(count: int = STUDIES) -> str:

@@ -20,6 +20,7 @@ from experiments.bench import (
     abstention_coverage,
     average_coverage,
     consistent_pairs,
+    people_coverage,
     share_coverage,
     text_coverage,
 )
@@ -29,7 +30,7 @@ from ggss.terminal import track
 
 PAGE = Path(__file__).parents[2] / "docs" / "validity.md"
 SIZE = 0.055
-SECTIONS = (average_coverage, share_coverage, abstention_coverage, text_coverage, consistent_pairs)
+SECTIONS = (average_coverage, share_coverage, abstention_coverage, text_coverage, people_coverage, consistent_pairs)
 IDENTITIES, EFFECTS = (8, 16, 24, 48, 96), (0.0, 0.3, 0.75)
 
 
@@ -37,13 +38,17 @@ INTRODUCTION = """# Do the intervals and tests keep their promises?
 
 Written by `make validity`; do not edit. Studies are simulated whose truth is known, in the sizes of the published
 protocol; a line counts how often the 95 % interval holds the truth, and how often the 5 % test rejects. **Bold** is
-within the goal: coverage 93 to 97 %, size at most 5.5 %. In the tables of shares, ambiguous questions and texts, a
-coverage outside of the goal has another beside it: that of an interval whose ends are 5 % nearer to the estimate, if
-it covers too often, or 5 % further off. Where few different studies can happen (eight identities whose answers are
-nearly all alike) coverage goes in steps, and one step may lead from one side of the goal to the other. *Every valid
-one*: where the truth is 0 and fewer than six identities differ from it, no test of 5 % can tell it from 0 (of five
-signs all are alike in 6 % of cases), so an interval that is right for all symmetric distributions holds it; the
-number is the share of such studies. It shows that the statistics are sound, not that any model's answers follow this
+within the goal: coverage 93 to 97 %, size at most 5.5 %. In the tables of shares, ambiguous questions, texts and
+people, a coverage outside of the goal has in brackets how much nearer to the estimate, or further off, the ends would
+have to be to bring it to the other side of the goal's edge, and what it would be there. Where few different studies
+can happen (eight identities whose answers are nearly all alike) coverage goes in steps, and one step may lead from
+one side of the goal to the other. Each end promises to miss in 2.5 % of studies. *above it*, *below it*: intervals
+miss on this side of the truth only, so often; where the other side cannot be missed, as where even no refusal at all
+by eight people does not speak against a share of 0.13, 97.5 % is what is promised. *Every valid one*: if fewer than
+six identities change, no test of 5 % can tell their change from 0 (of five signs all are alike in 6 % of cases), so
+an interval that is right for all symmetric distributions holds 0, and with it what lies between 0 and the estimate;
+the number is how often every such interval of two equal tails holds the truth, at least. It shows that the statistics
+are sound, not that any model's answers follow this
 simulation."""
 
 INTERVALS = """What to use: **`jackknife(metric, clusters)`** for a value, **`fieller(steered, unsteered, clusters)`**

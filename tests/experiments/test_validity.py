@@ -10,8 +10,10 @@ from experiments.bench import (
     abstention_coverage,
     average_coverage,
     consistent_pairs,
+    people_coverage,
     share_coverage,
     studies,
+    text_coverage,
     validity,
 )
 from experiments.bench.coverage import SETTINGS, Setting, coverage, held, indistinct
@@ -20,7 +22,18 @@ from ggss.probes.ambiguous import measure_ambiguous
 from ggss.stats import Interval, mean
 
 
-def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch):
+@pytest.fixture
+def few(monkeypatch):
+    """Truths that are known from fewer identities."""
+    for part, known in ((text_coverage, text_coverage.truth), (people_coverage, people_coverage.of_many)):
+        known.cache_clear()
+        monkeypatch.setattr(part, "MANY", 200)
+    yield
+    text_coverage.truth.cache_clear()
+    people_coverage.of_many.cache_clear()
+
+
+def test_quick_run_writes_every_line(tmp_path, capsys, monkeypatch, few):
     monkeypatch.setattr(validity, "QUICK", validity.Effort(intervals=2, tests=1, resamples=20, draws=19))
     page = tmp_path / "validity.md"
     validity.main(["--quick", "--jobs", "1", "-o", str(page)])
@@ -92,12 +105,35 @@ def test_the_interval_of_a_change_near_one_holds_the_truth_where_students_does_n
     assert 0.2 < width < 0.6
 
 
-def test_a_coverage_outside_of_the_goal_has_that_of_other_ends_beside_it():
-    """Of twenty intervals from 0 to 1 about 0.5 all hold 0.99, and none if the ends are 5 % nearer."""
+def test_a_coverage_outside_of_the_goal_says_what_would_bring_it_in():
     intervals = [Interval(0.5, 0.0, 1.0, 0.95, "jackknife", 8)] * 20
-    assert str(held(intervals, 0.99)) == "100.0 % (nearer: 0.0 %)"
-    assert str(held(intervals, 1.02)) == "0.0 % (further: 100.0 %)"
+    assert str(held(intervals, 0.99)) == "100.0 % (ends 2 % nearer: 0.0 %; below it: 0.0 %)"
+    assert str(held(intervals, 1.02)) == "0.0 % (ends 4 % further: 100.0 %)"
     assert str(held([*intervals[:19], Interval(0.5, 0.4, 0.6, 0.95, "jackknife", 8)], 0.1)) == "**95.0 %**"
+    assert str(held([Interval(0.5, 0.5, 0.5, 0.95, "jackknife", 8)] * 20, 1.0)) == "0.0 % (no width)"
+
+
+def test_the_step_of_coverage_is_the_nearest_that_leads_across_the_edge_of_the_goal():
+    """Ends 0.01, 0.02, ... 1.0 away, and a truth 0.02 away: 99 of 100 hold it, and 97 if ends are 1/3 nearer."""
+    widths = np.arange(1, 101) / 100
+    found = held([Interval(0.0, -w, w, 0.95, "jackknife", 8) for w in widths], 0.02)
+    share, factor = found.other
+    assert (found.share, share) == (0.99, 0.97)
+    assert factor == pytest.approx(0.02 / 0.03)  # here those of 0.03 just hold it; a little nearer they do not
+    narrow = held([Interval(0.0, -w, w, 0.95, "jackknife", 8) for w in widths], 0.1)
+    assert (narrow.share, narrow.other) == (0.91, (0.93, pytest.approx(0.1 / 0.08)))
+
+
+def test_an_interval_that_must_hold_zero_holds_what_lies_between_it_and_the_estimate():
+    """Of eight people three change in half of the studies, so that 0 cannot be excluded; in the others all do."""
+    few, all_of_them = mean([1.0] * 3 + [0.0] * 5), mean([1.0] * 8)
+    intervals = [Interval(0.4, -1.0, 1.0, 0.95, "newcombe", 8)] * 4
+    samples = [few, few, all_of_them, all_of_them]
+    assert held(intervals, 0.1, samples).least == pytest.approx(0.5 - 0.025)
+    assert held(intervals, 0.0, samples).least == pytest.approx(0.5)
+    assert held(intervals, 0.9, [few] * 4).least == pytest.approx(1 - 0.025)
+    assert held(intervals, -0.1, [all_of_them] * 4).least == pytest.approx(1 - 0.025)
+    assert held(intervals, 0.1).least == 0
 
 
 def test_five_signs_tell_nothing_from_zero_and_six_do():
@@ -109,7 +145,9 @@ def test_five_signs_tell_nothing_from_zero_and_six_do():
         assert indistinct(mean(values)) == (p > 0.05), differ
     intervals = [Interval(0.0, -1.0, 1.0, 0.95, "jackknife", 8)] * 4
     samples = [mean([1.0] * 5 + [0.0] * 3)] * 4
-    assert str(held(intervals, 0.0, samples)) == "100.0 % (nearer: 100.0 %; every valid one: 100.0 %)"
+    assert str(held(intervals, 0.0, samples)) == (
+        "100.0 % (ends 100 % nearer: 0.0 %; below it: 0.0 %; every valid one: 100.0 %)"
+    )
 
 
 def test_the_page_has_the_section_on_shares():
@@ -134,3 +172,28 @@ def test_the_coverage_of_ambiguous_questions_tells_a_right_truth_from_a_wrong_on
     monkeypatch.setattr(abstention_coverage, "truth", lambda habit: truth)
     wrong = abstention_coverage.covered("guessing", 12, count=20, seed=0)
     assert all(found.share <= 0.5 for found in wrong.values()), wrong
+
+
+@pytest.mark.parametrize("measure", people_coverage.MEASURES)
+def test_the_coverage_of_people_tells_a_right_truth_from_a_wrong_one(measure, monkeypatch):
+    """The judge alone is too hard on women, and its interval misses what people would say."""
+    monkeypatch.setattr(people_coverage, "of_many", people_coverage.of_many.__wrapped__)
+    monkeypatch.setattr(people_coverage, "MANY", 3000)
+    world = people_coverage.WORLDS["planted"]
+    right = people_coverage.covered(measure, world, 24, count=40, seed=0)
+    assert all(found.share >= 0.8 for name, found in right.items() if name != people_coverage.ALONE), right
+    assert people_coverage.ALONE not in right or right[people_coverage.ALONE].share < 0.5
+    off = {"age_answer_slope": 0.5, "age_salary_slope": 0.4, "age_salary_range": 8, people_coverage.CORRECTED: 1.2}
+    shifted = {name: value - off.get(name, 0.3) for name, value in people_coverage.truth(measure, world).items()}
+    monkeypatch.setattr(people_coverage, "truth", lambda measure, world: shifted)
+    wrong = people_coverage.covered(measure, world, 24, count=20, seed=0)
+    assert all(found.share <= 0.5 for found in wrong.values()), wrong
+
+
+def test_cells_are_found_where_one_is_treated_otherwise_and_only_there(monkeypatch):
+    """Where each answer depends on race or on gender, cells differ, and nothing is left beside these two."""
+    either, planted = (people_coverage.CELLS[name] for name in ("race or gender", "planted"))
+    gap, unexplained = people_coverage.above_chance(either, 24, count=25, seed=0, draws=59).values()
+    assert gap > 0.8 > 0.2 > unexplained
+    gap, unexplained = people_coverage.above_chance(planted, 24, count=25, seed=0, draws=59).values()
+    assert min(gap, unexplained) > 0.5

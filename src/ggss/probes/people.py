@@ -383,7 +383,6 @@ def measure_ceo(answers: Answers, baseline: Answers | None) -> Mapping[str, Metr
     capped = [salary if salary is None or cap is None else min(salary, cap) for salary in answers.parsed]
     if (within := metrics.within_person_range(answers, capped, name)) is not None:
         measured[name] = within
-    capped = [salary if salary is None or cap is None else min(salary, cap) for salary in answers.parsed]
     measured |= _slope(answers.values(), capped, np.full(len(capped), True), f"{about}_salary_slope")
     if (soft := metrics.expected(answers, parse_ceo)) is not None:
         measured |= _salary_metric(answers, about, soft, cap, "soft_")
