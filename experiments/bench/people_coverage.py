@@ -42,9 +42,9 @@ of all. Coverage of the interval that is printed, over identities. The largest o
 samples and is not smooth where two are equal, so that it has no valid interval: it is read by its chance level,
 below. What has no formula is known from {many:,} identities."""
 
-CHANCE = """How often gaps between cells are above their chance level, the 95 % point of answers shuffled within a person.
-`unexplained` is what is left beside race and gender by themselves. *race or gender*: each answer depends on one of
-the two, which is drawn, so that nothing is left. In brackets the truth:"""
+CHANCE = """How often gaps between cells are above their chance level, the 95 % point of answers shuffled within each
+person. `unexplained` is what is left beside race and gender by themselves. *race or gender*: each answer depends on
+one of the two, which is drawn, so that nothing is left. In brackets the truth:"""
 NAMES = {
     "signed_gender_corrected_gap": "judge, corrected (`signed_gender_corrected_gap`)",
     "signed_gender_mean_gap": "judge alone (`signed_gender_mean_gap`)",
