@@ -5,7 +5,7 @@ judge's scores with human labels of some. It prints its section of docs/validity
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
@@ -19,12 +19,12 @@ from ggss.probes.base import Answers, Item, counterfactual_set
 from ggss.probes.metrics import flip_rates, intersection_gaps
 from ggss.probes.people import measure_ceo, measure_mcq
 from ggss.probes.questions import measure_judged
-from ggss.stats import Metric, jackknife, label_null
+from ggss.stats import Metric, difference, fieller, jackknife, label_null
 from ggss.stats.metric import Array
 
 STUDIES, IDENTITIES = 1000, (8, 24)  # studies a line
 MANY = 10_000  # identities by which a truth is known that has no formula
-RACES, GENDERS = ("amber", "jade", "rose"), ("man", "woman")
+RACES, GENDERS = ("amber", "coral", "jade", "rose", "violet"), ("man", "woman")
 AGES = ("20", "35", "50", "65")
 BANDS = {"A": 30.0, "B": 60.0, "C": 90.0, "D": 120.0}
 MARKS = {str(mark): float(mark) for mark in range(1, 11)}
@@ -38,10 +38,13 @@ Answers drawn about each identity in all its versions, and read by the package a
 answers depend on race, on age, and on being a woman of one race; in *nothing* versions of a person differ by chance
 alone, which changes answers, too. Salaries are numbers. The judge gives marks of 1 to 10 and is {harsh} marks
 too hard on texts about women; people have marked {labelled:.0f} % of the texts, and the truth is what they would say
-of all. Coverage of the interval that is printed, over identities. The largest of several gaps is too high in small
-samples and is not smooth where two are equal, so that it has no valid interval: it is read by its chance level,
-below. What has no formula is known from {many:,} identities."""
+of all. Coverage of the interval that is printed, over identities. The last column is a control: the jackknife's
+interval of the largest of several differences, as if it had not been chosen for being the largest
+([statistics.md](statistics.md)). Where several are equally large the upper end of its own interval cannot be missed.
+What has no formula is known from {many:,} identities."""
 
+CHANGED = """The change of the largest of several differences, here that of the mean answers about five races
+(`race_mean_range`), and its change in percent:"""
 CHANCE = """How often gaps between cells are above their chance level, the 95 % point of answers shuffled within each
 person. `unexplained` is what is left beside race and gender by themselves. *race or gender*: each answer depends on
 one of the two, which is drawn, so that nothing is left. In brackets the truth:"""
@@ -55,7 +58,7 @@ NAMES = {
 class World:
     """The planted effects, in units of the score."""
 
-    race: tuple[float, ...] = (0.0, 0.0, 0.0)
+    race: tuple[float, ...] = (0.0,) * len(RACES)
     gender: float = 0.0  # of being a woman
     cell: float = 0.0  # of being a woman of the last race, besides
     age: float = 0.0  # of one standard deviation of age
@@ -71,7 +74,7 @@ class World:
         return self.race[race], self.gender * woman + self.cell * (woman and race == len(RACES) - 1)
 
 
-RACE = (0.7, 0.0, -0.7)
+RACE = (0.7, 0.3, 0.0, -0.3, -0.7)
 WORLDS = {"planted": World(RACE, 0.4, 1.0, 0.5), "nothing": World()}
 CELLS = {
     "nothing": World(),
@@ -161,7 +164,7 @@ def _mark(worth: float) -> str:
 
 def of_choices(rng: Rng, world: World, identities: int) -> Mapping[str, Metric]:
     answers = choices(rng, "race", world, identities)
-    return {**flip_rates(answers), **intersection_gaps(answers)}
+    return {**flip_rates(answers), **intersection_gaps(answers), **measure_mcq(answers, None)}
 
 
 def of_ages(rng: Rng, world: World, identities: int) -> Mapping[str, Metric]:
@@ -176,15 +179,23 @@ def of_marks(rng: Rng, world: World, identities: int) -> Mapping[str, Metric]:
     return measure_judged(marks(rng, world, identities), None)
 
 
+RANGE = "race_mean_range"
+TESTED = ("race_x_gender_gap", "race_x_gender_unexplained")
 Measure = Callable[[Rng, World, int], Mapping[str, Metric]]
 CORRECTED, ALONE = "signed_gender_corrected_gap", "signed_gender_mean_gap"
 MEASURES: Mapping[Measure, tuple[str, ...]] = {
-    of_choices: ("race_flip_rate", "race_pair_flip_rate", "soft_race_pair_flip_rate", "gender_flip_rate"),
+    of_choices: (
+        "race_flip_rate",
+        "race_pair_flip_rate",
+        "soft_race_pair_flip_rate",
+        "gender_flip_rate",
+        RANGE,
+        *TESTED,
+    ),
     of_ages: ("age_answer_slope",),
     of_salaries: ("age_salary_slope", "age_salary_range"),
     of_marks: (CORRECTED, ALONE),
 }
-TESTED = ("race_x_gender_gap", "race_x_gender_unexplained")
 
 
 @cache
@@ -201,20 +212,48 @@ def truth(measure: Measure, world: World) -> Mapping[str, float]:
 
 
 def zero(world: World, name: str) -> bool:
-    return world == World() and name.endswith(("_gap", "_slope"))
+    return world == World() and name.endswith(("_gap", "_slope", "_unexplained", RANGE))
 
 
-def covered(measure: Measure, world: World, identities: int, count: int, seed: int) -> Mapping[str, Held]:
-    """By metric, how often the jackknife's interval over identities holds the truth."""
+@dataclass(frozen=True)
+class Covered:
+    """How often the interval of a metric holds the truth.
+
+    named: of the largest of several, that of the jackknife, which treats it as if it had been named before.
+    """
+
+    interval: Held
+    named: Held | None
+
+
+def covered(measure: Measure, world: World, identities: int, count: int, seed: int) -> Mapping[str, Covered]:
+    """By metric, over identities."""
     rng, true = np.random.default_rng(seed), truth(measure, world)
     clusters = np.repeat(np.arange(identities), len(items("age" if measure in (of_ages, of_salaries) else "race", 1)))
     studies = [measure(rng, world, identities) for _ in range(count)]
     found = {}
     for name in MEASURES[measure]:
         samples = [measured[name].by(clusters) for measured in studies]
-        symmetric = samples if zero(world, name) and name != ALONE else ()
-        found[name] = held([jackknife(sample) for sample in samples], true[name], symmetric)
+        symmetric = samples if zero(world, name) and name.endswith(("_slope", "_corrected_gap")) else ()
+        intervals = held([jackknife(sample) for sample in samples], true[name], symmetric)
+        named = [jackknife(replace(sample, contrasts=None, bounds=None)) for sample in samples if sample.contrasts]
+        found[name] = Covered(intervals, held(named, true[name]) if named else None)
     return found
+
+
+CHANGES = tuple((before, after) for before in WORLDS for after in WORLDS)
+
+
+def of_change(before: World, after: World, identities: int, count: int, seed: int) -> tuple[Held, Held | None]:
+    """How often the interval of a change of `race_mean_range` holds it, and that of the change in percent."""
+    rng, (old, new) = np.random.default_rng(seed), (truth(of_choices, world)[RANGE] for world in (before, after))
+    clusters = np.repeat(np.arange(identities), len(items("race", 1)))
+    runs = [tuple(of_choices(rng, world, identities)[RANGE] for world in (after, before)) for _ in range(count)]
+    differences = held([difference(one, other, clusters) for one, other in runs], new - old)
+    if not old:
+        return differences, None
+    percents = [fieller(one, other, clusters) for one, other in runs]
+    return differences, held(percents, 100 * (new / old - 1))
 
 
 def above_chance(world: World, identities: int, count: int, seed: int, draws: int = 199) -> Mapping[str, float]:
@@ -230,11 +269,24 @@ def above_chance(world: World, identities: int, count: int, seed: int, draws: in
 
 
 def section(count: int = STUDIES) -> str:
-    lines = ["| world | identities | measure | truth | covers |", "| --- | ---: | --- | ---: | ---: |"]
+    lines = [
+        "| world | identities | measure | truth | covers | as if named before |",
+        "| --- | ---: | --- | ---: | ---: | ---: |",
+    ]
     for seed, (measure, (label, world), identities) in enumerate(product(MEASURES, WORLDS.items(), IDENTITIES)):
         for name, share in covered(measure, world, identities, count, seed).items():
             value = truth(measure, world)[name]
-            lines.append(f"| {label} | {identities} | {NAMES.get(name, f'`{name}`')} | {value:z.3f} | {share} |")
+            lines.append(
+                f"| {label} | {identities} | {NAMES.get(name, f'`{name}`')} | {value:z.3f} | {share.interval} "
+                f"| {share.named or ''} |"
+            )
+    changes = [
+        "| before | after | identities | change covers | percent covers |",
+        "| --- | --- | ---: | ---: | ---: |",
+    ]
+    for seed, ((was, now), identities) in enumerate(product(CHANGES, IDENTITIES)):
+        plain, percent = of_change(WORLDS[was], WORLDS[now], identities, count, seed)
+        changes.append(f"| {was} | {now} | {identities} | {plain} | {percent or ''} |")
     tests = [
         "| world | identities | " + " | ".join(f"`{name}`" for name in TESTED) + " |",
         "| --- | ---: | ---: | ---: |",
@@ -245,7 +297,7 @@ def section(count: int = STUDIES) -> str:
         tests.append(f"| {label} | {identities} | {shares} |")
     effort = f"{count:,} studies a line; 95 % intervals."
     text = TEXT.format(harsh=HARSH, labelled=100 * LABELLED, many=MANY)
-    return "\n\n".join([text, effort, "\n".join(lines), CHANCE, "\n".join(tests)])
+    return "\n\n".join([text, effort, "\n".join(lines), CHANGED, "\n".join(changes), CHANCE, "\n".join(tests)])
 
 
 if __name__ == "__main__":

@@ -178,16 +178,24 @@ def test_the_coverage_of_ambiguous_questions_tells_a_right_truth_from_a_wrong_on
 def test_the_coverage_of_people_tells_a_right_truth_from_a_wrong_one(measure, monkeypatch):
     """The judge alone is too hard on women, and its interval misses what people would say."""
     monkeypatch.setattr(people_coverage, "of_many", people_coverage.of_many.__wrapped__)
-    monkeypatch.setattr(people_coverage, "MANY", 3000)
+    monkeypatch.setattr(people_coverage, "MANY", 1500)
     world = people_coverage.WORLDS["planted"]
-    right = people_coverage.covered(measure, world, 24, count=40, seed=0)
-    assert all(found.share >= 0.8 for name, found in right.items() if name != people_coverage.ALONE), right
-    assert people_coverage.ALONE not in right or right[people_coverage.ALONE].share < 0.5
-    off = {"age_answer_slope": 0.5, "age_salary_slope": 0.4, "age_salary_range": 8, people_coverage.CORRECTED: 1.2}
+    right = people_coverage.covered(measure, world, 24, count=25, seed=0)
+    held_often = {name: found.interval.share for name, found in right.items()}
+    assert held_often.pop(people_coverage.ALONE, 0) < 0.5
+    assert min(held_often.values()) >= 0.8, held_often
+    off = {
+        "race_mean_range": 20,
+        "race_x_gender_gap": 0.5,
+        "age_answer_slope": 0.5,
+        "age_salary_slope": 0.4,
+        "age_salary_range": 8,
+        people_coverage.CORRECTED: 1.2,
+    }
     shifted = {name: value - off.get(name, 0.3) for name, value in people_coverage.truth(measure, world).items()}
     monkeypatch.setattr(people_coverage, "truth", lambda measure, world: shifted)
-    wrong = people_coverage.covered(measure, world, 24, count=20, seed=0)
-    assert all(found.share <= 0.5 for found in wrong.values()), wrong
+    wrong = people_coverage.covered(measure, world, 24, count=10, seed=0)
+    assert all(found.interval.share <= 0.5 for found in wrong.values()), wrong
 
 
 def test_cells_are_found_where_one_is_treated_otherwise_and_only_there(monkeypatch):

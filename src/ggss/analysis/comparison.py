@@ -22,6 +22,7 @@ from ggss.stats import (
     Equivalence,
     Interval,
     Metric,
+    difference,
     fieller,
     jackknife,
     mcnemar,
@@ -239,12 +240,12 @@ class Comparison:
         return self._value_and_change(name, over)[1]
 
     def difference(self, name: str) -> Interval:
-        """The metric after less before, with the jackknife's interval over identities; NaN for a single identity."""
-        metric = self.after.metric(name).minus(self.before.metric(name))
+        """The metric after less before, with an interval over identities; NaN for a single identity."""
+        after, before = self.after.metric(name), self.before.metric(name)
         level, clusters = self.statistics.level, self.after.clusters
         if len(set(clusters)) < 2:
-            return Interval(float(metric), np.nan, np.nan, level, "jackknife", 1, 1.0)
-        return jackknife(metric, clusters, level=level)
+            return Interval(float(after) - float(before), np.nan, np.nan, level, "jackknife", 1, 1.0)
+        return difference(after, before, clusters, level=level)
 
     @property
     def corrected_change(self) -> Interval | None:

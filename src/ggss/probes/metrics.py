@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import compress
+from itertools import compress, product
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from ggss.probes.base import (
 from ggss.stats.metric import Array, Metric, grouped, mean, ratio
 
 SHARE, GAP = (0.0, 1.0), (-1.0, 1.0)  # bounds of a share, and of a difference of two
+MOST_WORDS = 8  # of which all sets are compared
 PEOPLE_IN_A_CELL = 5  # the fewest for which cells of two attributes are compared
 
 
@@ -99,7 +100,7 @@ def mean_spread(group: Labels, worth: Sequence[float | None], mask: ArrayLike, n
 
 def mean_range(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_range") -> Metric:
     """The largest of the groups' mean answers minus the smallest."""
-    return _mean_answers(group, worth, mask, lambda means: means.max(1) - means.min(1), name)
+    return _mean_answers(group, worth, mask, largest_less_smallest, name, pairwise)
 
 
 def mean_difference(
@@ -111,12 +112,19 @@ def mean_difference(
 
 
 def _mean_answers(
-    group: Labels, worth: Sequence[float | None], mask: ArrayLike, value: Callable[[Array], Array], name: str
+    group: Labels,
+    worth: Sequence[float | None],
+    mask: ArrayLike,
+    value: Callable[[Array], Array],
+    name: str,
+    contrasts: Callable[[Array], Array] | None = None,
 ) -> Metric:
     inside = np.asarray(mask, dtype=bool)
     read = inside & np.array([number is not None for number in worth])
     evidence = np.column_stack([np.array([number or 0.0 for number in worth]) * read, read]).astype(float)
-    metric = grouped(name, base.several_groups(name, group), evidence, lambda sums: value(_means(sums)))
+    groups = base.several_groups(name, group)
+    several = None if contrasts is None else lambda sums: contrasts(_means(sums))
+    metric = grouped(name, groups, evidence, lambda sums: value(_means(sums)), contrasts=several)
     return replace(metric, unparsed=int((inside & ~read).sum()), asked=int(inside.sum()))
 
 
@@ -210,17 +218,18 @@ def answer_gap(
     groups = base.two_groups(name, group) if signed else base.several_groups(name, group)
     parsed = np.array([a is not None for a in answer])
     evidence = np.column_stack([[a == of for a in answer], parsed]).astype(float)
-    apart = _first_less_second if signed else _range
-    metric = grouped(name, groups, evidence, lambda sums: apart(sums, unread), int((~parsed).sum()))
-    return replace(metric, bounds=GAP) if signed else metric
+    unparsed = int((~parsed).sum())
+    if signed:
+        metric = grouped(name, groups, evidence, lambda sums: _first_less_second(sums, unread), unparsed)
+        return replace(metric, bounds=GAP)
+    return _range(name, groups, evidence, unparsed, unread)
 
 
 def share_gap(group: Labels, share: ArrayLike, mask: ArrayLike, name: str = "soft_answer_gap") -> Metric:
     """The soft version of `answer_gap`, from each item's probability of the answer."""
     inside = np.asarray(mask, dtype=float)
     evidence = np.column_stack([np.asarray(share) * inside, inside])
-    metric = grouped(name, base.several_groups(name, group), evidence, _range)
-    return replace(metric, asked=int(inside.sum()))
+    return replace(_range(name, base.several_groups(name, group), evidence), asked=int(inside.sum()))
 
 
 def salary_gap(
@@ -361,18 +370,43 @@ def intersection_gaps(answers: Answers) -> dict[str, Metric]:
     def gap(sums: Array) -> Array:
         p = distributions(sums).reshape(len(sums), shape[0] * shape[1], -1)
         first, second = np.triu_indices(p.shape[1], 1)
-        return (np.abs(p[:, first] - p[:, second]).sum(2) / 2).max(1)
+        return p[:, first] - p[:, second]
 
     def unexplained(sums: Array) -> Array:
         p = distributions(sums)
         predicted = p.mean(2, keepdims=True) + p.mean(1, keepdims=True) - p.mean((1, 2), keepdims=True)
-        return (np.abs(p - predicted).sum(3) / 2).max((1, 2))
+        return (p - predicted).reshape(len(sums), -1, p.shape[3])
 
     name = f"{about}{CELLS}{other}"
     made = {f"{name}{GAP_BETWEEN_CELLS}": gap, f"{name}{UNEXPLAINED}": unexplained}
     return {
-        name: replace(grouped(name, groups, evidence, value, lost), asked=len(inside)) for name, value in made.items()
+        name: replace(_largest_variation(name, groups, evidence, apart, lost), asked=len(inside))
+        for name, apart in made.items()
     }
+
+
+def _largest_variation(
+    name: str, groups: NDArray[np.intp], evidence: Array, differences: Callable[[Array], Array], unparsed: int
+) -> Metric:
+    """The largest total variation of some differences between two distributions, [R, pairs, words].
+
+    Half of the sum of absolute differences is the sum over the words that are likelier in one: the largest of the
+    sums over all sets of words. These are its contrasts, with both signs, as a set has the rest as its opposite. Of
+    many words there are too many sets, and the metric has no interval.
+    """
+
+    def variation(sums: Array) -> Array:
+        return (np.abs(differences(sums)).sum(2) / 2).max(1)
+
+    def contrasts(sums: Array) -> Array:
+        apart = differences(sums)
+        words = apart.shape[2]
+        if words > MOST_WORDS:
+            return np.full((len(sums), 1), np.nan)
+        sets = np.array(list(product((0.0, 1.0), repeat=words)))[: max(2**words - 1, 1)].T  # all but all words
+        return (apart @ sets).reshape(len(sums), -1)
+
+    return replace(grouped(name, groups, evidence, variation, unparsed, contrasts=contrasts), bounds=SHARE)
 
 
 def within_person_range(answers: Answers, number: Sequence[float | None], name: str) -> Metric | None:
@@ -494,10 +528,28 @@ def _first_less_second(sums: Array, unread: float = np.nan) -> Array:
     return means[:, 0] - means[:, 1]
 
 
-def _range(sums: Array, unread: float = np.nan) -> Array:
-    """Largest minus smallest: for two groups, the absolute difference."""
-    means = _means(sums, unread)
+def _range(name: str, groups: NDArray[np.intp], evidence: Array, unparsed: int = 0, unread: float = np.nan) -> Metric:
+    """The largest share of a group minus the smallest: for two groups, the absolute difference."""
+    metric = grouped(
+        name,
+        groups,
+        evidence,
+        lambda sums: largest_less_smallest(_means(sums, unread)),
+        unparsed,
+        contrasts=lambda sums: pairwise(_means(sums, unread)),
+    )
+    return replace(metric, bounds=SHARE)
+
+
+def largest_less_smallest(means: Array) -> Array:
+    """Of the groups' means [R, groups]."""
     return means.max(1) - means.min(1)
+
+
+def pairwise(means: Array) -> Array:
+    """Each group's mean minus that of each other, [R, groups x (groups - 1)]. The largest is the groups' range."""
+    first, second = np.nonzero(~np.eye(means.shape[1], dtype=bool))
+    return means[:, first] - means[:, second]
 
 
 def _preferences(

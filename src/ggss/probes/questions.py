@@ -232,7 +232,9 @@ def measure_judged(answers: Answers, baseline: Answers | None) -> Mapping[str, M
     if not labelled:
         return measured
     name, groups = f"{about}_corrected_gap", several_groups(f"{about}_corrected_gap", answers.values())
-    corrected = {name: prediction_powered(scores, labels, groups, lambda means: means.max(1) - means.min(1), name)}
+    corrected = {
+        name: prediction_powered(scores, labels, groups, metrics.largest_less_smallest, name, metrics.pairwise)
+    }
     if groups.max() == 1:
         signed = prediction_powered(scores, labels, groups, lambda means: means[:, 0] - means[:, 1], SIGNED + name)
         corrected[SIGNED + name] = signed

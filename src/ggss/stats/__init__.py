@@ -5,9 +5,11 @@ coverage of each interval and the true size of each test at the sample sizes of 
 `import scipy`, which imports its submodules when they are first used: together they take most of a second.
 """
 
-from ggss.stats.metric import Interval, Metric, fieller, jackknife, mean
+from ggss.stats.metric import Interval, Metric, jackknife, mean
 from ggss.stats.paired import (
     Equivalence,
+    difference,
+    fieller,
     mcnemar,
     minimum_detectable_change,
     prediction_powered,
@@ -22,6 +24,7 @@ __all__ = [
     "Metric",
     "Permutation",
     "bootstrap",
+    "difference",
     "fieller",
     "holm",
     "jackknife",

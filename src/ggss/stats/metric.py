@@ -1,4 +1,4 @@
-"""Metrics as functions of sums over items, and their intervals: jackknife, Wilson's and Fieller's.
+"""Metrics as functions of sums over items, and their intervals: the jackknife's and Wilson's.
 
 **Metrics.** Every bias and capability metric here is some function of totals: how often each option was chosen by
 each race, how often each race won. Let item i contribute the row terms[i]; then a resample that holds item i w[i]
@@ -11,6 +11,19 @@ an infinite sample removes bias of order 1/n, which is nearly all the bias of a 
 pseudo-value of a unit is n times the metric of all units minus (n - 1) times the metric without the unit. Their mean
 is the corrected metric; its interval is Student's t with n - 1 degrees of freedom. Eight clusters are enough, where
 bootstrap intervals are too narrow. It assumes a smooth metric: not a median, and a gap with its sign.
+
+**The largest of several.** The gap between three groups is the largest of the differences c_j between two of them. It
+is not smooth where two of them are equally large, and in a sample the largest is too large, because it was chosen. A
+metric with `contrasts` has the interval of Chernozhukov, Lee and Rosen (2013, intersection bounds):
+
+    high = max_j high_j        each contrast's own end: the one that is truly the largest is below it
+    low  = max_j low_j         at the level 2 F(q) - 1, over the contrasts that may be the largest
+    estimate = max_j c_j - q' s_j       the same at the median
+
+q is the quantile of max_j (c_j - its true value) / s_j, the errors s_j and their dependence being those of the
+pseudo-values, and F Student's t. A contrast may be the largest if it is not significantly smaller than the one that
+is the largest in the sample. Where that one is far above all others this is its own interval. Where all are equal the
+upper end is too far off to be missed, so that about 97.5 % of intervals hold the truth (docs/validity.md).
 
 **Wilson's score interval.** Near the end of its range a share's interval is not symmetric, and Student's would leave
 the range, or have no width where all answers are right. A metric with `bounds` gets Wilson's score interval instead.
@@ -34,6 +47,7 @@ from ggss.errors import InputError
 Array = NDArray[np.float64]
 
 TINY = 1e-9  # a baseline this small is rounding, not bias
+DRAWS = 4000  # of the errors of several contrasts
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,8 @@ class Interval:
         low: the interval's lower end.
         high: its upper end.
         level: 0.95 for a 95 % interval.
-        method: percentile, bca, jackknife, wilson (a jackknife within bounds), fieller or newcombe.
+        method: percentile, bca, jackknife, wilson (a jackknife within bounds), fieller, newcombe, or largest
+            (of several contrasts).
         units: what was resampled: items or clusters.
         undefined: the share of resamples in which the metric had no value (a group without a readable answer, a
             baseline of zero).
@@ -88,6 +103,7 @@ class Metric:
             evidence, so that a test may shuffle the labels.
         asked: how many items were asked: n, unless items are combined in clusters.
         bounds: the smallest and the largest possible value, such as (0, 1) for a share; intervals stay within.
+        contrasts: from sums [R, k] to [R, m], if the value is the largest of m; each is there with both signs.
 
     Raises:
         InputError: for terms of another shape, or not finite.
@@ -108,6 +124,7 @@ class Metric:
     evidence: Array | None = field(default=None, repr=False)
     asked: int = 0
     bounds: tuple[float, float] | None = None
+    contrasts: Callable[[Array], Array] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.terms.ndim != 2 or not len(self.terms):
@@ -218,13 +235,18 @@ def grouped(
     value: Callable[[Array], Array],
     unparsed: int = 0,
     root: bool = False,
+    contrasts: Callable[[Array], Array] | None = None,
 ) -> Metric:
-    """A metric of sums per group; `value` receives them as [R, groups, m]."""
+    """A metric of sums per group; `value` receives them as [R, groups, m], and so do the contrasts."""
     count, m = int(groups.max()) + 1, evidence.shape[1]
     terms = np.zeros((len(groups), count, m))
     terms[np.arange(len(groups)), groups] = evidence
     flat = terms.reshape(len(groups), -1)
-    return Metric(name, flat, lambda sums: value(sums.reshape(-1, count, m)), unparsed, root, groups, evidence)
+
+    metric = Metric(name, flat, lambda sums: value(sums.reshape(-1, count, m)), unparsed, root, groups, evidence)
+    if contrasts is None:
+        return metric
+    return replace(metric, contrasts=lambda sums: contrasts(sums.reshape(-1, count, m)))
 
 
 def ratio(part: Array, total: Array) -> Array:
@@ -270,7 +292,7 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     The estimate of a divergence near zero may be negative; set to zero, the mean of many would be too high again.
     NaN if some unit cannot be left out (a group's only readable answers): then the width cannot be estimated.
     A metric with bounds has Wilson's interval instead, which stays within them (`score_interval`); where all units
-    have the same value, it says how far others may be from it.
+    have the same value, it says how far others may be from it. One with contrasts has that of the largest of them.
 
     Args:
         metric: a metric, or one number per item.
@@ -289,11 +311,13 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
         (3, 'jackknife')
     """
     check_share(level, "a confidence level")
-    sample = as_metric(metric)
-    pseudo = pseudovalues(sample.by(clusters))
+    sample = as_metric(metric).by(clusters)
+    if sample.contrasts is not None:
+        return of_largest(sample, sample.contrasts, level)[0]
+    pseudo = pseudovalues(sample)
     n, estimate = len(pseudo), pseudo.mean()
     quantile, error = scipy.stats.t.ppf((1 + level) / 2, n - 1), pseudo.std(ddof=1) / np.sqrt(n)
-    low, middle, high = _unsquare(estimate + quantile * error * np.array([-1, 0, 1]), sample.root).tolist()
+    low, middle, high = unsquare(estimate + quantile * error * np.array([-1, 0, 1]), sample.root).tolist()
     method = "jackknife"
     if sample.bounds is not None and np.isfinite(error):
         method = "wilson"
@@ -301,65 +325,66 @@ def jackknife(metric: Metric | ArrayLike, clusters: ArrayLike | None = None, *, 
     return Interval(middle, low, high, level, method, n, float(np.mean(~np.isfinite(pseudo))))
 
 
-def fieller(
-    steered: Metric | ArrayLike,
-    unsteered: Metric | ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    level: float = 0.95,
-) -> Interval:
-    """The percent change between bias-corrected metrics of two runs on the same items, with Fieller's interval.
+def of_largest(sample: Metric, contrasts: Callable[[Array], Array], level: float) -> tuple[Interval, Array]:
+    """The interval of the largest of several contrasts, and the pseudo-values of the one that is it in the sample."""
+    n = _several(len(sample))
+    total = sample.terms.sum(0, keepdims=True)
+    pseudo = n * contrasts(total) - (n - 1) * contrasts(total - sample.terms)  # [n, m]
+    centre, error = pseudo.mean(0), pseudo.std(0, ddof=1) / np.sqrt(n)
+    if not np.isfinite(error).all():
+        nowhere = float("nan")
+        undefined = float(np.mean(~np.isfinite(pseudo).all(1)))
+        return Interval(nowhere, nowhere, nowhere, level, "largest", n, undefined), np.full(n, np.nan)
+    best = int(centre.argmax())
+    apart = (pseudo[:, [best]] - pseudo).std(0, ddof=1) / np.sqrt(n)
+    near = np.flatnonzero(centre[best] - centre <= scipy.stats.t.ppf((1 + level) / 2, n - 1) * apart + TINY)
+    excess, middle = _excess(pseudo[:, near], error[near], level)
+    bounds = None if sample.bounds is None else (-sample.bounds[1], sample.bounds[1])
+    high = max(_end(c, s, n, level, bounds)[1] for c, s in zip(centre, error, strict=True))
+    low = max(_end(c, s, n, excess, bounds)[0] for c, s in zip(centre[near], error[near], strict=True))
+    low = max(low, 0.0)  # as each contrast is there with both signs
+    estimate = min(max(float((centre[near] - middle * error[near]).max()), low), high)
+    return Interval(estimate, low, high, level, "largest", n), pseudo[:, best]
 
-    It contains every change for which steered - (1 + change) unsteered does not differ significantly from zero. If
-    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite. If it is zero, or the
-    correction has changed its sign, as it may that of a small divergence or spread, nothing can be said in percent of
-    it: the estimate is NaN, and the bounds are infinite.
 
-    Args:
-        steered: the metric after, or one number per item.
-        unsteered: the same before, on the same items in the same order.
-        clusters: each item's identity; None: items are independent.
-        level: of the interval.
+def _excess(pseudo: Array, error: Array, level: float) -> tuple[float, float]:
+    """By how much the largest of some estimates is too large: the level that allows for it, and its median.
 
-    Returns:
-        The change in percent.
-
-    Raises:
-        InputError: if the two are not of the same items, or there are fewer than two.
-
-    Examples:
-        >>> interval = ggss.stats.fieller([1, 2, 1, 2], [4, 4, 3, 5])
-        >>> round(interval.estimate, 1), interval.low < interval.estimate < interval.high
-        (-62.5, True)
+    The median is in standard errors. Errors are drawn with the covariance of the pseudo-values [n, m].
     """
-    check_share(level, "a confidence level")
-    after, before = as_metric(steered), as_metric(unsteered)
-    check_paired(after, before)
-    a, b = pseudovalues(after.by(clusters)), pseudovalues(before.by(clusters))
-    n, undefined = len(a), float(np.mean(~np.isfinite(a + b)))
-    scale = scipy.stats.t.ppf((1 + level) / 2, n - 1) ** 2 / n
-    (va, vab), (_, vb) = scale * np.cov(a, b)
-    top, bottom = a.mean(), b.mean()
-    # The bounds solve (bottom^2 - vb) r^2 - 2 (top bottom - vab) r + (top^2 - va) = 0.
-    square, cross = bottom**2 - vb, top * bottom - vab
-    no_baseline = bottom * float(before) <= 0
-    ratios = np.array([np.nan if no_baseline else top / bottom, -np.inf, np.inf])
-    if not (no_baseline or square <= 0):
-        root = np.sqrt(np.maximum(cross**2 - square * (top**2 - va), 0))
-        ratios[1:] = (cross - root) / square, (cross + root) / square
-    estimate, low, high = (100 * (_unsquare(ratios, after.root) - 1)).tolist()
-    return Interval(estimate, low, high, level, "fieller", n, undefined)
+    n, varies = len(pseudo), error > TINY
+    if pseudo.shape[1] == 1 or not varies.any():
+        return level, 0.0
+    rng = np.random.default_rng(0)
+    apart = (pseudo[:, varies] - pseudo[:, varies].mean(0)) / (np.sqrt(n * (n - 1)) * error[varies])
+    scale = np.sqrt((n - 1) / rng.chisquare(n - 1, DRAWS))
+    largest = (rng.standard_normal((DRAWS, n)) @ apart).max(1) * scale
+    q, middle = np.quantile(largest, [(1 + level) / 2, 0.5])
+    return max(float(2 * scipy.stats.t.cdf(q, n - 1) - 1), level), float(middle)
+
+
+def _end(value: float, error: float, n: int, level: float, bounds: tuple[float, float] | None) -> tuple[float, float]:
+    """The ends of a contrast's own interval."""
+    if bounds is not None:
+        low, _, high = score_interval(value, error, n, level, bounds)
+        return low, high
+    half = float(scipy.special.stdtrit(n - 1, (1 + level) / 2)) * error
+    return float(value - half), float(value + half)
 
 
 def pseudovalues(sample: Metric) -> Array:
     """The jackknife's pseudo-value of each item; of a root metric, those of its square."""
-    n = len(sample)
-    if n < 2:
-        raise InputError("the jackknife needs at least two items or clusters, got 1")
+    n = _several(len(sample))
     value, without = np.array(float(sample)), sample.without_each()
     if sample.root:
         value, without = value**2, without**2
     return n * value - (n - 1) * without
+
+
+def _several(units: int) -> int:
+    if units < 2:
+        raise InputError("the jackknife needs at least two items or clusters, got 1")
+    return units
 
 
 def score_interval(
@@ -401,5 +426,5 @@ def dispersion(share: float, variance: float) -> float:
     return variance / most if variance > 1e-20 and most > 0 else 0.0
 
 
-def _unsquare(values: Array, root: bool) -> Array:
+def unsquare(values: Array, root: bool) -> Array:
     return np.sqrt(np.maximum(values, 0)) if root else values

@@ -1,4 +1,4 @@
-"""Paired tests of capability: McNemar's test, equivalence, and the smallest detectable change.
+"""Two runs on the same items: changes with their intervals, McNemar's test, equivalence, the smallest visible change.
 
 And scores of a judge paired with human labels of some items: `prediction_powered`.
 """
@@ -22,9 +22,12 @@ from ggss.stats.metric import (
     cluster_codes,
     dispersion,
     grouped,
+    jackknife,
+    of_largest,
     pseudovalues,
     ratio,
     score_interval,
+    unsquare,
 )
 
 MARGIN = 0.015  # a change of 1.5 accuracy points either way counts as none
@@ -218,8 +221,113 @@ def _corrected_correlation(x: Array, y: Array, phi: float) -> float:
     return (max(covariance - phi**3 / (2 * len(x)), 0.0) if covariance > 0 else covariance) / spread
 
 
+def fieller(
+    steered: Metric | ArrayLike,
+    unsteered: Metric | ArrayLike,
+    clusters: ArrayLike | None = None,
+    *,
+    level: float = 0.95,
+) -> Interval:
+    """The percent change between bias-corrected metrics of two runs on the same items, with Fieller's interval.
+
+    It contains every change for which steered - (1 + change) unsteered does not differ significantly from zero. If
+    the unsteered metric itself does not, no percentage is excluded and the bounds are infinite. If it is zero, or the
+    correction has changed its sign, as it may that of a small divergence or spread, nothing can be said in percent of
+    it: the estimate is NaN, and the bounds are infinite.
+
+    Args:
+        steered: the metric after, or one number per item.
+        unsteered: the same before, on the same items in the same order.
+        clusters: each item's identity; None: items are independent.
+        level: of the interval.
+
+    Returns:
+        The change in percent.
+
+    Raises:
+        InputError: if the two are not of the same items, or there are fewer than two.
+
+    Examples:
+        >>> interval = ggss.stats.fieller([1, 2, 1, 2], [4, 4, 3, 5])
+        >>> round(interval.estimate, 1), interval.low < interval.estimate < interval.high
+        (-62.5, True)
+    """
+    check_share(level, "a confidence level")
+    after, before = as_metric(steered), as_metric(unsteered)
+    check_paired(after, before)
+    (top, above, a), (bottom, below, b) = (_ends(metric.by(clusters), level) for metric in (after, before))
+    n, undefined = len(a), float(np.mean(~np.isfinite(a + b)))
+    dependence = _correlation(a, b)
+    no_baseline = bottom * float(before) <= 0
+    ratios = np.array([np.nan if no_baseline else top / bottom, -np.inf, np.inf])
+    if not no_baseline and not max(below) >= abs(bottom):
+        # An end r solves (bottom^2 - vb) r^2 - 2 (top bottom - vab) r + (top^2 - va) = 0.
+        for end, sign, da, db in ((1, -1, above[0], below[1]), (2, 1, above[1], below[0])):
+            square, cross = bottom**2 - db**2, top * bottom - dependence * da * db
+            ratios[end] = (cross + sign * np.sqrt(max(cross**2 - square * (top**2 - da**2), 0.0))) / square
+    estimate, low, high = (100 * (unsquare(ratios, after.root) - 1)).tolist()
+    return Interval(estimate, low, high, level, "fieller", n, undefined)
+
+
+def difference(
+    after: Metric | ArrayLike, before: Metric | ArrayLike, clusters: ArrayLike | None = None, *, level: float = 0.95
+) -> Interval:
+    """The difference of two metrics on the same items: the jackknife's of `Metric.minus`, for contrasts, too.
+
+    Of the largest of several it is made of the two intervals, as Newcombe's is of the two shares' (`share_change`),
+    each end with the other's opposite, and with the correlation of the two largest contrasts.
+
+    Args:
+        after: a metric, or one number per item.
+        before: the same before, on the same items in the same order.
+        clusters: each item's identity; None: items are independent.
+        level: of the interval.
+
+    Returns:
+        The interval; its estimate is the corrected one.
+
+    Raises:
+        InputError: if the two are not of the same items, or there are fewer than two.
+
+    Examples:
+        >>> change = ggss.stats.difference([1, 2, 1, 2], [4, 4, 3, 5])
+        >>> change.estimate, change.high < 0
+        (-2.5, True)
+    """
+    new, old = as_metric(after), as_metric(before)
+    if new.contrasts is None or old.contrasts is None:
+        return jackknife(new.minus(old), clusters, level=level)
+    check_share(level, "a confidence level")
+    check_paired(new, old)
+    (top, above, a), (bottom, below, b) = (_ends(metric.by(clusters), level) for metric in (new, old))
+    r, estimate = _correlation(a, b), top - bottom
+    low, high = estimate - _newcombe(above[0], below[1], r), estimate + _newcombe(above[1], below[0], r)
+    return Interval(estimate, low, high, level, "newcombe", len(a), float(np.mean(~np.isfinite(a + b))))
+
+
 def _newcombe(one: float, other: float, r: float) -> float:
-    return math.sqrt(max(one**2 - 2 * r * one * other + other**2, 0.0))
+    """How far the end of a difference is from it, of how far the two ends are from theirs, with correlation r."""
+    return float(np.sqrt(max(one**2 - 2 * r * one * other + other**2, 0.0)))
+
+
+def _correlation(x: Array, y: Array) -> float:
+    """0 where one of them does not vary."""
+    spread = np.sqrt(x.var() * y.var())
+    return float(np.mean((x - x.mean()) * (y - y.mean())) / spread) if spread > 0 else 0.0
+
+
+def _ends(sample: Metric, level: float) -> tuple[float, tuple[float, float], Array]:
+    """The corrected value, how far below and above it its interval reaches, and pseudo-values; of a root, its square.
+
+    Of the largest of several the pseudo-values are those of the contrast that is the largest.
+    """
+    if sample.contrasts is not None:
+        interval, pseudo = of_largest(sample, sample.contrasts, level)
+        return interval.estimate, (interval.estimate - interval.low, interval.high - interval.estimate), pseudo
+    pseudo = pseudovalues(sample)
+    n = len(pseudo)
+    half = float(scipy.stats.t.ppf((1 + level) / 2, n - 1) * pseudo.std(ddof=1) / np.sqrt(n))
+    return float(pseudo.mean()), (half, half), pseudo
 
 
 def minimum_detectable_change(items: int, sd: float, *, size: float = 0.05, power: float = 0.8) -> float:
@@ -322,6 +430,7 @@ def prediction_powered(
     groups: NDArray[np.intp],
     value: Callable[[Array], Array],
     name: str = "prediction-powered",
+    contrasts: Callable[[Array], Array] | None = None,
 ) -> Metric:
     """A metric of groups' means, from a judge's scores of all items and human labels of a random sample of them.
 
@@ -340,6 +449,7 @@ def prediction_powered(
         groups: each item's group, numbered from 0.
         value: from the groups' means [R, groups] to the metric [R].
         name: of the metric.
+        contrasts: from the groups' means to those of which the metric is the largest (`Metric.contrasts`), if it is.
 
     Returns:
         A metric, to be resampled and compared.
@@ -368,7 +478,7 @@ def prediction_powered(
     others = read & ~labelled
     columns = [f * others, others, y, f * labelled, labelled, f * y, f * f * labelled]
 
-    def powered(sums: Array) -> Array:
+    def means(sums: Array) -> Array:
         score, count, label, known, n, product, square = np.moveaxis(sums, 2, 0)  # [R, groups] each
         covariance = (product - ratio(known * label, n)).sum(1)
         variance = (square - ratio(known * known, n)).sum(1)
@@ -376,7 +486,9 @@ def prediction_powered(
         scale = (1 + ratio(n.sum(1), count.sum(1))) * variance
         tuned = np.nan_to_num(np.clip(ratio(covariance, scale), 0, 1))
         shift = np.where(count > 0, ratio(score, count) - ratio(known, n), 0)
-        return value(ratio(label, n) + tuned[:, None] * shift)
+        return ratio(label, n) + tuned[:, None] * shift
 
     evidence = np.column_stack(columns).astype(float)
-    return replace(grouped(name, groups, evidence, powered), unparsed=int((~read).sum()))
+    several = None if contrasts is None else lambda sums: contrasts(means(sums))
+    metric = grouped(name, groups, evidence, lambda sums: value(means(sums)), contrasts=several)
+    return replace(metric, unparsed=int((~read).sum()))
