@@ -291,7 +291,7 @@ def difference(
 
     Examples:
         >>> change = ggss.stats.difference([1, 2, 1, 2], [4, 4, 3, 5])
-        >>> change.estimate, change.high < 0
+        >>> round(change.estimate, 2), change.high < 0
         (-2.5, True)
     """
     new, old = as_metric(after), as_metric(before)
