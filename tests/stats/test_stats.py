@@ -1091,3 +1091,106 @@ def test_a_judge_that_gives_all_labelled_items_one_score_says_nothing(c):
     alone = jackknife(powered([4.0] * 4 + [4.4] * 3, labels))
     assert (found.estimate, found.low, found.high) == pytest.approx((alone.estimate, alone.low, alone.high))
     assert float(powered([c] * 4 + [c + 0.4] * 3, labels)) == pytest.approx(np.mean([0.2, 0.5, 0.9, 0.1]))
+
+
+def powered_by_hand(scores, labels, groups):
+    """The groups' means and lambda, by the formulas, item by item."""
+    read = [row for row in zip(scores, labels, groups, strict=True) if row[0] is not None]
+    known = [[row for row in read if row[1] is not None and row[2] == group] for group in range(max(groups) + 1)]
+    others = [[row[0] for row in read if row[1] is None and row[2] == group] for group in range(max(groups) + 1)]
+    mean_scores, mean_labels = ([np.mean([row[k] for row in rows]) for rows in known] for k in (0, 1))
+    covariance = sum((f - mean_scores[g]) * (y - mean_labels[g]) for rows in known for f, y, g in rows)
+    variance = sum((f - mean_scores[g]) ** 2 for rows in known for f, _, g in rows)
+    share = sum(map(len, known)) / sum(map(len, others))
+    tuned = float(np.clip(covariance / ((1 + share) * variance), 0, 1))
+    shifts = [
+        np.mean(rest) - mean_score if rest else 0.0 for rest, mean_score in zip(others, mean_scores, strict=True)
+    ]
+    return [label + tuned * shift for label, shift in zip(mean_labels, shifts, strict=True)], tuned
+
+
+def test_prediction_powered_means_are_those_of_the_formulas_in_any_resample(rng):
+    """Of three groups: one has many items without a label, one has a single one, one has none."""
+    groups = np.repeat([0, 1, 2], [12, 6, 5])
+    labels = rng.integers(0, 4, 23).astype(float)
+    scores = (labels + rng.integers(0, 3, 23)).tolist()
+    labels = [None if n in (1, 3, 4, 6, 8, 10, 11, 17) else label for n, label in enumerate(labels.tolist())]
+    scores[2] = scores[8] = None
+    scores[20] = labels[13] = 0.0
+    metric = prediction_powered(scores, labels, groups, lambda means: means @ [1.0, 10.0, 100.0])
+    means, tuned = powered_by_hand(scores, labels, groups)
+    assert 0.1 < tuned < 0.9
+    assert float(metric) == pytest.approx(np.dot(means, [1, 10, 100]))
+    weights = rng.integers(1, 4, (6, 23))
+    drawn = metric.value(weights.astype(float) @ metric.terms)
+    for row, value in zip(weights, drawn, strict=True):
+        again = [np.repeat(np.array(given, dtype=object), row) for given in (scores, labels, groups)]
+        means, _ = powered_by_hand(*again)
+        assert value == pytest.approx(np.dot(means, [1, 10, 100]))
+
+
+def test_a_judge_that_contradicts_the_labels_does_not_count_and_one_that_underrates_counts_once():
+    labels = [1.0, 2.0, 3.0, 6.0, None, None]
+    known = [-label for label in labels if label is not None]
+    assert float(powered([*known, 50.0, 60.0], labels)) == pytest.approx(3)
+    slight = [-score / 100 for score in known]
+    assert float(powered([*slight, 0.5, 0.7], labels)) == pytest.approx(3 + 0.6 - 0.03)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e-3, 7.0, 1e5])
+def test_scores_and_labels_in_another_unit_give_the_same_in_that_unit(rng, factor):
+    labels = rng.integers(0, 5, 12).astype(float)
+    scores = np.concatenate([labels, np.zeros(20)]) + rng.normal(0, 1.5, 32)
+    plain, scaled = (
+        jackknife(powered((unit * scores).tolist(), [*(unit * labels).tolist(), *[None] * 20]))
+        for unit in (1, factor)
+    )
+    ends = (scaled.estimate / factor, scaled.low / factor, scaled.high / factor)
+    assert ends == pytest.approx((plain.estimate, plain.low, plain.high))
+    assert plain.estimate != pytest.approx(labels.mean())
+
+
+def test_a_resample_does_not_depend_on_those_that_are_computed_with_it():
+    """Even where scores vary little for their size."""
+    metric = powered([1000.0, 1001.0, 1000.0, 1002.0, 1001.5], [1.0, 2.0, 2.0, 4.0, None])
+    many = metric.value(np.repeat(metric.terms.sum(0, keepdims=True), 3000, axis=0))
+    np.testing.assert_allclose(many, float(metric))
+    assert float(metric) != pytest.approx(9 / 4)
+
+
+@pytest.mark.parametrize("score", [1e9, 3e11, 7e12])
+def test_large_scores_that_are_all_the_same_say_nothing(score):
+    labels = [0.2, 0.5, 0.9, 0.1, None, None]
+    assert float(powered([score] * 4 + [3 * score] * 2, labels)) == pytest.approx(np.mean(labels[:4]))
+
+
+def test_an_item_without_a_score_does_not_count_and_is_counted_as_unread():
+    scores, labels = [1.0, 2.0, 4.0, 3.0, 2.0], [1.0, 3.0, 4.0, None, None]
+    metric = powered([None, *scores, None], [9.0, *labels, None])
+    assert (metric.unparsed, metric.asked) == (2, 7)
+    assert float(metric) == pytest.approx(float(powered(scores, labels)))
+    assert powered(scores, labels).unparsed == 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "groups"),
+    [
+        ([1.0], [1.0], [0]),
+        ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, None], [0, 0, 1, 1]),
+        ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, None, None], [0, 0, 1, 1]),  # the last group has no label
+        ([1.0, 2.0, 3.0, None], [1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1]),  # a label without a score
+    ],
+)
+def test_a_group_with_fewer_than_two_labels_is_refused(scores, labels, groups):
+    with pytest.raises(InputError, match="^prediction-powered: each group needs two labels or more"):
+        prediction_powered(scores, labels, np.array(groups), lambda means: means[:, 0])
+    two = prediction_powered(
+        [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0], np.array([0, 0, 1, 1]), lambda m: m[:, 1], "x"
+    )
+    assert (two.name, float(two)) == ("x", 3.5)
+
+
+def test_a_difference_has_the_bounds_that_two_ranges_leave():
+    one, other = mean([2.0, 3.0], bounds=(1.0, 5.0)), mean([3.0, 3.0], bounds=(2.0, 4.0))
+    assert one.minus(other).bounds == (-3.0, 3.0)
+    assert mean([2.0], bounds=(1.0, 5.0)).minus(mean([7.0], bounds=(6.0, 8.0))).bounds == (-7.0, -1.0)

@@ -134,7 +134,7 @@ def _average_draws(comparisons: Sequence[Comparison]) -> tuple[float, Array] | N
     everyone = _everyone(comparisons)
     changes, draws = [], []
     for task in comparisons:
-        if task.baseline is not None and task.reached is not None and np.isfinite(task.reached):
+        if task.baseline is not None and task.reached is not None:
             changes.append(100 * (task.reached / task.baseline - 1))
             key = ("average", *everyone)  # the unsteered run is compared with many: its resamples are kept
             if key not in task.before._draws:
