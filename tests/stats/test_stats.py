@@ -251,10 +251,20 @@ def test_tost_of_shares_ends_where_its_interval_touches_the_margin(margin, rng):
     assert ends[0 if within else 1] == pytest.approx(margin, abs=1e-6)
     ours = share_change(after, before, clusters, level=0.9)
     assert (found.low, found.high) == (ours.low, ours.high)
+    assert (found.margin, found.size) == (margin, 0.05)
     assert found.equivalent is bool(max(ours.high, -ours.low) <= margin)
     other = tost(before, after, margin, clusters)
     assert (other.difference, other.p) == pytest.approx((-found.difference, found.p))
     assert tost(after, before, 0.9, clusters).p <= 1e-12  # no interval reaches so far
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_share_that_changes_by_just_the_margin_is_not_within_it(sign):
+    """Of two people all these numbers are exact in float64."""
+    before, after = np.array([0.25, 0.5]), np.array([0.5, 0.75])
+    found = tost(after, before, 0.25) if sign > 0 else tost(before, after, 0.25)
+    assert found.difference == sign * 0.25
+    assert 0.5 < found.p < 0.51
 
 
 def right(people, of=10):
@@ -1182,7 +1192,7 @@ def test_an_item_without_a_score_does_not_count_and_is_counted_as_unread():
     ],
 )
 def test_a_group_with_fewer_than_two_labels_is_refused(scores, labels, groups):
-    with pytest.raises(InputError, match="^prediction-powered: each group needs two labels or more"):
+    with pytest.raises(InputError, match=r"^prediction-powered: each group needs two labels or more"):
         prediction_powered(scores, labels, np.array(groups), lambda means: means[:, 0])
     two = prediction_powered(
         [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0], np.array([0, 0, 1, 1]), lambda m: m[:, 1], "x"
