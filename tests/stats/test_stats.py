@@ -26,7 +26,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
-from ggss.stats.metric import TINY, grouped, mean_of, ratio
+from ggss.stats.metric import TINY, dispersion, grouped, mean_of, ratio, score_interval
 from ggss.stats.resampling import Permutation, _coins, batches
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -661,6 +661,8 @@ def test_what_an_interval_says_of_itself(rng):
         (jackknife(values, clusters, level=0.8), ("jackknife", 0.8, 4, 0.0)),
         (fieller(values, values + 1, clusters, level=0.8), ("fieller", 0.8, 4, 0.0)),
         (fieller(sparse, full), ("fieller", 0.95, 10, 0.1)),
+        (share_change(values > 1, values > 2, clusters, level=0.8), ("newcombe", 0.8, 4, 0.0)),
+        (share_change(sparse, full), ("newcombe", 0.95, 10, 0.1)),
     ]
     for interval, expected in told:
         assert (interval.method, interval.level, interval.units, interval.undefined) == pytest.approx(expected)
@@ -761,7 +763,7 @@ def test_tost_of_all_or_nothing_ends_at_the_edge():
 
 def test_tost_where_nothing_changed_counts_clusters():
     few = tost(*paired(20, 0, 0), clusters=np.repeat(np.arange(5), 4))
-    assert few == tost(*paired(5, 0, 0))
+    assert few == tost(*paired(5, 0, 0)) == tost(np.full(5, 0.5), np.full(5, 0.5))
 
 
 def test_tost_takes_truth_values_and_mixed_scores(rng):
@@ -995,7 +997,9 @@ def newcombe_paired(after, before):
     return low, high
 
 
-@pytest.mark.parametrize(("after", "before"), [(0, 30), (0, 0), (30, 0), (15, 15), (13, 17), (3, 29), (1, 1)])
+@pytest.mark.parametrize(
+    ("after", "before"), [(0, 30), (0, 0), (30, 0), (15, 15), (13, 17), (3, 29), (1, 1), (0, 13), (30, 13)]
+)
 @pytest.mark.parametrize("turned", [0, 10])
 def test_share_change_is_newcombes_interval_where_units_are_all_or_nothing(after, before, turned):
     """The published correction for continuity, too; with units that turn one way, another way, or not at all."""
@@ -1020,6 +1024,8 @@ def test_units_that_all_agree_are_taken_to_vary_as_much_as_those_of_the_other_ru
     assert change.high == pytest.approx(-shares.mean() + np.hypot(most, shares.mean() - old.low))
     alone = jackknife(mean(after, bounds=(0.0, 1.0)), clusters)
     assert most < 0.5 * alone.high
+    back = share_change(before, after, clusters)
+    assert (back.low, back.high) == pytest.approx((-change.high, -change.low))
 
 
 def test_share_change_of_units_that_average_answers_is_its_formula(rng):
@@ -1204,3 +1210,34 @@ def test_a_difference_has_the_bounds_that_two_ranges_leave():
     one, other = mean([2.0, 3.0], bounds=(1.0, 5.0)), mean([3.0, 3.0], bounds=(2.0, 4.0))
     assert one.minus(other).bounds == (-3.0, 3.0)
     assert mean([2.0], bounds=(1.0, 5.0)).minus(mean([7.0], bounds=(6.0, 8.0))).bounds == (-7.0, -1.0)
+
+
+def test_an_interval_within_bounds_moves_and_widens_with_them(rng):
+    shares = rng.uniform(0.2, 0.9, 9)
+    unit = jackknife(mean(shares, bounds=(0.0, 1.0)))
+    scaled = jackknife(mean(20 * shares - 5, bounds=(-5.0, 15.0)))
+    ends = (unit.estimate, unit.low, unit.high)
+    assert (scaled.estimate, scaled.low, scaled.high) == pytest.approx(tuple(20 * end - 5 for end in ends))
+
+
+def test_a_corrected_share_beyond_its_bounds_is_at_the_bound():
+    for estimate, bound in ((1.2, 1.0), (-0.2, 0.0)):
+        assert score_interval(estimate, 0.1, 10, 0.95, (0.0, 1.0)) == score_interval(bound, 0.1, 10, 0.95, (0.0, 1.0))
+
+
+def test_units_that_vary_more_than_all_or_nothing_have_the_normal_quantile():
+    """As the pseudo-values of people of unlike numbers of answers may."""
+    low, _, high = score_interval(0.4, 0.35, 4, 0.95, (0.0, 1.0))
+    independent = 0.4 * 0.6 / 0.35**2
+    assert independent < 3
+    for end in (low, high):
+        assert abs(0.4 - end) == pytest.approx(1.96 * np.sqrt(end * (1 - end) / independent), abs=1e-4)
+
+
+def test_what_rounding_leaves_of_a_variance_is_none():
+    assert dispersion(0.25, 0.25**2) == pytest.approx(1 / 3)
+    assert (dispersion(0.3, 1e-34), dispersion(0.3, 0.0)) == (0, 0)
+    assert (dispersion(1.0, 0.1), dispersion(0.0, 0.1)) == (0, 0)
+    third = mean(np.tile([0.1, 0.2, 0.3], 7) + 0.1, bounds=(0.0, 1.0))
+    alike = jackknife(third, np.repeat(np.arange(7), 3))
+    assert alike.high - alike.low > 0.1

@@ -371,6 +371,8 @@ def test_the_mean_and_the_worst_of_models_resample_the_same_people_in_all():
     assert_is_percentile(worst, max(averages), np.max(draws, axis=0), 16)
     assert averages[0] != averages[1]
     assert selection.across([]) is None
+    one = [compared("mcq")]
+    assert selection.across([one]) == (selection.average_change(one), selection.average_change(one))
 
 
 def test_the_corrected_avg_is_the_jackknife_over_people():
@@ -560,3 +562,32 @@ def test_a_side_of_a_comparison_says_what_was_asked_of_whom():
     plain = Run("mcq", items, answers, Source("m", suite="own")).measured(STATISTICS)
     assert Side.of([plain]).said == "m, unsteered; 6 items, 1 task of own"
     assert Side.of([plain]).steerer == ""
+
+
+def test_whose_answer_depends_on_gender_is_known_though_the_gap_is_not():
+    """Nothing that is said about men can be read: there is no gap, but the answers are not the same for a woman."""
+
+    def silent(cell, item, rng):
+        return "hm" if item.attributes[0]["gender"] == "man" else answer(cell, item, rng)
+
+    task = compared("nurse-doctor", say=silent)
+    assert (task.baseline, task.reached) == (None, None)
+    assert selection.average_flip_rate([task]).estimate == pytest.approx(1)
+    spilled = selection.spill_over([task], "gender")
+    assert (spilled.flips, spilled.cases) == ((80, 80), 80)
+
+
+def test_identities_are_ordered_by_number_and_then_by_name():
+    """A number that is too long to count with is a name."""
+    names = ["2", "10", "9" * 19, "ann", "bob", "²"]
+    clusters = {f"studio/nurse/{name}" for name in names}
+    expected = [frozenset({f"studio/nurse/{name}"}) for name in names]
+    assert selection.folds_of(clusters, len(names)) == expected
+    assert selection.folds_of(names, len(names)) == [frozenset({name}) for name in names]
+    assert len(selection.folds_of({"9" * 5000, "1"})) == 2
+
+
+def test_a_strength_is_chosen_without_each_of_four_folds():
+    found = invented_study.results()
+    turns = selection.cross_fit(found.sweep(QWEN, "ggss"), found.everyone(QWEN), 4)
+    assert [len({selection.identity(cluster) for cluster in turn.fold}) for turn in turns] == [2] * 4
