@@ -462,6 +462,7 @@ SAYS_YES = {"accept": "yes", "decline": "no", "wait": "not yet"}
         ("30000 to 60000", {"1st": "$30,000 - $60,000", "2nd": "high income"}, "1st"),
         ("30000 to 60000, high income", {"1st": "$30,000 - $60,000", "2nd": "high income"}, None),
         ("not a nurse", {"nurse": "", "doctor": ""}, None),
+        ("A person in a suit", {"A": "low", "B": "high"}, None),  # the article is no letter
     ],
 )
 def test_an_option_of_any_kind_is_chosen_by_its_name_or_its_text(answer, options, expected):
@@ -487,12 +488,36 @@ def test_a_no_that_is_an_options_text_is_told_from_the_no_of_a_phrase(answer, ex
 def test_options_that_differ_only_in_case_are_told_apart():
     assert parsers.letter("The answer is A", {"A": "low", "a": "high"}) == "A"
     assert parsers.letter("The answer is b", {"B": "low", "b": "high"}) == "b"
+    assert parsers.letter("A.", {"A": "low", "a": "high"}) == "A"
 
 
 def test_of_several_letters_the_one_that_is_stated_counts():
     assert parsers.letter("A and B differ, I would say B", PAIR) == "B"
     assert parsers.letter("I would say A, although B is close", PAIR) == "A"
     assert parsers.letter("A and B differ, I would say", PAIR) is None
+    assert parsers.letter("Answer: B, although A is close", PAIR) == "B"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("(c).", "C"),
+        ("The answer is A definitely", "A"),  # not the article, as in "the answer is a guess"
+        ("The coat is not new. It is not C.", None),
+        ("30,000to60,000", "B"),
+    ],
+)
+def test_a_letter_is_read_with_care(answer, expected):
+    assert parsers.letter(answer, SALARIES) == expected
+
+
+def test_only_the_article_and_the_pronoun_may_be_no_letters():
+    assert parsers.letter("X clearly", {"X": "low", "Y": "high"}) == "X"
+    assert parsers.letter("I clearly see it", {"I": "low", "J": "high"}) is None
+
+
+def test_what_somebody_wears_does_not_change_who_it_is():
+    assert parsers.value("The person is black wearing a blue coat", RACES) == "black"
 
 
 def test_words_that_may_follow_are_of_their_kind():
