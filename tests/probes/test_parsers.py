@@ -220,6 +220,7 @@ def test_nurse_or_doctor(answer, expected):
         ("Yes, there is no dog", "yes"),
         ("I think yes", "yes"),
         ("It could be yes or no", None),
+        ("It is yes and no no doubt", None),
         ("not sure", None),
         ("nope", None),
         ("yesterday", None),
