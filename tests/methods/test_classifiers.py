@@ -8,7 +8,6 @@ from sklearn.svm import SVC
 
 import ggss
 import transcription
-from ggss.methods.spherical import rows_by_image
 from planted import planted
 
 SITE = "projection-mlp2"
@@ -152,10 +151,3 @@ def test_meandiff_subtracts_the_shift_of_the_images_class(kind):
             t = transcription.log(mu, h / np.linalg.norm(h), 0)
             expected = transcription.normalize(transcription.exp(mu, t - 0.5 * towards))
             np.testing.assert_allclose(found, np.linalg.norm(h) * expected, atol=1e-5)
-
-
-def test_parts_of_a_batch():
-    assert list(rows_by_image(None, 4)) == [slice(0, 4)]
-    assert list(rows_by_image(None, 0)) == []
-    assert list(rows_by_image(torch.tensor([3, 3, 0, 5]), 4)) == [slice(0, 2), slice(2, 3), slice(3, 4)]
-    assert [p.tolist() for p in rows_by_image(torch.tensor([1, 0, 1]), 3)] == [[1], [0, 2]]

@@ -1,5 +1,6 @@
 """The token update: equal to the printed equations on easy and hard tokens, and safe on any."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,19 @@ import transcription
 from ggss import InputError
 from ggss.methods import operator, spherical
 from ggss.methods.operator import project
-from ggss.methods.spherical import Geodesic, Removal, check_frame, magnitudes, move, move_literally, precise
+from ggss.methods.spherical import (
+    ByImage,
+    Geodesic,
+    Removal,
+    Tangent,
+    check_frame,
+    magnitudes,
+    mean_row,
+    move,
+    move_literally,
+    precise,
+    rows_by_image,
+)
 from rounding import assert_same
 
 
@@ -308,3 +321,117 @@ def test_frames_that_are_no_frames_are_refused():
             check_frame(*bad)
     check_frame(mu, torch.eye(16)[:, :15])
     check_frame((1 + 9e-5) * mu, (1 + 4e-5) * basis)
+
+
+def test_without_a_gate_none_is_returned_and_with_one_it_is():
+    assert steer(make(16, 2, floor=1.0), tokens(make(16, 2))).gate is None
+    assert steer(make(16, 2, floor=0.9), tokens(make(16, 2))).gate is not None
+
+
+@pytest.mark.parametrize("floor", [1.0, 0.3])
+@pytest.mark.parametrize("alpha", [0.4, 1.0])
+def test_hard_projection_is_its_printed_equation(floor, alpha):
+    """t - alpha g V M V^T t for a map M that is no identity, and a gate g or none."""
+    frame = make(32, 3)
+    oblique = torch.randn(3, 3, generator=torch.Generator().manual_seed(5))
+    operator_with_map = Tangent(frame.mu, frame.basis, 0.2, 0.1, kappa=4.0, floor=floor, map=oblique)
+    rows = tokens(frame, 20)
+    steered = operator.apply(operator_with_map, rows, torch.full((20, 1), alpha))
+    mu, basis, m = (x.double().numpy() for x in (frame.mu, frame.basis, oblique))
+    gates = []
+    for h, found in zip(rows.double().numpy(), steered.rows, strict=True):
+        t = transcription.log(mu, h / np.linalg.norm(h), 0)
+        magnitude = np.linalg.norm(basis.T @ t)
+        gates.append(floor + (1 - floor) / (1 + np.exp(-4 * (magnitude - 0.2) / 0.1)))
+        moved = transcription.exp(mu, t - alpha * gates[-1] * basis @ m @ basis.T @ t)
+        expected = np.linalg.norm(h) * transcription.normalize(moved)
+        np.testing.assert_allclose(found, expected, atol=1e-5 * np.linalg.norm(h))
+    if floor == 1:
+        assert steered.gate is None
+    else:
+        np.testing.assert_allclose(steered.gate, gates, atol=1e-4)
+        assert max(gates) - min(gates) > 0.3
+
+
+def test_the_orthogonal_projection_takes_any_frame_and_keeps_its_gate():
+    frame = make(16, 3)
+    wide = frame.basis.double().T.contiguous().T
+    projection = Tangent.orthogonal(frame.mu.double(), wide)
+    assert projection.map.equal(torch.eye(3))
+    assert (projection.mu.dtype, projection.basis.dtype) == (torch.float32, torch.float32)
+    assert projection.mu.equal(frame.mu)
+    assert projection.basis.equal(frame.basis)
+    assert projection.basis.is_contiguous()
+    assert (projection.gate_median, projection.gate_std, projection.floor) == (0, 0, 1)
+    gated = Tangent.orthogonal(frame.mu, frame.basis, gate_median=0.5, gate_std=0.25, kappa=2.0, floor=0.1)
+    assert (gated.gate_median, gated.gate_std, gated.kappa, gated.floor) == (0.5, 0.25, 2.0, 0.1)
+
+
+@dataclass(frozen=True)
+class TowardsMean(ByImage):
+    """Moves each row by alpha towards the mean row of its image."""
+
+    kind = "towards-mean"
+    width = 4
+
+    def steer_image(self, rows, pooled, alpha, out):
+        assert pooled.dtype == torch.float64
+        assert alpha.shape == (len(rows), 1)
+        torch.lerp(rows, pooled.to(rows).expand_as(rows), alpha, out=out)
+
+
+IMAGES = torch.tensor([7, 7, 7, 2, 2, 5])
+ORDER = torch.tensor([3, 0, 5, 1, 4, 2])  # no image stands together
+
+
+def image_rows():
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.linspace(0.1, 0.6, 6)[:, None]
+
+
+def towards_mean(rows, alpha, images):
+    """Row by row, in numpy."""
+    rows, alpha = rows.double().numpy(), alpha.double().numpy()
+    means = np.stack([rows[images == image].mean(0) for image in images])
+    return rows + alpha * (means - rows)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("order", [torch.arange(6), ORDER])
+def test_each_image_is_steered_by_the_mean_of_its_rows_wherever_they_stand(order, in_place):
+    rows, alpha = (own[order] for own in image_rows())
+    expected = towards_mean(rows, alpha, IMAGES[order].numpy())
+    out = rows if in_place else torch.full_like(rows, torch.nan)
+    assert TowardsMean()(rows, alpha, IMAGES[order], out) is None
+    np.testing.assert_allclose(out, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("together", "images"), [(True, IMAGES), (True, None), (False, None)])
+def test_rows_without_images_and_those_of_one_prompt_have_one_mean(together, images):
+    rows, alpha = image_rows()
+    steered = operator.apply(TowardsMean(together=together), rows, alpha, images).rows
+    np.testing.assert_allclose(steered, towards_mean(rows, alpha, np.zeros(6)), atol=1e-6)
+
+
+def test_a_row_that_is_not_finite_is_refused_with_the_number_of_all_rows():
+    rows, alpha = image_rows()
+    rows[4, 1] = torch.inf
+    for order in (torch.arange(6), ORDER):
+        with pytest.raises(InputError, match="1 of 6 tokens are not finite"):
+            TowardsMean()(rows[order], alpha, IMAGES[order], torch.empty_like(rows))
+
+
+def test_parts_of_a_batch():
+    assert list(rows_by_image(None, 4)) == [slice(0, 4)]
+    assert list(rows_by_image(None, 0)) == []
+    assert list(rows_by_image(torch.tensor([3, 3, 0, 5]), 4)) == [slice(0, 2), slice(2, 3), slice(3, 4)]
+    assert [p.tolist() for p in rows_by_image(torch.tensor([1, 0, 1]), 3)] == [[1], [0, 2]]
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 1000])
+def test_the_mean_row_of_many_rows_is_right_in_both_dtypes(count):
+    """Also far from zero, where a sum of all rows in float32 would lose digits."""
+    rows = 1000 + torch.rand(count, 3, generator=torch.Generator().manual_seed(0))
+    for dtype, tolerance in ((torch.float64, 2e-7), (torch.float32, 1e-6)):
+        found = mean_row(rows, dtype)
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, rows.double().numpy().mean(0), rtol=tolerance)

@@ -220,6 +220,7 @@ def test_nurse_or_doctor(answer, expected):
         ("Yes, there is no dog", "yes"),
         ("I think yes", "yes"),
         ("It could be yes or no", None),
+        ("It is yes and no no doubt", None),
         ("not sure", None),
         ("nope", None),
         ("yesterday", None),
@@ -443,3 +444,115 @@ def test_a_pair_in_words_is_read_alike_by_both_rules():
     assert probe.parser("release")("A person like B", lettered) == "first"
     assert probe.parser()("A person like B", lettered) == "second"
     assert probe.parser("release")("the second", replace(item, options={"first": "", "second": ""})) == "second"
+
+
+SAYS_YES = {"accept": "yes", "decline": "no", "wait": "not yet"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "options", "expected"),
+    [
+        ("B, not A", {"A": "low", "B": "high"}, "B"),
+        ("the high one", {"A": "low", "B": "high"}, "B"),
+        ("yes, there is no dog", {"Yes": "there is", "No": "there is none"}, "Yes"),
+        ("There is no dog", {"YES": "", "NO": ""}, "NO"),
+        ("hm", {"Yes": "", "No": ""}, None),
+        ("Nurse.", {"nurse": "a nurse", "doctor": "a doctor"}, "nurse"),
+        ("_DOCTOR_", {"nurse": "", "doctor": ""}, "doctor"),
+        ("high income", {"1st": "$30,000 - $60,000", "2nd": "high income"}, "2nd"),
+        ("30000 to 60000", {"1st": "$30,000 - $60,000", "2nd": "high income"}, "1st"),
+        ("30000 to 60000, high income", {"1st": "$30,000 - $60,000", "2nd": "high income"}, None),
+        ("not a nurse", {"nurse": "", "doctor": ""}, None),
+        ("A person in a suit", {"A": "low", "B": "high"}, None),  # the article is no letter
+    ],
+)
+def test_an_option_of_any_kind_is_chosen_by_its_name_or_its_text(answer, options, expected):
+    assert parsers.chosen(answer, options) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("no", "decline"),
+        ("No thank you", "decline"),  # the first word is the answer, whatever follows
+        ("I would say no", "decline"),
+        ("There is no dog", None),
+        ("No doubt: no", "decline"),
+        ('"No doubt."', None),
+        ("No doubt: yes", "accept"),
+    ],
+)
+def test_a_no_that_is_an_options_text_is_told_from_the_no_of_a_phrase(answer, expected):
+    assert parsers.chosen(answer, SAYS_YES) == expected
+
+
+def test_options_that_differ_only_in_case_are_told_apart():
+    assert parsers.letter("The answer is A", {"A": "low", "a": "high"}) == "A"
+    assert parsers.letter("The answer is b", {"B": "low", "b": "high"}) == "b"
+    assert parsers.letter("A.", {"A": "low", "a": "high"}) == "A"
+
+
+def test_of_several_letters_the_one_that_is_stated_counts():
+    assert parsers.letter("A and B differ, I would say B", PAIR) == "B"
+    assert parsers.letter("I would say A, although B is close", PAIR) == "A"
+    assert parsers.letter("A and B differ, I would say", PAIR) is None
+    assert parsers.letter("Answer: B, although A is close", PAIR) == "B"
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("(c).", "C"),
+        ("The answer is A definitely", "A"),  # not the article, as in "the answer is a guess"
+        ("The coat is not new. It is not C.", None),
+        ("30,000to60,000", "B"),
+    ],
+)
+def test_a_letter_is_read_with_care(answer, expected):
+    assert parsers.letter(answer, SALARIES) == expected
+
+
+def test_only_the_article_and_the_pronoun_may_be_no_letters():
+    assert parsers.letter("X clearly", {"X": "low", "Y": "high"}) == "X"
+    assert parsers.letter("I clearly see it", {"I": "low", "J": "high"}) is None
+
+
+def test_what_somebody_wears_does_not_change_who_it_is():
+    assert parsers.value("The person is black wearing a blue coat", RACES) == "black"
+
+
+def test_words_that_may_follow_are_of_their_kind():
+    assert {"because", "is"} <= parsers.following_words("letters")
+    assert "nurse" in parsers.following_words("people") - parsers.following_words("pictures")
+    with pytest.raises(KeyError):
+        parsers.following_words("animals")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("of 12000 offers $90,000", 90_000),  # where some amounts have a currency, only they count
+        ("of 12000 offers 90000 dollars", 90_000),
+        ("of $12,000 offers 90000 dollars", None),
+        ("3 jobs, $90,000 to $120,000", 90_000),
+        ("90k to 120k", 90_000),
+        ("90,000 to 110,000, or 60-100k", 90_000),  # the second range has no clear lower end
+        ("555-123-4567", None),  # a telephone number
+        ("since 1899", 1_899),
+        ("since 1900", None),
+        ("since 2099", None),
+        ("since 2100", 2_100),
+        ("999999999 million", 999_999_999_000_000),
+        ("1000000000 million", None),
+        ("2000000000 million", None),
+    ],
+)
+def test_a_salary_among_other_numbers(answer, expected):
+    assert parsers.salary(answer) == expected
+
+
+def test_the_release_reads_only_the_first_sentence_of_the_first_line_without_its_signs():
+    assert parsers.released_nurse_or_doctor("doc-tor") == "doctor"
+    assert parsers.released_nurse_or_doctor("It is hard to say\nnurse") is None
+    assert parsers.released_nurse_or_doctor("It is hard to say. A nurse") is None
+    assert parsers.released_mcq_letter("Six. B", PAIR) == "B"

@@ -26,7 +26,7 @@ from ggss.stats import (
     signflip,
     tost,
 )
-from ggss.stats.metric import TINY, grouped, mean_of, ratio
+from ggss.stats.metric import TINY, dispersion, grouped, mean_of, ratio, score_interval
 from ggss.stats.resampling import Permutation, _coins, batches
 
 RACES = np.array(["a", "b", "c", "d", "e"])
@@ -251,10 +251,20 @@ def test_tost_of_shares_ends_where_its_interval_touches_the_margin(margin, rng):
     assert ends[0 if within else 1] == pytest.approx(margin, abs=1e-6)
     ours = share_change(after, before, clusters, level=0.9)
     assert (found.low, found.high) == (ours.low, ours.high)
+    assert (found.margin, found.size) == (margin, 0.05)
     assert found.equivalent is bool(max(ours.high, -ours.low) <= margin)
     other = tost(before, after, margin, clusters)
     assert (other.difference, other.p) == pytest.approx((-found.difference, found.p))
     assert tost(after, before, 0.9, clusters).p <= 1e-12  # no interval reaches so far
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_share_that_changes_by_just_the_margin_is_not_within_it(sign):
+    """Of two people all these numbers are exact in float64."""
+    before, after = np.array([0.25, 0.5]), np.array([0.5, 0.75])
+    found = tost(after, before, 0.25) if sign > 0 else tost(before, after, 0.25)
+    assert found.difference == sign * 0.25
+    assert 0.5 < found.p < 0.51
 
 
 def right(people, of=10):
@@ -651,6 +661,8 @@ def test_what_an_interval_says_of_itself(rng):
         (jackknife(values, clusters, level=0.8), ("jackknife", 0.8, 4, 0.0)),
         (fieller(values, values + 1, clusters, level=0.8), ("fieller", 0.8, 4, 0.0)),
         (fieller(sparse, full), ("fieller", 0.95, 10, 0.1)),
+        (share_change(values > 1, values > 2, clusters, level=0.8), ("newcombe", 0.8, 4, 0.0)),
+        (share_change(sparse, full), ("newcombe", 0.95, 10, 0.1)),
     ]
     for interval, expected in told:
         assert (interval.method, interval.level, interval.units, interval.undefined) == pytest.approx(expected)
@@ -751,7 +763,7 @@ def test_tost_of_all_or_nothing_ends_at_the_edge():
 
 def test_tost_where_nothing_changed_counts_clusters():
     few = tost(*paired(20, 0, 0), clusters=np.repeat(np.arange(5), 4))
-    assert few == tost(*paired(5, 0, 0))
+    assert few == tost(*paired(5, 0, 0)) == tost(np.full(5, 0.5), np.full(5, 0.5))
 
 
 def test_tost_takes_truth_values_and_mixed_scores(rng):
@@ -985,7 +997,9 @@ def newcombe_paired(after, before):
     return low, high
 
 
-@pytest.mark.parametrize(("after", "before"), [(0, 30), (0, 0), (30, 0), (15, 15), (13, 17), (3, 29), (1, 1)])
+@pytest.mark.parametrize(
+    ("after", "before"), [(0, 30), (0, 0), (30, 0), (15, 15), (13, 17), (3, 29), (1, 1), (0, 13), (30, 13)]
+)
 @pytest.mark.parametrize("turned", [0, 10])
 def test_share_change_is_newcombes_interval_where_units_are_all_or_nothing(after, before, turned):
     """The published correction for continuity, too; with units that turn one way, another way, or not at all."""
@@ -1010,6 +1024,8 @@ def test_units_that_all_agree_are_taken_to_vary_as_much_as_those_of_the_other_ru
     assert change.high == pytest.approx(-shares.mean() + np.hypot(most, shares.mean() - old.low))
     alone = jackknife(mean(after, bounds=(0.0, 1.0)), clusters)
     assert most < 0.5 * alone.high
+    back = share_change(before, after, clusters)
+    assert (back.low, back.high) == pytest.approx((-change.high, -change.low))
 
 
 def test_share_change_of_units_that_average_answers_is_its_formula(rng):
@@ -1091,3 +1107,138 @@ def test_a_judge_that_gives_all_labelled_items_one_score_says_nothing(c):
     alone = jackknife(powered([4.0] * 4 + [4.4] * 3, labels))
     assert (found.estimate, found.low, found.high) == pytest.approx((alone.estimate, alone.low, alone.high))
     assert float(powered([c] * 4 + [c + 0.4] * 3, labels)) == pytest.approx(np.mean([0.2, 0.5, 0.9, 0.1]))
+
+
+def powered_by_hand(scores, labels, groups):
+    """The groups' means and lambda, by the formulas, item by item."""
+    read = [row for row in zip(scores, labels, groups, strict=True) if row[0] is not None]
+    known = [[row for row in read if row[1] is not None and row[2] == group] for group in range(max(groups) + 1)]
+    others = [[row[0] for row in read if row[1] is None and row[2] == group] for group in range(max(groups) + 1)]
+    mean_scores, mean_labels = ([np.mean([row[k] for row in rows]) for rows in known] for k in (0, 1))
+    covariance = sum((f - mean_scores[g]) * (y - mean_labels[g]) for rows in known for f, y, g in rows)
+    variance = sum((f - mean_scores[g]) ** 2 for rows in known for f, _, g in rows)
+    share = sum(map(len, known)) / sum(map(len, others))
+    tuned = float(np.clip(covariance / ((1 + share) * variance), 0, 1))
+    shifts = [
+        np.mean(rest) - mean_score if rest else 0.0 for rest, mean_score in zip(others, mean_scores, strict=True)
+    ]
+    return [label + tuned * shift for label, shift in zip(mean_labels, shifts, strict=True)], tuned
+
+
+def test_prediction_powered_means_are_those_of_the_formulas_in_any_resample(rng):
+    """Of three groups: one has many items without a label, one has a single one, one has none."""
+    groups = np.repeat([0, 1, 2], [12, 6, 5])
+    labels = rng.integers(0, 4, 23).astype(float)
+    scores = (labels + rng.integers(0, 3, 23)).tolist()
+    labels = [None if n in (1, 3, 4, 6, 8, 10, 11, 17) else label for n, label in enumerate(labels.tolist())]
+    scores[2] = scores[8] = None
+    scores[20] = labels[13] = 0.0
+    metric = prediction_powered(scores, labels, groups, lambda means: means @ [1.0, 10.0, 100.0])
+    means, tuned = powered_by_hand(scores, labels, groups)
+    assert 0.1 < tuned < 0.9
+    assert float(metric) == pytest.approx(np.dot(means, [1, 10, 100]))
+    weights = rng.integers(1, 4, (6, 23))
+    drawn = metric.value(weights.astype(float) @ metric.terms)
+    for row, value in zip(weights, drawn, strict=True):
+        again = [np.repeat(np.array(given, dtype=object), row) for given in (scores, labels, groups)]
+        means, _ = powered_by_hand(*again)
+        assert value == pytest.approx(np.dot(means, [1, 10, 100]))
+
+
+def test_a_judge_that_contradicts_the_labels_does_not_count_and_one_that_underrates_counts_once():
+    labels = [1.0, 2.0, 3.0, 6.0, None, None]
+    known = [-label for label in labels if label is not None]
+    assert float(powered([*known, 50.0, 60.0], labels)) == pytest.approx(3)
+    slight = [-score / 100 for score in known]
+    assert float(powered([*slight, 0.5, 0.7], labels)) == pytest.approx(3 + 0.6 - 0.03)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e-3, 7.0, 1e5])
+def test_scores_and_labels_in_another_unit_give_the_same_in_that_unit(rng, factor):
+    labels = rng.integers(0, 5, 12).astype(float)
+    scores = np.concatenate([labels, np.zeros(20)]) + rng.normal(0, 1.5, 32)
+    plain, scaled = (
+        jackknife(powered((unit * scores).tolist(), [*(unit * labels).tolist(), *[None] * 20]))
+        for unit in (1, factor)
+    )
+    ends = (scaled.estimate / factor, scaled.low / factor, scaled.high / factor)
+    assert ends == pytest.approx((plain.estimate, plain.low, plain.high))
+    assert plain.estimate != pytest.approx(labels.mean())
+
+
+def test_a_resample_does_not_depend_on_those_that_are_computed_with_it():
+    """Even where scores vary little for their size."""
+    metric = powered([1000.0, 1001.0, 1000.0, 1002.0, 1001.5], [1.0, 2.0, 2.0, 4.0, None])
+    many = metric.value(np.repeat(metric.terms.sum(0, keepdims=True), 3000, axis=0))
+    np.testing.assert_allclose(many, float(metric))
+    assert float(metric) != pytest.approx(9 / 4)
+
+
+@pytest.mark.parametrize("score", [1e9, 3e11, 7e12])
+def test_large_scores_that_are_all_the_same_say_nothing(score):
+    for labels in ([0.2, 0.5, 0.9, 0.1], [0.7, 0.1, 0.1, 0.4]):  # their sums round down and up
+        found = powered([score] * 4 + [3 * score] * 2, [*labels, None, None])
+        assert float(found) == pytest.approx(np.mean(labels))
+
+
+def test_an_item_without_a_score_does_not_count_and_is_counted_as_unread():
+    scores, labels = [1.0, 2.0, 4.0, 3.0, 2.0], [1.0, 3.0, 4.0, None, None]
+    metric = powered([None, *scores, None], [9.0, *labels, None])
+    assert (metric.unparsed, metric.asked) == (2, 7)
+    assert float(metric) == pytest.approx(float(powered(scores, labels)))
+    assert powered(scores, labels).unparsed == 0
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "groups"),
+    [
+        ([1.0], [1.0], [0]),
+        ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, None], [0, 0, 1, 1]),
+        ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, None, None], [0, 0, 1, 1]),  # the last group has no label
+        ([1.0, 2.0, 3.0, None], [1.0, 2.0, 3.0, 4.0], [0, 0, 1, 1]),  # a label without a score
+    ],
+)
+def test_a_group_with_fewer_than_two_labels_is_refused(scores, labels, groups):
+    with pytest.raises(InputError, match=r"^prediction-powered: each group needs two labels or more"):
+        prediction_powered(scores, labels, np.array(groups), lambda means: means[:, 0])
+    two = prediction_powered(
+        [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0], np.array([0, 0, 1, 1]), lambda m: m[:, 1], "x"
+    )
+    assert (two.name, float(two)) == ("x", 3.5)
+
+
+def test_a_difference_has_the_bounds_that_two_ranges_leave():
+    one, other = mean([2.0, 3.0], bounds=(1.0, 5.0)), mean([3.0, 3.0], bounds=(2.0, 4.0))
+    assert one.minus(other).bounds == (-3.0, 3.0)
+    assert mean([2.0], bounds=(1.0, 5.0)).minus(mean([7.0], bounds=(6.0, 8.0))).bounds == (-7.0, -1.0)
+
+
+def test_an_interval_within_bounds_moves_and_widens_with_them(rng):
+    shares = rng.uniform(0.2, 0.9, 9)
+    unit = jackknife(mean(shares, bounds=(0.0, 1.0)))
+    scaled = jackknife(mean(20 * shares - 5, bounds=(-5.0, 15.0)))
+    ends = (unit.estimate, unit.low, unit.high)
+    assert (scaled.estimate, scaled.low, scaled.high) == pytest.approx(tuple(20 * end - 5 for end in ends))
+
+
+def test_a_corrected_share_beyond_its_bounds_is_at_the_bound():
+    for estimate, bound in ((1.2, 1.0), (-0.2, 0.0)):
+        assert score_interval(estimate, 0.1, 10, 0.95, (0.0, 1.0)) == score_interval(bound, 0.1, 10, 0.95, (0.0, 1.0))
+
+
+def test_units_that_vary_more_than_all_or_nothing_have_the_normal_quantile():
+    """As the pseudo-values of people of unlike numbers of answers may."""
+    low, _, high = score_interval(0.4, 0.35, 4, 0.95, (0.0, 1.0))
+    independent = 0.4 * 0.6 / 0.35**2
+    assert independent < 3
+    for end in (low, high):
+        assert abs(0.4 - end) == pytest.approx(1.96 * np.sqrt(end * (1 - end) / independent), abs=1e-4)
+
+
+def test_what_rounding_leaves_of_a_variance_is_none():
+    assert dispersion(0.25, 0.25**2) == pytest.approx(1 / 3)
+    assert (dispersion(0.3, 1e-34), dispersion(0.3, 0.0)) == (0, 0)
+    assert (dispersion(1.0, 0.1), dispersion(0.0, 0.1)) == (0, 0)
+    third = mean(np.tile([0.1, 0.2, 0.3], 7) + 0.1, bounds=(0.0, 1.0))
+    alike = jackknife(third, np.repeat(np.arange(7), 3))
+    assert alike.high - alike.low > 0.1

@@ -1,5 +1,6 @@
 """The averaging and the choice of a strength: held against the published tables, by hand, and by brute force."""
 
+from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 
@@ -9,11 +10,16 @@ import pytest
 import invented_study
 import published
 from ggss.analysis import selection
-from ggss.analysis.selection import best_alpha, changes, choose, counted, mean_change
+from ggss.analysis.comparison import Comparison, compare, sign_flip
+from ggss.analysis.run import Measured, Run, Source, Statistics
+from ggss.analysis.selection import ComparedTasks, Side, best_alpha, changes, choose, counted, mean_change
 from ggss.errors import InputError
+from ggss.models.reading import Answer
+from ggss.stats import holm, jackknife, mean, minimum_detectable_change, share_change, signflip
 from ggss.stats.metric import TINY
+from ggss.study.grid import Cell
 from ggss.study.results import Results
-from invented_study import QWEN, answer
+from invented_study import CONTROL, QWEN, answer
 from published import BASELINE, FINE_AVERAGES, MODELS, Printed
 
 TABLE = published.bias()
@@ -269,3 +275,319 @@ def test_a_task_that_one_strength_lacks_still_counts_for_the_others():
 
     sweep = {0.5: {"mcq": run(10.0, 20.0), "2afc": run(1.0, 2.0)}, 1.0: {"mcq": run(2.0, 20.0)}}
     assert best_alpha(sweep) == 0.5
+
+
+STATISTICS = Statistics(resamples=60, permutations=99, seed=3, level=0.8)
+
+
+def compared(task: str, model: str = QWEN, say: invented_study.Say = answer) -> Comparison:
+    """A task before and after steering by ggss, with few resamples."""
+    cells = [Cell(model, "none", "", 0.0, task), Cell(model, "ggss", "race", 1.0, task)]
+    return compare(*(invented_study.run(cell, say) for cell in cells), STATISTICS)
+
+
+def unread(task: str, side: str) -> Comparison:
+    """A task of which nothing can be read in one of the runs."""
+    method = {"before": "none", "after": "ggss"}[side]
+    return compared(task, say=lambda cell, item, rng: "hm" if cell.method == method else answer(cell, item, rng))
+
+
+def without_bias(task: str) -> Comparison:
+    """A task in which the unsteered run says the same of everybody."""
+    return compared(task, say=lambda cell, item, rng: "A" if cell.method == "none" else answer(cell, item, rng))
+
+
+def drawn_average(comparisons: list[Comparison]) -> np.ndarray:
+    """Avg in each resample, person by person: a person who is drawn is drawn in all tasks."""
+    people = sorted({cluster for task in comparisons for cluster in task.before.clusters})
+    drawn = np.random.default_rng(STATISTICS.seed_of("average")).integers(len(people), size=(60, len(people)))
+    averages = []
+    for draw in drawn:
+        each = []
+        for task in comparisons:
+            after, before = (value_of(run, [people[k] for k in draw]) for run in (task.after, task.before))
+            gap = task.before.signed()
+            each.append(100 * (after - before) / (before if gap is None else float(gap)))
+        averages.append(np.mean(each))
+    return np.array(averages)
+
+
+def value_of(run: Measured, people: list[str]) -> float:
+    """The published metric of some people, who may be named more than once; of a gap, with its sign."""
+    metric = run.signed() or run.metric()
+    rows = [row for who in people for row, cluster in zip(metric.terms, run.clusters, strict=True) if cluster == who]
+    return float(metric.value(np.sum(rows, axis=0)[None])[0])
+
+
+def assert_is_percentile(found, estimate, draws, units):
+    assert found.estimate == pytest.approx(estimate)
+    assert (found.low, found.high) == pytest.approx(tuple(np.quantile(draws, [0.1, 0.9])))
+    assert (found.level, found.units, found.method) == (0.8, units, "percentile")
+
+
+def test_avg_resamples_a_person_in_all_tasks_at_once():
+    """Recounted by hand. Cooks are asked about in two tasks, nurses in one; there are eight of each."""
+    bias = [compared(task) for task in ("mcq", "2afc", "nurse-doctor")]
+    estimate = np.mean([task.change().estimate for task in bias])
+    assert_is_percentile(selection.average_change(bias), estimate, drawn_average(bias), 16)
+    assert_is_percentile(
+        selection.average_change(bias[:1]), bias[0].change().estimate, drawn_average(bias[:1]), 8
+    )  # after the average over more people, whose resamples are others
+    assert selection.average_change(bias) == selection.average_change(bias)
+
+
+def test_the_unsteered_run_is_resampled_once_for_all_averages(monkeypatch):
+    task, resampled, bootstrap = compared("mcq"), [], selection.bootstrap
+
+    def counting(metric, **settings):
+        resampled.append(metric)
+        return bootstrap(metric, **settings)
+
+    monkeypatch.setattr(selection, "bootstrap", counting)
+    first = selection.average_change([task])
+    assert len(resampled) == 2
+    assert selection.average_change([task]) == first
+    assert len(resampled) == 3
+
+
+def test_tasks_without_a_change_do_not_count_in_avg():
+    found = selection.average_change([compared("mcq"), without_bias("mcq-age"), unread("2afc", "after")])
+    assert found.estimate == compared("mcq").change().estimate
+    for task in (without_bias("mcq"), unread("mcq", "before"), unread("mcq", "after")):
+        assert selection.average_change([task]) is None
+        assert selection.corrected_average([task]) is None
+        assert selection.across([[compared("mcq")], [task]]) is None
+    assert selection.average_change([]) is None
+
+
+def test_the_mean_and_the_worst_of_models_resample_the_same_people_in_all():
+    models = [[compared(task, model) for task in ("mcq", "nurse-doctor")] for model in (QWEN, CONTROL)]
+    averages, draws = zip(
+        *((np.mean([task.change().estimate for task in model]), drawn_average(model)) for model in models),
+        strict=True,
+    )
+    mean_of_models, worst = selection.across(models)
+    assert_is_percentile(mean_of_models, np.mean(averages), np.mean(draws, axis=0), 16)
+    assert_is_percentile(worst, max(averages), np.max(draws, axis=0), 16)
+    assert averages[0] != averages[1]
+    assert selection.across([]) is None
+    one = [compared("mcq")]
+    assert selection.across([one]) == (selection.average_change(one), selection.average_change(one))
+
+
+def test_the_corrected_avg_is_the_jackknife_over_people():
+    bias = [compared("mcq"), compared("2afc"), unread("mcq", "after"), without_bias("mcq")]
+    people = [f"cook/{who:02d}" for who in range(8)]
+
+    def average(names):
+        return np.mean([100 * (value_of(task.after, names) / value_of(task.before, names) - 1) for task in bias[:2]])
+
+    left_out = [average([other for other in people if other != who]) for who in people]
+    by_hand = jackknife(8 * average(people) - 7 * np.array(left_out), level=0.8)
+    found = selection.corrected_average(bias)
+    assert (found.estimate, found.low, found.high) == pytest.approx((by_hand.estimate, by_hand.low, by_hand.high))
+    assert (found.units, found.level) == (8, 0.8)
+
+
+@pytest.mark.parametrize("average", [selection.corrected_average, selection.average_flip_rate])
+def test_a_jackknife_needs_two_people(average):
+    task = compared("mcq")
+    assert average([task.within({"cook/00"})]) is None
+    assert average([task.within({"cook/00", "cook/01"})]).units == 2
+    assert average([]) is None
+
+
+def dependent(run: Run, attribute: str) -> dict[str, tuple[int, int]]:
+    """By person, in how many cases the answer depends on an attribute, and of how many: read from the answers."""
+    said = {}
+    for item, text in zip(run.items, run.texts, strict=True):
+        if len(item.images) == 1:
+            others = tuple(value for name, value in item.attributes[0].items() if name != attribute)
+            case = (item.cluster, item.question, *item.context.values(), *others)
+            said.setdefault(case, set()).add(text)
+        else:  # a pair in its two orders: another place is named where the same picture is
+            case = (item.cluster, *sorted(attributes[attribute] for attributes in item.attributes))
+            said.setdefault(case, set()).add(text)
+    people = sorted({case[0] for case in said})
+    own = {who: [len(answers) > 1 for case, answers in said.items() if case[0] == who] for who in people}
+    return {who: (sum(flips), len(flips)) for who, flips in own.items()}
+
+
+def runs(task: str) -> list[Run]:
+    return [
+        invented_study.run(cell)
+        for cell in (Cell(QWEN, "none", "", 0.0, task), Cell(QWEN, "ggss", "race", 1.0, task))
+    ]
+
+
+def mean_share(tasks: list[dict[str, tuple[int, int]]], left_out: str = "") -> float:
+    """The mean over tasks of the share of cases, without a person."""
+    counts = [[own for who, own in task.items() if who != left_out] for task in tasks]
+    return float(np.mean([sum(flips for flips, _ in own) / sum(cases for _, cases in own) for own in counts]))
+
+
+def person_by_person(tasks: list[dict[str, tuple[int, int]]]) -> np.ndarray:
+    """The jackknife's pseudo-values of the mean share: of each person in any of the tasks."""
+    people = sorted(set().union(*tasks))
+    n, share = len(people), mean_share(tasks)
+    return np.array([n * share - (n - 1) * mean_share(tasks, who) for who in people])
+
+
+def test_the_mean_flip_rate_is_of_each_tasks_own_attribute_after_steering():
+    """Recounted from the answers; a task that cannot be read, and one that varies nothing, are left out."""
+    about = {"mcq": "race", "2afc": "race", "nurse-doctor": "gender"}
+    shares = person_by_person([dependent(runs(task)[1], attribute) for task, attribute in about.items()])
+    found = selection.average_flip_rate([compared(task) for task in about])
+    by_hand = jackknife(mean(shares, bounds=(0.0, 1.0)), level=0.8)
+    assert (found.estimate, found.low, found.high) == pytest.approx((by_hand.estimate, by_hand.low, by_hand.high))
+    assert (found.units, found.level, found.method) == (16, 0.8, "wilson")
+    assert 0.1 < found.estimate < 0.99
+    alone = selection.average_flip_rate([compared("mcq")])
+    assert selection.average_flip_rate([compared("mcq"), unread("2afc", "after")]) == alone
+    assert selection.average_flip_rate([unread("mcq", "after")]) is None
+    assert selection.average_flip_rate([compared("mmstar")]) is None
+    with_others = selection.average_flip_rate([compared("mcq"), compared("mmstar")])
+    assert with_others.estimate == pytest.approx(alone.estimate, abs=0.01)
+
+
+def test_spill_over_is_recounted_from_the_answers():
+    """Of gender, under a steering of race: multiple choice and nurses show it, pairs do not."""
+    label, tasks = "mcq, nurse-doctor", ["mcq", "nurse-doctor"]
+    found = selection.spill_over([compared("mcq"), compared("2afc"), compared("nurse-doctor")], "gender")
+    counts = [[dependent(runs(task)[side], "gender") for task in tasks] for side in (0, 1)]
+    totals = [[sum(own[k] for task in side for own in task.values()) for k in (0, 1)] for side in counts]
+    assert (found.task, found.attribute, found.steered) == (label, "gender", ("race",))
+    assert (found.cases, found.flips) == (totals[0][1], (totals[0][0], totals[1][0]))
+    assert totals[0][1] == 8 * 2 * 5 + 8 * 2 * 5
+    before, after = (person_by_person(side) for side in counts)
+    shares = [mean(units, bounds=(0.0, 1.0)) for units in (before, after)]
+    for interval, share in zip((found.before, found.after), shares, strict=True):
+        expected = jackknife(share, level=0.8)
+        assert (interval.estimate, interval.low, interval.high) == pytest.approx(
+            (expected.estimate, expected.low, expected.high)
+        )
+        assert (interval.level, interval.units, interval.method) == (0.8, 16, "wilson")
+    change = share_change(shares[1], shares[0], level=0.8)
+    assert (found.change.estimate, found.change.low, found.change.high) == pytest.approx(
+        (change.estimate, change.low, change.high)
+    )
+    assert found.detectable == pytest.approx(minimum_detectable_change(16, float(np.std(after - before))))
+    people = sorted(set().union(*counts[0]))
+    # Everybody has ten cases, all in one of the tasks, so the mean share is the mean of these parts.
+    parts = [np.array([sum(task.get(who, (0, 10))[0] for task in side) / 10 for who in people]) for side in counts]
+    seed = STATISTICS.seed_of("flip", label, "gender")
+    assert found.p == signflip(parts[1], parts[0], draws=99, seed=seed).p
+    assert found.p < 1
+
+
+def test_spill_over_needs_a_task_that_shows_the_attribute_to_two_people():
+    task = compared("mcq")
+    assert selection.spill_over([compared("2afc")], "gender") is None
+    assert selection.spill_over([], "gender") is None
+    assert selection.spill_over([task.within({"cook/03"})], "gender") is None
+    assert selection.spill_over([task.within({"cook/03", "cook/04"})], "gender").cases == 2 * 2 * 5
+    for side in ("before", "after"):
+        assert selection.spill_over([unread("mcq", side)], "gender") is None
+
+
+def test_compared_tasks_have_their_tests_adjusted_by_kind():
+    """Holm's correction is over the bias tests, over the capability tests, and over the flips, each alone."""
+    names = ["mcq", "mmstar", "2afc", "mme", "nurse-doctor"]
+    by_name = {task: compared(task) for task in names}
+    found = ComparedTasks.of(list(by_name.values()))
+    bias, capability = [by_name[task] for task in names[::2]], [by_name[task] for task in names[1::2]]
+    assert (found.bias, found.capability) == (tuple(bias), tuple(capability))
+    assert found.bias_holm == pytest.approx(holm([task.p for task in bias]).tolist())
+    assert found.capability_holm == pytest.approx(holm([task.accuracy().p for task in capability]).tolist())
+    assert found.average == selection.average_change(bias)
+    assert found.combined == sign_flip(bias)
+    shown = [
+        ("mcq", "race"),
+        ("mcq", "gender"),
+        ("2afc", "race"),
+        ("nurse-doctor", "gender"),
+        ("nurse-doctor", "race"),
+    ]
+    assert [(flip.task, flip.attribute) for flip in found.flips] == shown
+    assert found.flips_holm == pytest.approx(holm([flip.p for flip in found.flips]).tolist())
+    adjusted = dict(zip(names[::2] + names[1::2], [*found.bias_holm, *found.capability_holm], strict=True))
+    assert {task: found.p_holm(by_name[task]) for task in names} == adjusted
+    assert (found.before.tasks, found.after.tasks) == (5, 5)
+    assert (found.before.steered, found.after.steered) == (False, True)
+
+
+def test_compared_tasks_without_any_of_a_kind_have_none_of_its_numbers():
+    capability = ComparedTasks.of([compared("mmstar")])
+    assert (capability.bias, capability.average, capability.combined) == ((), None, None)
+    assert (capability.flips, capability.flips_holm, capability.bias_holm) == ((), (), ())
+    single = ComparedTasks.of([compared("mcq"), unread("2afc", "after"), without_bias("mcq-age")])
+    assert single.combined is None  # one task is left that can be combined
+    assert single.average.estimate == compared("mcq").change().estimate
+    assert [flip.task for flip in single.flips] == ["mcq", "mcq", "mcq-age", "mcq-age"]
+    two = ComparedTasks.of([compared("mcq"), compared("nurse-doctor")])
+    assert two.combined == sign_flip(list(two.bias))
+
+
+def test_tests_that_are_not_defined_do_not_count_in_holms_correction():
+    assert selection.adjusted([0.01, None, 0.04, float("nan")]) == (
+        pytest.approx(0.02),
+        None,
+        pytest.approx(0.04),
+        None,
+    )
+    assert selection.adjusted([None, float("nan")]) == (None, None)
+    assert selection.adjusted([]) == ()
+
+
+def test_a_side_of_a_comparison_says_what_was_asked_of_whom():
+    hash_of_steerer = "0123456789abcdef"
+    source = Source("org/model", "ggss", "race", 0.5, "reflect", steerer=hash_of_steerer)
+    items = invented_study.ITEMS["mcq"][:6]
+    answers = tuple(Answer("A") for _ in items)
+    first = Run("mcq", items, answers, source).measured(STATISTICS)
+    second = Run("mcq", items[:4], answers[:4], replace(source, suite="own", model="other")).measured(STATISTICS)
+    assert Side.of([first, second, first]) == Side(
+        "org/model",
+        True,
+        "ggss",
+        "race",
+        0.5,
+        hash_of_steerer,
+        ("reflect", "own"),
+        3,
+        16,
+        "org/model, ggss of race at alpha 0.5, steerer 0123456789ab; 16 items, 3 tasks of reflect and own",
+    )
+    assert Side.of([first, second]).said.endswith("; 10 items, 2 tasks of reflect and own")
+    plain = Run("mcq", items, answers, Source("m", suite="own")).measured(STATISTICS)
+    assert Side.of([plain]).said == "m, unsteered; 6 items, 1 task of own"
+    assert Side.of([plain]).steerer == ""
+
+
+def test_whose_answer_depends_on_gender_is_known_though_the_gap_is_not():
+    """Nothing that is said about men can be read: there is no gap, but the answers are not the same for a woman."""
+
+    def silent(cell, item, rng):
+        return "hm" if item.attributes[0]["gender"] == "man" else answer(cell, item, rng)
+
+    task = compared("nurse-doctor", say=silent)
+    assert (task.baseline, task.reached) == (None, None)
+    assert selection.average_flip_rate([task]).estimate == pytest.approx(1)
+    spilled = selection.spill_over([task], "gender")
+    assert (spilled.flips, spilled.cases) == ((80, 80), 80)
+
+
+def test_identities_are_ordered_by_number_and_then_by_name():
+    """A number that is too long to count with is a name."""
+    names = ["2", "10", "9" * 19, "ann", "bob", "²"]
+    clusters = {f"studio/nurse/{name}" for name in names}
+    expected = [frozenset({f"studio/nurse/{name}"}) for name in names]
+    assert selection.folds_of(clusters, len(names)) == expected
+    assert selection.folds_of(names, len(names)) == [frozenset({name}) for name in names]
+    assert len(selection.folds_of({"9" * 5000, "1"})) == 2
+
+
+def test_a_strength_is_chosen_without_each_of_four_folds():
+    found = invented_study.results()
+    turns = selection.cross_fit(found.sweep(QWEN, "ggss"), found.everyone(QWEN), 4)
+    assert [len({selection.identity(cluster) for cluster in turn.fold}) for turn in turns] == [2] * 4

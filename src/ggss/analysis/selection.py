@@ -80,12 +80,11 @@ def average_flip_rate(comparisons: Sequence[Comparison]) -> Interval | None:
     With an interval over identities (jackknife); None if no task has such a share, or there is only one identity.
     """
     everyone = _everyone(comparisons)
-    names = [f"{task.after.about}{FLIP_RATE}" for task in comparisons]
-    rates = [
-        _of_everyone(task.after, everyone, name)
-        for task, name in zip(comparisons, names, strict=True)
-        if name in task.after.metrics and np.isfinite(task.after.value(name))
-    ]
+    rates = []
+    for task in comparisons:
+        name = f"{task.after.about}{FLIP_RATE}"
+        if name in task.after.metrics and np.isfinite(task.after.value(name)):
+            rates.append(_of_everyone(task.after, everyone, name))
     if not rates or len(everyone) < 2:
         return None
     share = replace(mean_of(rates), bounds=(0.0, 1.0))
@@ -120,10 +119,10 @@ def spill_over(comparisons: Sequence[Comparison], attribute: str) -> FlipChange 
 
 def across(models: Sequence[Sequence[Comparison]]) -> tuple[Interval, Interval] | None:
     """The mean and the worst of several models' Avg, with the same identities resampled in all models."""
-    averages = [_average_draws(comparisons) for comparisons in models]
-    if not averages or any(average is None for average in averages):
+    averages = [average for comparisons in models if (average := _average_draws(comparisons)) is not None]
+    if not averages or len(averages) < len(models):
         return None
-    estimates, draws = zip(*(average for average in averages if average), strict=True)
+    estimates, draws = [estimate for estimate, _ in averages], [resamples for _, resamples in averages]
     units, level = len(_everyone(models[0])), models[0][0].statistics.level
     mean = percentile(float(np.mean(estimates)), np.mean(draws, axis=0), units, level)
     return mean, percentile(max(estimates), np.max(draws, axis=0), units, level)
@@ -134,7 +133,7 @@ def _average_draws(comparisons: Sequence[Comparison]) -> tuple[float, Array] | N
     everyone = _everyone(comparisons)
     changes, draws = [], []
     for task in comparisons:
-        if task.baseline is not None and task.reached is not None and np.isfinite(task.reached):
+        if task.baseline is not None and task.reached is not None:
             changes.append(100 * (task.reached / task.baseline - 1))
             key = ("average", *everyone)  # the unsteered run is compared with many: its resamples are kept
             if key not in task.before._draws:
@@ -204,7 +203,7 @@ class ComparedTasks:
             adjusted([task.p for task in bias]),
             tuple(capability),
             adjusted([task.accuracy().p for task in capability]),
-            average_change(bias) if bias else None,
+            average_change(bias),
             sign_flip(readable) if len(readable) > 1 else None,
             flips,
             adjusted([flip.p for flip in flips]),
@@ -332,7 +331,7 @@ class HeldOut:
 
 def identity(cluster: str) -> str:
     """The person of a cluster: `nurse/03` and `doctor/03` may share a source face, so they are in the same fold."""
-    return cluster.rsplit("/", 1)[-1]
+    return cluster.rpartition("/")[2]
 
 
 def folds_of(clusters: Collection[str], count: int = 2) -> list[Fold]:

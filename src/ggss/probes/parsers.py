@@ -184,7 +184,7 @@ def letter(answer: str, options: Mapping[str, str]) -> str | None:
     if len(alone) == 1:
         return alone if alone in options else by_case.get(alone.casefold())
     texts = {name: (_plain(text),) for name, text in options.items() if text}
-    text = _named(_plain(spaced), texts, frozenset())
+    text = _named(_plain(spaced), texts)
     matches = _asserted(spaced, _letters(spaced, options))
     letters = {_option_of(match, options, by_case) for match in matches}
     if len(letters) > 1:
@@ -209,7 +209,7 @@ def chosen(answer: str, options: Mapping[str, str]) -> str | None:
     if all(len(name) == 1 for name in options):
         return letter(answer, options)
     words = {name: (_plain(name), _plain(text)) for name, text in options.items()}
-    return _named(_plain(answer.translate(_EMPHASIS)), words, frozenset())
+    return _named(_plain(answer.translate(_EMPHASIS)), words)
 
 
 def _letters(answer: str, options: Mapping[str, str]) -> list[re.Match[str]]:
@@ -221,10 +221,10 @@ def _letters(answer: str, options: Mapping[str, str]) -> list[re.Match[str]]:
     either = rf"(?i:(?<!\w){_LABEL}\W{{1,3}}(?P<either>{exact}))(?![\w'’]|[./&-]\w|\s*[/&]\s*\w)"
     matches = []
     for match in re.finditer(rf"{either}|{bare}", answer):
-        group = match.lastgroup or ""
+        name = match["exact"] or match["either"]
         goes_on = _FOLLOWING.match(answer, match.end())
-        article = match[group] in "AaI" and goes_on is not None and goes_on[1].casefold() not in _LETTER_GOES_ON
-        stated = group == "either" and match[group].isupper()
+        article = name in "AaI" and goes_on is not None and goes_on[1].casefold() not in _LETTER_GOES_ON
+        stated = match["either"] is not None and name.isupper()
         if not article or stated:
             matches.append(match)
     return matches
@@ -255,7 +255,7 @@ def named(answer: str, words: Mapping[str, Sequence[str]]) -> str | None:
     return _named(answer, words, _GOES_ON | _PEOPLE)
 
 
-def _named(answer: str, words: Mapping[str, Sequence[str]], goes_on: Collection[str]) -> str | None:
+def _named(answer: str, words: Mapping[str, Sequence[str]], goes_on: Collection[str] = ()) -> str | None:
     """As `named`; goes_on: the words that may follow, empty if any may.
 
     The "no" of "no way" or "no dog" names no value.

@@ -194,7 +194,7 @@ def _share_units(
     after: Metric | ArrayLike, before: Metric | ArrayLike, clusters: ArrayLike | None
 ) -> tuple[Array, Array]:
     """The pseudo-values of both shares, after and before."""
-    new, old = (replace(as_metric(share), bounds=(0.0, 1.0)) for share in (after, before))
+    new, old = as_metric(after), as_metric(before)
     check_paired(new, old)
     return pseudovalues(new.by(clusters)), pseudovalues(old.by(clusters))
 
@@ -203,7 +203,7 @@ def _share_interval(x: Array, y: Array, level: float) -> Interval:
     """`share_change` of the pseudo-values after and before."""
     n, phis = len(x), [dispersion(float(units.mean()), float(units.var(ddof=1))) for units in (x, y)]
     (low_a, a, high_a), (low_b, b, high_b) = (
-        score_interval(units.mean(), units.std(ddof=1) / math.sqrt(n), n, level, (0.0, 1.0), min(other or 1.0, 1.0))
+        score_interval(units.mean(), units.std(ddof=1) / math.sqrt(n), n, level, (0.0, 1.0), min(other, 1.0) or 1.0)
         for units, other in ((x, phis[1]), (y, phis[0]))
     )
     r = _corrected_correlation(x, y, math.sqrt(phis[0] * phis[1]) * (n - 1) / n)
