@@ -591,3 +591,15 @@ def test_a_strength_is_chosen_without_each_of_four_folds():
     found = invented_study.results()
     turns = selection.cross_fit(found.sweep(QWEN, "ggss"), found.everyone(QWEN), 4)
     assert [len({selection.identity(cluster) for cluster in turn.fold}) for turn in turns] == [2] * 4
+
+
+@pytest.mark.parametrize(
+    "average", [selection.average_change, selection.corrected_average, selection.average_flip_rate]
+)
+def test_people_of_a_task_that_does_not_count_are_no_units(average):
+    """Nurse/Doctor is about other people than the MCQ; where it cannot be read, Avg is that of the MCQ alone."""
+    alone, both = average([compared("mcq")]), average([compared("mcq"), unread("nurse-doctor", "after")])
+    people = set(compared("mcq").after.clusters)
+    assert people.isdisjoint(compared("nurse-doctor").after.clusters)
+    assert both == alone
+    assert both.units == len(people)

@@ -51,11 +51,11 @@ def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
         >>> ggss.analysis.average_change([comparison]).estimate == comparison.change().estimate
         True
     """
-    average = _average_draws(comparisons)
-    if average is None:
+    tasks = _with_change(comparisons)
+    if not tasks:
         return None
-    estimate, draws = average
-    return percentile(estimate, draws, len(_everyone(comparisons)), comparisons[0].statistics.level)
+    estimate, draws = _average_draws(tasks)
+    return percentile(estimate, draws, len(_everyone(tasks)), tasks[0].statistics.level)
 
 
 def corrected_average(comparisons: Sequence[Comparison]) -> Interval | None:
@@ -63,15 +63,14 @@ def corrected_average(comparisons: Sequence[Comparison]) -> Interval | None:
 
     The jackknife leaves an identity out of all tasks at once.
     """
-    everyone = _everyone(comparisons)
-    ratios = []
-    for task in comparisons:
-        if task.baseline is not None and task.reached is not None:
-            after, before = _of_everyone(task.after, everyone), _of_everyone(task.before, everyone)
-            ratios.append(after.percent_change(before))
-    if not ratios or len(everyone) < 2:
+    tasks = _with_change(comparisons)
+    everyone = _everyone(tasks)
+    if len(everyone) < 2:
         return None
-    return jackknife(mean_of(ratios), level=comparisons[0].statistics.level)
+    sides = [(_of_everyone(task.after, everyone), _of_everyone(task.before, everyone)) for task in tasks]
+    return jackknife(
+        mean_of([after.percent_change(before) for after, before in sides]), level=tasks[0].statistics.level
+    )
 
 
 def average_flip_rate(comparisons: Sequence[Comparison]) -> Interval | None:
@@ -79,16 +78,16 @@ def average_flip_rate(comparisons: Sequence[Comparison]) -> Interval | None:
 
     With an interval over identities (jackknife); None if no task has such a share, or there is only one identity.
     """
-    everyone = _everyone(comparisons)
-    rates = []
+    tasks = []
     for task in comparisons:
         name = f"{task.after.about}{FLIP_RATE}"
         if name in task.after.metrics and np.isfinite(task.after.value(name)):
-            rates.append(_of_everyone(task.after, everyone, name))
-    if not rates or len(everyone) < 2:
+            tasks.append(task)
+    everyone = _everyone(tasks)
+    if len(everyone) < 2:
         return None
-    share = replace(mean_of(rates), bounds=(0.0, 1.0))
-    return jackknife(share, level=comparisons[0].statistics.level)
+    rates = [_of_everyone(task.after, everyone, f"{task.after.about}{FLIP_RATE}") for task in tasks]
+    return jackknife(replace(mean_of(rates), bounds=(0.0, 1.0)), level=tasks[0].statistics.level)
 
 
 def spill_over(comparisons: Sequence[Comparison], attribute: str) -> FlipChange | None:
@@ -119,27 +118,31 @@ def spill_over(comparisons: Sequence[Comparison], attribute: str) -> FlipChange 
 
 def across(models: Sequence[Sequence[Comparison]]) -> tuple[Interval, Interval] | None:
     """The mean and the worst of several models' Avg, with the same identities resampled in all models."""
-    averages = [average for comparisons in models if (average := _average_draws(comparisons)) is not None]
-    if not averages or len(averages) < len(models):
+    counting = [_with_change(comparisons) for comparisons in models]
+    if not counting or not all(counting):
         return None
-    estimates, draws = [estimate for estimate, _ in averages], [resamples for _, resamples in averages]
-    units, level = len(_everyone(models[0])), models[0][0].statistics.level
+    estimates, draws = zip(*(_average_draws(tasks) for tasks in counting), strict=True)
+    units, level = len(_everyone(counting[0])), counting[0][0].statistics.level
     mean = percentile(float(np.mean(estimates)), np.mean(draws, axis=0), units, level)
     return mean, percentile(max(estimates), np.max(draws, axis=0), units, level)
 
 
-def _average_draws(comparisons: Sequence[Comparison]) -> tuple[float, Array] | None:
-    """Avg and its resamples; None if no task has a change."""
-    everyone = _everyone(comparisons)
+def _with_change(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The tasks that count in Avg: nobody whom only another task shows is a unit of it."""
+    return [task for task in comparisons if task.baseline is not None and task.reached is not None]
+
+
+def _average_draws(tasks: Sequence[Comparison]) -> tuple[float, Array]:
+    """Avg and its resamples."""
+    everyone = _everyone(tasks)
     changes, draws = [], []
-    for task in comparisons:
-        if task.baseline is not None and task.reached is not None:
-            changes.append(100 * (task.reached / task.baseline - 1))
-            key = ("average", *everyone)  # the unsteered run is compared with many: its resamples are kept
-            if key not in task.before._draws:
-                task.before._draws[key] = _joint(task.before, everyone)
-            draws.append(_changes(task, _joint(task.after, everyone), task.before._draws[key]))
-    return (float(np.mean(changes)), np.mean(draws, axis=0)) if changes else None
+    for task in tasks:
+        changes.append(100 * (task.after.value() / task.before.value() - 1))
+        key = ("average", *everyone)  # the unsteered run is compared with many: its resamples are kept
+        if key not in task.before._draws:
+            task.before._draws[key] = _joint(task.before, everyone)
+        draws.append(_changes(task, _joint(task.after, everyone), task.before._draws[key]))
+    return float(np.mean(changes)), np.mean(draws, axis=0)
 
 
 def _changes(task: Comparison, after: Array, before: Array) -> Array:
