@@ -1,7 +1,7 @@
 """Whose answer depends on an attribute: against a count by hand, on planted truths, and where nobody's does."""
 
 from dataclasses import replace
-from itertools import combinations, permutations, product
+from itertools import combinations, cycle, permutations, product
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from ggss.data.pictures import AbsentPicture
 from ggss.probes import Item
 from ggss.probes.base import Answers
 from ggss.probes.metrics import flip_rates, intersection_gaps, within_person_range
-from ggss.stats import label_null
+from ggss.stats import jackknife, label_null
 
 RACES, GENDERS = ("amber", "coral", "jade"), ("man", "woman")
 OPTIONS = {"a": "low", "b": "high"}
@@ -192,6 +192,34 @@ def test_small_cells_differ_by_chance_and_the_null_says_how_much():
     planted = cells(lambda number, race, gender: "b" if (race, gender) == ("coral", "woman") else "a")
     for metric in intersection_gaps(planted).values():
         assert label_null(metric, blocks, draws=500).p < 0.01
+
+
+def test_gaps_between_cells_have_intervals_within_0_and_1_and_a_width():
+    """All coral women are answered otherwise than all others: nothing varies, and other people may be unlike them."""
+    planted = cells(lambda number, race, gender: "b" if (race, gender) == ("coral", "woman") else "a")
+    clusters = [item.cluster for item in planted.items]
+    found = jackknife(intersection_gaps(planted)["race_x_gender_gap"], clusters)
+    assert (found.estimate, found.high) == (1.0, 1.0)
+    assert 0.2 < found.low < 0.5
+    alike = cells(lambda *shown: "a")
+    for metric in intersection_gaps(alike).values():
+        found = jackknife(metric, clusters)
+        assert (float(metric), found.estimate, found.low) == (0, 0, 0)
+        assert 0.2 < found.high < 0.5
+
+
+def test_the_largest_variation_is_that_of_its_contrasts():
+    rng = np.random.default_rng(5)
+    answers = cells(lambda *shown: str(rng.choice(list("abcd"))))
+    for metric in intersection_gaps(answers).values():
+        assert metric.contrasts is not None
+        assert float(metric.contrasts(metric.terms.sum(0, keepdims=True)).max()) == pytest.approx(float(metric))
+
+
+@pytest.mark.parametrize(("words", "count"), [("abcdefgh", 2), ("abcdefghi", 0)])
+def test_cells_of_too_many_different_answers_are_not_compared(words, count):
+    turn = cycle(words)
+    assert len(intersection_gaps(cells(lambda *shown: next(turn)))) == count
 
 
 def test_cells_of_too_few_people_are_not_compared():

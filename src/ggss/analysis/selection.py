@@ -61,7 +61,8 @@ def average_change(comparisons: Sequence[Comparison]) -> Interval | None:
 def corrected_average(comparisons: Sequence[Comparison]) -> Interval | None:
     """The bias-corrected Avg with an interval over identities (jackknife); None if no task has a change.
 
-    The jackknife leaves an identity out of all tasks at once.
+    The jackknife leaves an identity out of all tasks at once. A gap between more than two groups counts in it as if
+    its largest difference had been named before; its own interval is wider.
     """
     tasks = _with_change(comparisons)
     everyone = _everyone(tasks)

@@ -265,7 +265,7 @@ def require_finite(rows: Tensor, total: int) -> None:
     """Raise InputError if any of the rows [n, D] holds NaN or infinity. total: how many rows the message says."""
     bad = int((~torch.isfinite(rows)).any(1).sum())
     if bad:
-        raise InputError(f"{bad} of {total} tokens are not finite (NaN or infinite); nothing was steered")
+        raise InputError(f"{bad} of {total} tokens are not finite (NaN or infinite) and cannot be steered")
 
 
 def project(rows: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,7 @@ def finite_coordinates(coordinates: Tensor, rows: Tensor) -> Tensor:
     """The coordinates [N, k] of rows [N, D]; InputError if a row, or its product with the basis, is not finite."""
     if not torch.isfinite(coordinates).all():
         require_finite(rows, len(rows))
-        raise InputError(f"tokens of size {float(rows.abs().max()):.1e} overflow float32; nothing was steered")
+        raise InputError(f"tokens of size {float(rows.abs().max()):.1e} overflow float32 and cannot be steered")
     return coordinates
 
 

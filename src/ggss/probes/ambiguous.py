@@ -233,7 +233,7 @@ def _accuracies(answers: Answers, unshown: _Mask) -> dict[str, Metric]:
 def _gap(
     groups: Sequence[str], abstained: Sequence[float | None], mask: _Mask, soft: Array | None, name: str
 ) -> dict[str, Metric]:
-    made = {name: metrics.mean_range(groups, abstained, mask, name)}
+    made = {name: metrics.mean_range(groups, abstained, mask, name, metrics.SHARE)}
     if len(set(groups)) == 2:
         signed = metrics.mean_difference(groups, abstained, mask, SIGNED + name)
         made[SIGNED + name] = replace(signed, bounds=metrics.GAP)

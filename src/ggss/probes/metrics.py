@@ -33,8 +33,8 @@ from ggss.probes.base import (
 from ggss.stats.metric import Array, Metric, grouped, mean, ratio
 
 SHARE, GAP = (0.0, 1.0), (-1.0, 1.0)  # bounds of a share, and of a difference of two
-MOST_WORDS = 8  # of which all sets are compared
 PEOPLE_IN_A_CELL = 5  # the fewest for which cells of two attributes are compared
+MOST_WORDS = 8  # the most different answers for which they are: all sets of answers are compared
 
 
 def jsd_to_overall(
@@ -98,9 +98,15 @@ def mean_spread(group: Labels, worth: Sequence[float | None], mask: ArrayLike, n
     return replace(_mean_answers(group, worth, mask, lambda means: means.std(1), name), root=True)
 
 
-def mean_range(group: Labels, worth: Sequence[float | None], mask: ArrayLike, name: str = "mean_range") -> Metric:
-    """The largest of the groups' mean answers minus the smallest."""
-    return _mean_answers(group, worth, mask, largest_less_smallest, name, pairwise)
+def mean_range(
+    group: Labels,
+    worth: Sequence[float | None],
+    mask: ArrayLike,
+    name: str = "mean_range",
+    bounds: tuple[float, float] | None = None,
+) -> Metric:
+    """The largest of the groups' mean answers minus the smallest. bounds: SHARE where answers are worth 0 or 1."""
+    return replace(_mean_answers(group, worth, mask, largest_less_smallest, name, pairwise), bounds=bounds)
 
 
 def mean_difference(
@@ -225,11 +231,18 @@ def answer_gap(
     return _range(name, groups, evidence, unparsed, unread)
 
 
-def share_gap(group: Labels, share: ArrayLike, mask: ArrayLike, name: str = "soft_answer_gap") -> Metric:
-    """The soft version of `answer_gap`, from each item's probability of the answer."""
+def share_gap(
+    group: Labels,
+    share: ArrayLike,
+    mask: ArrayLike,
+    name: str = "soft_answer_gap",
+    bounds: tuple[float, float] | None = SHARE,
+) -> Metric:
+    """The soft version of `answer_gap`, from each item's probability of the answer, or its expected worth."""
     inside = np.asarray(mask, dtype=float)
     evidence = np.column_stack([np.asarray(share) * inside, inside])
-    return replace(_range(name, base.several_groups(name, group), evidence), asked=int(inside.sum()))
+    gap = _range(name, base.several_groups(name, group), evidence)
+    return replace(gap, asked=int(inside.sum()), bounds=bounds)
 
 
 def salary_gap(
@@ -333,7 +346,7 @@ def intersection_gaps(answers: Answers) -> dict[str, Metric]:
 
     Small cells always differ: both are too high in small samples, so compare them with `ggss.stats.label_null`. Empty
     unless all pictures have both attributes, every cell of them is shown by at least PEOPLE_IN_A_CELL people, and
-    there are answers that can be read: few different words (not numbers).
+    there are answers that can be read: at most MOST_WORDS different words (not numbers).
     """
     shown = answers.items[0].attributes[0]
     if any(len(item.attributes) != 1 for item in answers.items) or len(shown) < 2:
@@ -351,7 +364,7 @@ def intersection_gaps(answers: Answers) -> dict[str, Metric]:
     sides = [sorted({cell[k] for cell in cells}) for k in (0, 1)]
     complete = len(cells) == len(sides[0]) * len(sides[1]) and min(map(len, sides)) > 1
     people = min(len(clusters) for clusters in cells.values())
-    are_words = bool(readable) and all(isinstance(word, str) for word in readable)
+    are_words = 0 < len(readable) <= MOST_WORDS and all(isinstance(word, str) for word in readable)
     if not complete or people < PEOPLE_IN_A_CELL or not are_words:
         return {}
     columns = {word: k for k, word in enumerate(sorted(readable))}
@@ -391,8 +404,7 @@ def _largest_variation(
     """The largest total variation of some differences between two distributions, [R, pairs, words].
 
     Half of the sum of absolute differences is the sum over the words that are likelier in one: the largest of the
-    sums over all sets of words. These are its contrasts, with both signs, as a set has the rest as its opposite. Of
-    many words there are too many sets, and the metric has no interval.
+    sums over all sets of words. These are its contrasts, with both signs, as a set has the rest as its opposite.
     """
 
     def variation(sums: Array) -> Array:
@@ -400,11 +412,11 @@ def _largest_variation(
 
     def contrasts(sums: Array) -> Array:
         apart = differences(sums)
-        words = apart.shape[2]
-        if words > MOST_WORDS:
-            return np.full((len(sums), 1), np.nan)
-        sets = np.array(list(product((0.0, 1.0), repeat=words)))[: max(2**words - 1, 1)].T  # all but all words
-        return (apart @ sets).reshape(len(sums), -1)
+        sets = list(product((0.0, 1.0), repeat=apart.shape[2]))
+        some = np.array(
+            sets[1:-1] or sets[:1]
+        ).T  # [words, sets], without none and all; of a single word: nothing differs
+        return (apart @ some).reshape(len(sums), -1)
 
     return replace(grouped(name, groups, evidence, variation, unparsed, contrasts=contrasts), bounds=SHARE)
 

@@ -111,13 +111,14 @@ def measure_gap(answers: Answers, baseline: Answers | None) -> Mapping[str, Metr
     pairs = zip(answers.items, answers.parsed, strict=True)
     worth = [None if answer is None else item.worth.get(answer) for item, answer in pairs]
     everything = np.full(len(worth), True)
-    measured = {name: metrics.mean_range(groups, worth, everything, name)}
+    bounds = metrics.SHARE if shares else None
+    measured = {name: metrics.mean_range(groups, worth, everything, name, bounds)}
     if len(set(groups)) == 2:
         signed = metrics.mean_difference(groups, worth, everything, SIGNED + name)
         measured[SIGNED + name] = replace(signed, bounds=metrics.GAP) if shares else signed
     soft = metrics.expected(answers, lambda option, item: item.worth.get(option))
     if soft is not None:
-        measured[SOFT + name] = metrics.share_gap(groups, soft, everything, SOFT + name)
+        measured[SOFT + name] = metrics.share_gap(groups, soft, everything, SOFT + name, bounds)
     return measured
 
 

@@ -293,7 +293,8 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
         numbers = [None if text is None else text.measures.get(measure) for text in texts]
         share = measure in SHARES
         name = f"{about}_{measure}"
-        measured[f"{name}_gap"] = metrics.mean_range(groups, numbers, every, f"{name}_gap")
+        bounds = metrics.SHARE if share else None
+        measured[f"{name}_gap"] = metrics.mean_range(groups, numbers, every, f"{name}_gap", bounds)
         if len(set(groups)) == 2:
             signed = metrics.mean_difference(groups, numbers, every, f"{SIGNED}{name}_gap")
             measured[signed.name] = replace(signed, bounds=metrics.GAP) if share else signed

@@ -441,7 +441,8 @@ def prediction_powered(
         lambda = cov(label, score) / ((1 + n / N) var(score)), over the labelled of all groups, between 0 and 1
 
     It is right whatever the judge is: one that says nothing about the labels gets lambda 0, and then only the labels
-    count. `jackknife` gives its interval, over identities.
+    count. `jackknife` gives its interval, over identities. As lambda is at most 1, scores on a smaller scale than the
+    labels' are used less than they could be: bring them to the labels' scale.
 
     Args:
         scores: the judge's, one per item; None where one could not be read. Such an item does not count.
