@@ -125,8 +125,8 @@ def show_run(title: str, runs: Sequence["Measured"]) -> None:
     console.print(table)
     console.print(
         "Intervals: percentile bootstrap over people (biographies, pictures). Corrected: bias-corrected value and "
-        "interval of the jackknife; of a gap, allowing for its being the largest of several. Soft: from the options' probabilities instead of the answers. Unparsed: answers "
-        "that name no option.",
+        "interval of the jackknife; of a gap, allowing for its being the largest of several. Soft: from the options' "
+        "probabilities instead of the answers. Unparsed: answers that name no option.",
         style="dim",
     )
     if chance:
