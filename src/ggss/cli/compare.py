@@ -278,7 +278,7 @@ def show_comparison(tasks: "ComparedTasks") -> None:
 
 def _beside(comparisons: "Sequence[Comparison]") -> Any:
     """The metrics that are shown beside the published ones."""
-    table = result_table("beside it", "before", "after", "difference [95 %]")
+    table = result_table("beside it", "before", "after", "corrected difference [95 %]")
     for comparison in comparisons:
         for name in comparison.before.compared:
             if name in comparison.after.metrics:

@@ -167,6 +167,7 @@ _OF_CELLS = {
         better="lower",
         biased_upwards=True,
         shuffled=True,
+        compared=True,
     ),
     UNEXPLAINED: Display(
         "unexplained gap of {about}",
@@ -174,6 +175,7 @@ _OF_CELLS = {
         better="lower",
         biased_upwards=True,
         shuffled=True,
+        compared=True,
     ),
 }
 ACCURACY = Display("accuracy", "share of answers that are right", 100, 1, " %", "higher")
