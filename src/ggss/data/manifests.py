@@ -72,7 +72,8 @@ def _manifest_rows(path: Path) -> list[Row]:
     if rows and "path" not in columns:
         raise InputError(
             f"manifest {str(path)!r} has no column 'path': its columns are {', '.join(columns)}; "
-            "name the column of image files 'path' and separate columns by commas"
+            "name the column of image files 'path' and separate columns by commas; `ggss data --help` lists the "
+            "published sets whose tables are read as they are"
         )
     flaws += [f"line {line} has no path" for line, row in rows.items() if not row.get("path")]
     if flaws:

@@ -116,13 +116,13 @@ def check_pairing(method: Method, unpaired: bool, ordered: Iterable[str] = ()) -
     using = ", ".join(name for name in names() if get(name).takes_unpaired)
     if unpaired:
         raise InputError(
-            f"{method.name} compares the versions of a person, and these pictures are unpaired; methods that compare "
-            f"groups of pictures are {using}"
+            f"{method.name} compares the versions of a person, and these pictures are unpaired: use a method that "
+            f"compares groups of pictures (ggss discover --method), one of {using}"
         )
     for attribute in ordered:
         raise InputError(
-            f"{method.name} compares classes, and {attribute!r} is ordered; methods that regress on a number are "
-            f"{using}"
+            f"{method.name} compares classes, and {attribute!r} is ordered: use a method that regresses on a number "
+            f"(ggss discover --method), one of {using}"
         )
 
 
