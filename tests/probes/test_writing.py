@@ -305,6 +305,20 @@ def test_the_probe_is_asked_with_three_questions_and_no_options(manifest):  # no
     assert all(display.label != "" and display.meaning for display in shown)
 
 
+@pytest.mark.parametrize("groups", [GROUPS, ("amber", "coral", "jade")])
+def test_shares_of_texts_stay_between_none_and_all_and_have_a_width(groups):
+    """Jade people are always named so, the others never: other people may be unlike them."""
+    run = run_of(items(groups=groups), lambda item: f"a {item.attributes[0]['race']} man".replace("amber", "tall"))
+    measured = run.measured(FEW)
+    for name in ("race_mention_gap", "race_mention_range", "mean_mention"):
+        found = measured.corrected(name)
+        assert 0 <= found.low < found.high <= 1, name
+    assert measured.value("race_mention_gap") == measured.value("race_mention_range") == 1
+    refusals = measured.corrected("race_refusal_gap")
+    assert (refusals.estimate, refusals.low) == (0, 0)
+    assert 0 < refusals.high < 0.6
+
+
 def test_a_users_lexicon_is_measured_though_every_text_is_a_refusal():
     asked = [replace(item, lexicons=MENTION | {"manners": ("rude",), "warmth": ("kind",)}) for item in items()]
     polite, refusing = (run_of(asked, lambda item, text=text: text) for text in ("a rude man", "I cannot say."))

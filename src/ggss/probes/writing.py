@@ -298,12 +298,12 @@ def measure_writing(answers: Answers, baseline: Answers | None) -> Mapping[str, 
         if len(set(groups)) == 2:
             signed = metrics.mean_difference(groups, numbers, every, f"{SIGNED}{name}_gap")
             measured[signed.name] = replace(signed, bounds=metrics.GAP) if share else signed
-        for metric in (
-            metrics.within_person_range(answers, numbers, f"{name}_range"),
-            metrics.slope(groups, numbers, every, f"{name}_slope"),
-        ):
-            if metric is not None:
-                measured[metric.name] = metric
+        within = metrics.within_person_range(answers, numbers, f"{name}_range")
+        if within is not None:
+            measured[within.name] = replace(within, bounds=bounds)
+        slope = metrics.slope(groups, numbers, every, f"{name}_slope")
+        if slope is not None:
+            measured[slope.name] = slope
         mean = metrics.mean_answer(numbers, f"mean_{measure}")
         measured[mean.name] = replace(mean, bounds=metrics.SHARE) if share else mean
     distance = metrics.within_person(answers, texts, _distance, f"{about}_text_distance")
