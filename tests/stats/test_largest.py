@@ -48,7 +48,7 @@ def test_the_interval_is_the_printed_one_recomputed_from_the_differences():
     n, centre, error = 12, each.mean(1), each.std(1, ddof=1) / np.sqrt(12)
     best = centre.argmax()
     step = (each[best] - each).std(1, ddof=1) / np.sqrt(n)
-    near = centre[best] - centre <= t.ppf(0.975, n - 1) * step + 1e-9
+    near = centre[best] - centre <= t.ppf(0.9875, n - 1) * step + 1e-9
     cov = np.cov(each[near]) / n
     rng = np.random.default_rng(11)
     drawn = rng.multivariate_normal(np.zeros(near.sum()), cov, 100_000, method="eigh") / error[near]

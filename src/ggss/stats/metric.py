@@ -21,8 +21,8 @@ metric with `contrasts` has the interval of Chernozhukov, Lee and Rosen (2013, i
     estimate = max_j c_j - q' s_j       the same at the median
 
 q is the quantile of max_j (c_j - its true value) / s_j, the errors s_j and their dependence being those of the
-pseudo-values, and F Student's t. A contrast may be the largest if it is not significantly smaller than the one that
-is the largest in the sample. Where that one is far above all others this is its own interval. Where all are equal the
+pseudo-values, and F Student's t. A contrast may be the largest unless it is smaller than the one that is the largest
+in the sample by a test of half the size (2.5 %), lest several that are equal are taken for one. Where that one is far above all others this is its own interval. Where all are equal the
 upper end is too far off to be missed, so that about 97.5 % of intervals hold the truth (docs/validity.md).
 
 **Wilson's score interval.** Near the end of its range a share's interval is not symmetric, and Student's would leave
@@ -337,7 +337,8 @@ def of_largest(sample: Metric, contrasts: Callable[[Array], Array], level: float
         return Interval(nowhere, nowhere, nowhere, level, "largest", n, undefined), np.full(n, np.nan)
     best = int(centre.argmax())
     apart = (pseudo[:, [best]] - pseudo).std(0, ddof=1) / np.sqrt(n)
-    near = np.flatnonzero(centre[best] - centre <= scipy.stats.t.ppf((1 + level) / 2, n - 1) * apart + TINY)
+    clearly = scipy.stats.t.ppf(1 - (1 - level) / 4, n - 1)  # smaller by a test of half the size
+    near = np.flatnonzero(centre[best] - centre <= clearly * apart + TINY)
     excess, middle = _excess(pseudo[:, near], error[near], level)
     bounds = None if sample.bounds is None else (-sample.bounds[1], sample.bounds[1])
     high = max(_end(c, s, n, level, bounds)[1] for c, s in zip(centre, error, strict=True))
