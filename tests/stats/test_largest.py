@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import t
 
 from ggss.probes.metrics import answer_gap, largest_less_smallest, mean_range, pairwise
-from ggss.stats import difference, fieller, jackknife, label_null, mean
+from ggss.stats import difference, fieller, jackknife, label_null, mean, prediction_powered
 from ggss.stats.metric import pseudovalues
 
 GROUPS = np.array(["amber", "coral", "jade", "rose", "violet"])
@@ -40,25 +40,35 @@ def test_a_difference_that_is_far_above_all_others_has_its_own_interval():
     )
 
 
-def test_the_interval_is_the_printed_one_recomputed_from_the_differences():
-    """A plain transcription, with the quantiles of other draws."""
-    values = numbers(np.random.default_rng(3), [0.6, 0.4, 0, 0, -0.2])
-    table = values.reshape(-1, 5)
-    each = np.array([table[:, a] - table[:, b] for a, b in permutations(range(5), 2)])
-    n, centre, error = 12, each.mean(1), each.std(1, ddof=1) / np.sqrt(12)
+def by_hand(values, groups=5, level=0.95):
+    """A transcription, with other draws: low, estimate and high, and the differences of the pair that is largest."""
+    table = values.reshape(-1, groups)
+    each = np.array([table[:, a] - table[:, b] for a, b in permutations(range(groups), 2)])
+    n = len(table)
+    centre, error = each.mean(1), each.std(1, ddof=1) / np.sqrt(n)
     best = centre.argmax()
     step = (each[best] - each).std(1, ddof=1) / np.sqrt(n)
-    near = centre[best] - centre <= t.ppf(0.9875, n - 1) * step + 1e-9
-    cov = np.cov(each[near]) / n
+    near = centre[best] - centre <= t.ppf(1 - (1 - level) / 4, n - 1) * step + 1e-9
     rng = np.random.default_rng(11)
-    drawn = rng.multivariate_normal(np.zeros(near.sum()), cov, 100_000, method="eigh") / error[near]
-    largest = drawn.max(1) * np.sqrt((n - 1) / rng.chisquare(n - 1, 100_000))
-    q, middle = np.quantile(largest, [0.975, 0.5])
-    found = jackknife(gap(values), of_people(values))
-    assert found.method == "largest"
-    assert found.low == pytest.approx(max((centre - q * error)[near].max(), 0), abs=0.05)
-    assert found.estimate == pytest.approx((centre - middle * error)[near].max(), abs=0.03)
-    assert found.high == pytest.approx((centre + t.ppf(0.975, n - 1) * error).max())
+    drawn = rng.multivariate_normal(np.zeros(near.sum()), np.cov(each[near]) / n, 200_000, method="eigh")
+    largest = (drawn / error[near]).max(1) * np.sqrt((n - 1) / rng.chisquare(n - 1, 200_000))
+    q, middle = (
+        np.quantile(largest, [(1 + level) / 2, 0.5]) if near.sum() > 1 else (t.ppf((1 + level) / 2, n - 1), 0.0)
+    )
+    low = max((centre - q * error)[near].max(), 0)
+    high = (centre + t.ppf((1 + level) / 2, n - 1) * error).max()
+    return np.array([low, max((centre - middle * error)[near].max(), low), high]), each[best]
+
+
+@pytest.mark.parametrize("people", [4, 12])
+def test_the_interval_is_the_printed_one_recomputed_from_the_differences(people, monkeypatch):
+    monkeypatch.setattr("ggss.stats.metric.DRAWS", 200_000)
+    for seed in range(12):
+        values = numbers(np.random.default_rng(seed), [2.5, 2, 0, 0, -0.2], people, noise=0.4)
+        found = jackknife(gap(values), of_people(values), level=0.9)
+        ends = found.low, found.estimate, found.high
+        assert ends == pytest.approx(by_hand(values, level=0.9)[0], abs=0.02 * (found.high - found.low)), seed
+        assert (found.method, found.level, found.units, found.undefined) == ("largest", 0.9, people, 0)
 
 
 @pytest.mark.parametrize("people", [8, 24])
@@ -118,10 +128,18 @@ def test_gaps_of_shares_stay_within_0_and_1_and_have_a_width_where_nothing_varie
 
 
 def test_a_group_without_an_answer_has_no_interval():
+    """Nor one that has none if a certain person is left out."""
     answers = ["nurse", "doctor", None] * 8
-    found = jackknife(answer_gap(np.tile(GROUPS[:3], 8), answers, "nurse"), np.repeat(np.arange(8), 3))
+    clusters = np.repeat(np.arange(8), 3)
+    nothing = answer_gap(np.tile(GROUPS[:3], 8), answers, "nurse")
+    found = jackknife(nothing, clusters, level=0.9)
     assert np.isnan([found.estimate, found.low, found.high]).all()
-    assert found.undefined == 1
+    assert (found.undefined, found.method, found.level, found.units) == (1, "largest", 0.9, 8)
+    alone = jackknife(answer_gap(np.tile(GROUPS[:3], 8), [*answers[:-1], "nurse"], "nurse"), clusters)
+    assert (np.isnan(alone.estimate), alone.undefined) == (True, 1 / 8)
+    full = answer_gap(np.tile(GROUPS[:3], 8), ["nurse", "doctor", "doctor"] * 8, "nurse")
+    for change in (difference(nothing, full, clusters), fieller(nothing, full, clusters)):
+        assert (np.isnan(change.estimate), change.undefined) == (True, 1)
 
 
 def test_the_value_is_the_largest_of_its_contrasts_in_every_resample():
@@ -135,32 +153,44 @@ def test_the_value_is_the_largest_of_its_contrasts_in_every_resample():
     assert 0 < label_null(metric, of_people(values), draws=99).p <= 1
 
 
+def two_runs():
+    rng = np.random.default_rng(7)
+    return numbers(rng, [3, 0, 0.2, 0, 0]), numbers(rng, [1.5, 0, 0, 0, 0.1])
+
+
 def test_a_change_is_made_of_the_two_intervals():
     """Newcombe's, with the correlation of the two differences that are the largest."""
-    rng = np.random.default_rng(7)
-    old, new = numbers(rng, [3, 0, 0.2, 0, 0]), numbers(rng, [1.5, 0, 0, 0, 0.1])
+    old, new = two_runs()
     clusters = of_people(old)
-    change, before, after = (
-        difference(gap(new), gap(old), clusters),
-        *(jackknife(gap(v), clusters) for v in (old, new)),
-    )
-    pseudo = []
-    for values in (new, old):
-        table = values.reshape(-1, 5)
-        each = np.array([table[:, a] - table[:, b] for a, b in permutations(range(5), 2)])
-        pseudo.append(each[each.mean(1).argmax()])
-    r = np.corrcoef(*pseudo)[0, 1]
+    change = difference(gap(new), gap(old), clusters, level=0.9)
+    before, after = (jackknife(gap(values), clusters, level=0.9) for values in (old, new))
+    r = np.corrcoef(by_hand(new)[1], by_hand(old)[1])[0, 1]
     down, up = after.estimate - after.low, before.high - before.estimate
     assert change.estimate == pytest.approx(after.estimate - before.estimate)
     assert change.low == pytest.approx(change.estimate - np.sqrt(down**2 - 2 * r * down * up + up**2))
     down, up = before.estimate - before.low, after.high - after.estimate
     assert change.high == pytest.approx(change.estimate + np.sqrt(down**2 - 2 * r * down * up + up**2))
+    assert (change.level, change.method, change.units, change.undefined) == (0.9, "newcombe", 12, 0)
+
+
+def test_a_change_from_gaps_that_do_not_vary_has_the_width_of_both():
+    """All are nurses before; some of the women after: nothing is known of how the two go together."""
+    groups, clusters = np.tile(GROUPS[:2], 8), np.repeat(np.arange(8), 2)
+    old = answer_gap(groups, ["nurse"] * 16, "nurse")
+    new = answer_gap(groups, ["nurse", "doctor"] * 3 + ["nurse"] * 10, "nurse")
+    before, after, change = jackknife(old, clusters), jackknife(new, clusters), difference(new, old, clusters)
+    down, up = after.estimate - after.low, before.high - before.estimate
+    assert change.low == pytest.approx(change.estimate - np.hypot(down, up))
 
 
 def test_the_difference_of_ordinary_metrics_is_the_jackknifes():
     rng = np.random.default_rng(8)
-    new, old = mean(rng.normal(size=20)), mean(rng.normal(size=20))
-    assert difference(new, old) == jackknife(new.minus(old))
+    new, old, clusters = mean(rng.normal(size=20)), mean(rng.normal(size=20)), np.repeat(np.arange(5), 4)
+    assert difference(new, old, clusters, level=0.9) == jackknife(new.minus(old), clusters, level=0.9)
+    largest = gap(two_runs()[0])
+    plain = mean(two_runs()[1])
+    people = of_people(two_runs()[0])
+    assert difference(largest, plain, people) == jackknife(largest.minus(plain), people)
 
 
 def test_fieller_of_ordinary_metrics_is_the_textbooks():
@@ -185,3 +215,30 @@ def test_a_change_in_percent_of_the_largest_of_several():
     assert -100 <= found.low < found.estimate < found.high < 0
     unsure = fieller(gap(new), gap(numbers(rng, [0.2, 0, 0, 0, 0])), of_people(old))
     assert np.isinf([unsure.low, unsure.high]).all()
+
+
+def test_each_end_of_a_change_in_percent_is_fiellers_with_its_own_widths():
+    """The ratios r at which the lower end of new - r old, or its upper one, is 0."""
+    old, new = two_runs()
+    clusters = of_people(old)
+    found, before, after = fieller(gap(new), gap(old), clusters), *(jackknife(gap(v), clusters) for v in (old, new))
+    r = np.corrcoef(by_hand(new)[1], by_hand(old)[1])[0, 1]
+    for end, sign in ((found.low, -1), (found.high, 1)):
+        ratio = end / 100 + 1
+        one = after.estimate - after.low if sign < 0 else after.high - after.estimate
+        other = ratio * (before.high - before.estimate if sign < 0 else before.estimate - before.low)
+        gone = after.estimate - ratio * before.estimate
+        assert abs(gone) == pytest.approx(np.sqrt(one**2 - 2 * r * one * other + other**2))
+        assert np.sign(gone) == -sign
+
+
+def test_labels_of_all_texts_give_the_gap_of_the_labels():
+    """The largest of several, corrected by labels, is that of the labels where all have one."""
+    values = numbers(np.random.default_rng(12), [1, 0.5, 0, 0, 0])
+    codes = np.tile(np.arange(5), 12)
+    powered = prediction_powered(
+        (values + 1).tolist(), values.tolist(), codes, largest_less_smallest, contrasts=pairwise
+    )
+    found, plain = jackknife(powered, of_people(values)), jackknife(gap(values), of_people(values))
+    assert found.method == "largest"
+    assert (found.estimate, found.low, found.high) == pytest.approx((plain.estimate, plain.low, plain.high))
