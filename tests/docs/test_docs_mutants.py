@@ -14,7 +14,7 @@ MODULES = re.findall(r"^\| `(src/\S+)` \| (\d+) \| (\d+) \|.*\| (\w+) \|$", PAGE
 
 def test_enough_mutants_are_killed():
     assert len(MODULES) > 5
-    assert sum(int(killed) for _, _, killed, _ in MODULES) >= 0.9 * sum(int(mutants) for _, mutants, _, _ in MODULES)
+    assert [path for path, mutants, killed, _ in MODULES if int(killed) < 0.9 * int(mutants)] == []
     assert "no reason yet" not in PAGE
 
 
