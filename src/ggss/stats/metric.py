@@ -22,8 +22,9 @@ metric with `contrasts` has the interval of Chernozhukov, Lee and Rosen (2013, i
 
 q is the quantile of max_j (c_j - its true value) / s_j, the errors s_j and their dependence being those of the
 pseudo-values, and F Student's t. A contrast may be the largest unless it is smaller than the one that is the largest
-in the sample by a test of half the size (2.5 %), lest several that are equal are taken for one. Where that one is far above all others this is its own interval. Where all are equal the
-upper end is too far off to be missed, so that about 97.5 % of intervals hold the truth (docs/validity.md).
+in the sample by a test of half the size (2.5 %), lest several that are equal are taken for one. Where that one is far
+above all others this is its own interval. Where all are equal the upper end is too far off to be missed, so that
+about 97.5 % of intervals hold the truth (docs/validity.md).
 
 **Wilson's score interval.** Near the end of its range a share's interval is not symmetric, and Student's would leave
 the range, or have no width where all answers are right. A metric with `bounds` gets Wilson's score interval instead.
