@@ -14,10 +14,11 @@ bootstrap intervals are too narrow. It assumes a smooth metric: not a median, an
 
 **The largest of several.** The gap between three groups is the largest of the differences c_j between two of them. It
 is not smooth where two of them are equally large, and in a sample the largest is too large, because it was chosen. A
-metric with `contrasts` has the interval of Chernozhukov, Lee and Rosen (2013, intersection bounds):
+metric with `contrasts` has the lower end and the estimate of Chernozhukov, Lee and Rosen (2013, intersection bounds),
+and as upper end the highest of all contrasts' own, below which the one that is truly the largest is:
 
-    high = max_j high_j        each contrast's own end: the one that is truly the largest is below it
-    low  = max_j low_j         at the level 2 F(q) - 1, over the contrasts that may be the largest
+    high = max_j high_j
+    low  = max_j low_j                  at the level 2 F(q) - 1, over the contrasts that may be the largest
     estimate = max_j c_j - q' s_j       the same at the median
 
 q is the quantile of max_j (c_j - its true value) / s_j, the errors s_j and their dependence being those of the
