@@ -111,9 +111,10 @@ def test_the_end_waits_for_what_is_asked(world, tmp_path):
     client = server.client
     with pytest.raises(Exception, match=r"is locked: at least 0\.5"):
         answer(client, world, race=0.25)
+    until("ggss_waiting_requests", server, 0)  # a request's place is free a moment after its answer is there
     assert answer(client, world, race=0.75)[1] == 0.75
     worker = server.worker
-    until("ggss_waiting_requests", server, 0)  # a request's place is free a moment after its answer is there
+    until("ggss_waiting_requests", server, 0)
     os.kill(worker, signal.SIGSTOP)
     with ThreadPoolExecutor(2) as pool:
         waiting = pool.submit(answer, client, world)
