@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from ggss.data.pictures import AbsentPicture
-from ggss.probes import Item
+from ggss.probes import Item, get
 from ggss.probes.base import Answers
 from ggss.probes.metrics import flip_rates, intersection_gaps, within_person_range
-from ggss.stats import jackknife, label_null
+from ggss.stats import difference, jackknife, label_null
 
 RACES, GENDERS = ("amber", "coral", "jade"), ("man", "woman")
 OPTIONS = {"a": "low", "b": "high"}
@@ -234,3 +234,15 @@ def test_cells_without_a_readable_word_or_an_attribute_are_not_compared():
         lacking = replace(answers.items[3], attributes=({attribute: answers.items[3].attributes[0][attribute]},))
         items = [*answers.items[:3], lacking, *answers.items[4:]]
         assert intersection_gaps(Answers(items, answers.parsed)) == {}
+
+
+def test_a_comparison_shows_the_gaps_between_cells():
+    """Beside the bias: half of the gap is gone, and the interval of the difference leaves out 0."""
+    before = cells(lambda number, race, gender: "b" if (race, gender) == ("coral", "woman") else "a", people=24)
+    after = cells(
+        lambda number, race, gender: "b" if (race, gender) == ("coral", "woman") and number % 2 else "a", 24
+    )
+    old, new = (intersection_gaps(answers)["race_x_gender_gap"] for answers in (before, after))
+    change = difference(new, old, [item.cluster for item in before.items])
+    assert change.low < -0.5 < change.high < 0
+    assert all(get("mcq").display(name, "race").compared for name in intersection_gaps(before))
